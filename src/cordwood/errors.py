@@ -1,0 +1,97 @@
+"""Every error that Cordwood raises on purpose, in one tree.
+
+    CordwoodError
+    ├ RequestError                 you asked for something impossible
+    │ ├ NotFoundError                there is no such file, directory or partition
+    │ ├ ConfigError                  a config name or value that Kafka would reject
+    │ ├ LockedError                  a broker or another program holds the directory
+    │ └ MissingCodecError            the library for a compression codec is not installed
+    └ DataError                    the data is not what it claims to be
+      ├ CorruptBatchError            a batch, message or record of a .log file
+      ├ CorruptFileError             an index, snapshot, checkpoint or property file
+      ├ BadNameError                 a file or directory name that Kafka could not have given
+      └ BatchTooLargeError           a batch that decompresses to more than max_batch_bytes
+
+A message says what, where, why we think so and what to do. The same facts are attributes: ``path`` and ``position``
+(byte in that file), and for a batch its ``offset``; each is None where it does not apply.
+
+Code that only sees bytes (`record`) raises with ``path=None``; whoever opened the file fills the place in with `at`.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class CordwoodError(Exception):
+    """Root of all errors of this package."""
+
+
+class RequestError(CordwoodError):
+    """The request cannot be met, whatever the data holds."""
+
+
+class NotFoundError(RequestError):
+    """Nothing is at the path that was asked for."""
+
+
+class ConfigError(RequestError):
+    """A config name or value that Kafka would not accept."""
+
+
+class LockedError(RequestError):
+    """Another process holds the log directory."""
+
+
+class MissingCodecError(RequestError):
+    """A compression library is missing; the message names what to install."""
+
+
+class DataError(CordwoodError):
+    """Bytes that are not what their name or header claims.
+
+    Attributes:
+        what: the finding, without its place.
+        path: the file, as the user would name it; None while only bytes are known.
+        position: byte in that file where the broken thing starts.
+        offset: log offset of the batch or record concerned.
+    """
+
+    def __init__(
+        self, what: str, *, path: str | None = None, position: int | None = None, offset: int | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.path = path
+        self.position = position
+        self.offset = offset
+
+    def at(self, path: str, *, position: int = 0) -> Self:
+        """The same error with its file filled in; `position` is where this error's own position counts from."""
+        self.path = path
+        self.position = (self.position or 0) + position
+        return self
+
+    def __str__(self) -> str:
+        place = "" if self.path is None else f" in {self.path}"
+        if self.position is not None:
+            place += f" at position {self.position}"
+        if self.offset is not None:
+            place += f" (offset {self.offset})"
+        return self.what + place
+
+
+class CorruptBatchError(DataError):
+    """A batch, message or record that Kafka would reject."""
+
+
+class CorruptFileError(DataError):
+    """An index, snapshot, checkpoint or property file that Kafka would reject."""
+
+
+class BadNameError(DataError):
+    """A name that does not follow Kafka's rules; never used as a path."""
+
+
+class BatchTooLargeError(DataError):
+    """A batch decompresses to more bytes than `max_batch_bytes` allows."""

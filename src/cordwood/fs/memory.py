@@ -1,0 +1,520 @@
+"""A file system in memory whose power can be cut: what every promise about crashes is tested with.
+
+There are two disks. The *live* one is what a running program sees. The *durable* one is what was promised to survive.
+Between them stands the journal: every change in the order it was made, each with the inodes whose sync it still waits
+for. A power cut is the durable disk plus any part of the journal, replayed in order:
+
+    change                         waits for
+    bytes, length, mtime           sync of the file
+    creation, unlink, mkdir, …     sync_directory of the folder that holds the name
+    rename                         sync_directory of both folders
+
+A change that waits for nothing always survives; of the others `crash` asks how much does. So:
+
+* A name operation survives or is lost as a whole. A rename is one operation, as on ext4: no crash shows half of it.
+  But it may be lost until both folders are synced, and a name that is used again meanwhile takes its place.
+* Any subset may be lost. A later rename may survive an earlier one, which journals that keep the order rule out; and
+  the file's sync promises its bytes, not its name.
+* A write may survive up to any byte; its end without its start is not modelled. Where it lengthens the file, the new
+  length is a change of its own: length without bytes reads as zeros, and so does the hole before a later write.
+* A file has one name (there are no links). A rename that survives moves the file from wherever the crash left it.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
+
+from cordwood.fs.base import Bytes, FileInfo, refuse_lock_file, view_of
+
+_ROOT = 1
+
+#: A name in a directory: the directory's inode number, and the name.
+Place = tuple[int, str]
+
+
+class PowerCut(BaseException):
+    """The machine is off. Not an Exception: no handler of the program under test runs without power."""
+
+
+@dataclass(slots=True)
+class _Inode:
+    is_directory: bool
+    mode: int
+    mtime_ns: int
+    place: Place | None = None
+    data: bytearray = field(default_factory=bytearray)
+    entries: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> _Inode:
+        return replace(self, data=self.data[:], entries=dict(self.entries))
+
+    def resize(self, size_bytes: int) -> None:
+        del self.data[size_bytes:]
+        self.data.extend(bytes(size_bytes - len(self.data)))
+
+
+#: A disk: inodes by number. One that no path from the root leads to is kept, for those who have it open.
+_Disk = dict[int, _Inode]
+
+
+@dataclass(slots=True, kw_only=True)
+class Change(ABC):
+    """One change in the journal.
+
+    Attributes:
+        text: the operation that made it, as a person would write it.
+        inode: what it changes.
+        mtime_ns: when.
+        waits_for: inodes whose sync is missing before it is sure to survive.
+    """
+
+    text: str
+    inode: int
+    mtime_ns: int
+    waits_for: set[int]
+
+    @property
+    def parts(self) -> int:
+        """How many parts it can break into: the bytes of a write, otherwise one."""
+        return 1
+
+    @abstractmethod
+    def apply(self, disk: _Disk, parts: int) -> None:
+        """Do the first `parts` of it, at least one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Write(Change):
+    position: int
+    data: bytes
+
+    @property
+    def parts(self) -> int:
+        return len(self.data)
+
+    def apply(self, disk: _Disk, parts: int) -> None:
+        inode = disk[self.inode]
+        end = self.position + parts
+        inode.resize(max(len(inode.data), end))
+        inode.data[self.position : end] = self.data[:parts]
+        inode.mtime_ns = self.mtime_ns
+
+
+@dataclass(slots=True, kw_only=True)
+class _Resize(Change):
+    size_bytes: int
+
+    def apply(self, disk: _Disk, parts: int) -> None:
+        disk[self.inode].resize(self.size_bytes)
+        disk[self.inode].mtime_ns = self.mtime_ns
+
+
+@dataclass(slots=True, kw_only=True)
+class _Touch(Change):
+    def apply(self, disk: _Disk, parts: int) -> None:
+        disk[self.inode].mtime_ns = self.mtime_ns
+
+
+@dataclass(slots=True, kw_only=True)
+class _Move(Change):
+    """Creation, rename and removal are one thing: the inode's place becomes another. None is no place."""
+
+    target: Place | None
+
+    def apply(self, disk: _Disk, parts: int) -> None:
+        inode = disk[self.inode]
+        if inode.place is not None:
+            directory, name = inode.place
+            del disk[directory].entries[name]
+            disk[directory].mtime_ns = self.mtime_ns
+        if self.target is not None:
+            directory, name = self.target
+            if name in disk[directory].entries:
+                disk[disk[directory].entries[name]].place = None
+            disk[directory].entries[name] = self.inode
+            disk[directory].mtime_ns = self.mtime_ns
+        inode.place = self.target
+
+
+def keep_all(change: Change) -> int:
+    """For `crash`: every change made it to the disk."""
+    return change.parts
+
+
+def lose_all(change: Change) -> int:
+    """For `crash`: only what was synced made it to the disk."""
+    return 0
+
+
+def at_random(source: random.Random) -> Callable[[Change], int]:
+    """For `crash`: each change is kept, lost or torn by the throw of `source`."""
+    return lambda change: source.choice((0, change.parts, source.randint(0, change.parts)))
+
+
+class MemoryFile:
+    """An open file of a MemoryFileSystem."""
+
+    def __init__(self, fs: MemoryFileSystem, path: str, inode: int, *, writable: bool) -> None:
+        self.path = path
+        self._fs = fs
+        self._inode = inode
+        self._writable = writable
+        self._closed = False
+
+    def size(self) -> int:
+        """Length in bytes, now."""
+        return len(self._data())
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill `target` from `position`; return how many bytes there were (fewer only at the end of the file)."""
+        data = self.read(position, target.nbytes)
+        target.cast("B")[: len(data)] = data
+        return len(data)
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Up to `size_bytes` from `position`; shorter only at the end of the file."""
+        if position < 0 or size_bytes < 0:
+            raise _error(errno.EINVAL, self.path)
+        return bytes(self._data()[position : position + size_bytes])
+
+    def write(self, position: int, data: Bytes) -> None:
+        """Write all of `data` at `position`, extending the file where needed."""
+        size_bytes = len(self._data(to_change=True))
+        content = bytes(view_of(data))
+        if not content:
+            return
+        if position < 0:
+            raise _error(errno.EINVAL, self.path)
+        end = position + len(content)
+        now, inode = self._fs._now_ns(), self._inode
+        text = f"write {self.path} {position}+{len(content)}"
+        write = _Write(text=text, inode=inode, mtime_ns=now, waits_for={inode}, position=position, data=content)
+        if end <= size_bytes:
+            self._fs._perform(text, write)
+        else:
+            grown = f"length {self.path} {size_bytes} → {end}"
+            length = _Resize(text=grown, inode=inode, mtime_ns=now, waits_for={inode}, size_bytes=end)
+            self._fs._perform(text, length, write)
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file, or lengthen it with zeros."""
+        self._data(to_change=True)
+        if size_bytes < 0:
+            raise _error(errno.EINVAL, self.path)
+        self._fs._resize(f"truncate {self.path} {size_bytes}", self._inode, size_bytes)
+
+    def sync(self) -> None:
+        """Make the file's bytes, length and mtime durable; not its name."""
+        self._data()
+        self._fs._sync(f"sync {self.path}", self._inode)
+
+    def close(self) -> None:
+        """Give the file back. Closing again does nothing."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _data(self, *, to_change: bool = False) -> bytearray:
+        if self._closed or (to_change and not self._writable):
+            raise _error(errno.EBADF, self.path)
+        return self._fs._live[self._inode].data
+
+
+class MemoryFileSystem:
+    """Files in memory, for one thread; see `cordwood.fs.base.FileSystem` for what each verb promises.
+
+    Attributes:
+        operations: what was done so far, one line per change or sync: `create a/b`, `write a/b 0+100`,
+            `truncate a/b 50`, `sync a/b`, `mtime a/b 7`, `rename a/b → a/c`, `unlink a/c`, `mkdir d`, `rmdir d`,
+            `sync dir a`. Paths are as given; an open file's, as it was opened. What failed is not in it.
+    """
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        """An empty root directory. `now_ns` gives the time of each change, in nanoseconds since the epoch."""
+        self.operations: list[str] = []
+        self._now_ns = now_ns
+        self._operations_left: int | None = None
+        self._live: _Disk = {}
+        self._durable: _Disk = {}
+        self._journal: list[Change] = []
+        root = self._new_inode(is_directory=True, mode=0o777)
+        assert root == _ROOT
+
+    # Power
+
+    def fail_after(self, count: int) -> None:
+        """Cut the power after `count` more operations: the next one, and all after it, raise PowerCut."""
+        self._operations_left = count
+
+    @property
+    def pending(self) -> list[Change]:
+        """The changes that a crash may lose, in order."""
+        return [change for change in self._journal if change.waits_for]
+
+    def crash(self, choose: Callable[[Change], int]) -> MemoryFileSystem:
+        """What a power cut now could leave, as a new file system; this one stays as it is.
+
+        Args:
+            choose: says for each pending change, in order, how many of its parts survive: 0 (lost) to `parts` (kept).
+        """
+        return self._after([choose(change) for change in self.pending])
+
+    def crashes(self) -> Iterator[MemoryFileSystem]:
+        """Every power cut: each pending change kept or lost, each write also torn in its middle. 2ⁿ to 3ⁿ of them."""
+        choices = [sorted({0, change.parts // 2, change.parts}) for change in self.pending]
+        return (self._after(parts_kept) for parts_kept in itertools.product(*choices))
+
+    def _after(self, parts_kept: Iterable[int]) -> MemoryFileSystem:
+        disk = {number: inode.copy() for number, inode in self._durable.items()}
+        decisions = iter(parts_kept)
+        for change in self._journal:
+            parts = next(decisions) if change.waits_for else change.parts
+            assert 0 <= parts <= change.parts, f"{parts} of {change.parts} parts of: {change.text}"
+            if parts:
+                change.apply(disk, parts)
+        after = MemoryFileSystem(self._now_ns)
+        after._durable = _reachable(disk)
+        after._live = {number: inode.copy() for number, inode in after._durable.items()}
+        return after
+
+    # Looking
+
+    def list(self, path: str) -> Sequence[FileInfo]:
+        """The entries of a directory by name, sorted."""
+        directory = self._live[self._find_directory(path)]
+        return [self._info(name, number) for name, number in sorted(directory.entries.items())]
+
+    def stat(self, path: str) -> FileInfo:
+        """What is known about a file or directory without opening it."""
+        return self._info(path.rstrip("/").rpartition("/")[2], self._find(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether the path leads to anything."""
+        try:
+            self._find(path)
+        except OSError:
+            return False
+        return True
+
+    def open(self, path: str) -> MemoryFile:
+        """Open a file for reading."""
+        return MemoryFile(self, path, self._find_file(path), writable=False)
+
+    def open_for_update(self, path: str) -> MemoryFile:
+        """Open an existing file for reading and writing."""
+        return MemoryFile(self, path, self._find_file(path), writable=True)
+
+    # Changing
+
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> MemoryFile:
+        """Create and open for reading and writing; without `exclusive` an existing file is cut to nothing."""
+        refuse_lock_file(path)
+        text = f"create {path}"
+        if (place := self._place(path))[1] not in self._live[place[0]].entries:
+            inode = self._new_inode(is_directory=False, mode=mode & ~0o022)  # the usual umask
+            self._move(text, inode, place)
+        elif exclusive:
+            raise _error(errno.EEXIST, path)
+        else:
+            inode = self._find_file(path)
+            self._resize(text, inode, 0)
+        return MemoryFile(self, path, inode, writable=True)
+
+    def make_directory(self, path: str) -> None:
+        """Make one directory; its parent must exist."""
+        place = self._place(path)
+        if place[1] in self._live[place[0]].entries:
+            raise _error(errno.EEXIST, path)
+        self._move(f"mkdir {path}", self._new_inode(is_directory=True, mode=0o755), place)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        inode = self._find_directory(path)
+        if self._live[inode].entries:
+            raise _error(errno.ENOTEMPTY, path)
+        self._move(f"rmdir {path}", inode, None)
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces an existing file, or an empty directory by a directory."""
+        source_place, target_place = self._place(source), self._place(target)
+        inode = self._find(source)
+        replaced = self._live[target_place[0]].entries.get(target_place[1])
+        if replaced == inode:
+            return
+        if inode in self._ancestors(target_place[0]):
+            raise _error(errno.EINVAL, source)
+        if replaced is not None:
+            if replaced in self._ancestors(source_place[0]):
+                raise _error(errno.ENOTEMPTY, target)
+            from_directory, onto_directory = self._live[inode].is_directory, self._live[replaced].is_directory
+            if from_directory != onto_directory:
+                raise _error(errno.EISDIR if onto_directory else errno.ENOTDIR, target)
+            if self._live[replaced].entries:
+                raise _error(errno.ENOTEMPTY, target)
+        self._move(f"rename {source} → {target}", inode, target_place)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name; whoever has the file open keeps it."""
+        inode = self._find(path)
+        if self._live[inode].is_directory:
+            raise _error(errno.EISDIR, path)
+        self._move(f"unlink {path}", inode, None)
+
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        """Set when the file counts as last modified; durable after its `sync`."""
+        inode, text = self._find(path), f"mtime {path} {mtime_ns}"
+        self._perform(text, _Touch(text=text, inode=inode, mtime_ns=mtime_ns, waits_for={inode}))
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable; not its own name, nor the bytes of its files."""
+        self._sync(f"sync dir {path}", self._find_directory(path))
+
+    # The journal
+
+    def _perform(self, text: str, *changes: Change) -> None:
+        if self._operations_left == 0:
+            raise PowerCut(f"before: {text}")
+        if self._operations_left is not None:
+            self._operations_left -= 1
+        self.operations.append(text)
+        for change in changes:
+            change.apply(self._live, change.parts)
+            self._journal.append(change)
+
+    def _resize(self, text: str, inode: int, size_bytes: int) -> None:
+        change = _Resize(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for={inode}, size_bytes=size_bytes)
+        self._perform(text, change)
+
+    def _move(self, text: str, inode: int, target: Place | None) -> None:
+        source = self._live[inode].place
+        waits_for = {place[0] for place in (source, target) if place is not None}
+        self._perform(text, _Move(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for=waits_for, target=target))
+
+    def _sync(self, text: str, inode: int) -> None:
+        self._perform(text)
+        self._stop_waiting_for(inode)
+        # Only from the front: a change that survives for sure may still stand behind one that may not.
+        while self._journal and not self._journal[0].waits_for:
+            change = self._journal.pop(0)
+            change.apply(self._durable, change.parts)
+
+    def _stop_waiting_for(self, inode: int) -> None:
+        for change in self._journal:
+            if inode in change.waits_for:
+                change.waits_for.discard(inode)
+                # What is gone for good can't be synced any more: a file that moved out of it must not wait for ever.
+                if isinstance(change, _Move) and change.target is None:
+                    self._stop_waiting_for(change.inode)
+
+    def _new_inode(self, *, is_directory: bool, mode: int) -> int:
+        # The inode is on both disks at once; whether a name leads to it is the journal's affair.
+        number = max(self._live, default=_ROOT - 1) + 1
+        inode = _Inode(is_directory=is_directory, mode=mode, mtime_ns=self._now_ns())
+        self._live[number], self._durable[number] = inode, inode.copy()
+        return number
+
+    # Paths
+
+    def _find(self, path: str) -> int:
+        if not path:
+            raise _error(errno.ENOENT, path)
+        number = _ROOT
+        for name in _names(path):
+            if not self._live[number].is_directory:
+                raise _error(errno.ENOTDIR, path)
+            if name not in self._live[number].entries:
+                raise _error(errno.ENOENT, path)
+            number = self._live[number].entries[name]
+        return number
+
+    def _find_file(self, path: str) -> int:
+        refuse_lock_file(path)
+        number = self._find(path)
+        if self._live[number].is_directory:
+            raise _error(errno.EISDIR, path)
+        return number
+
+    def _find_directory(self, path: str) -> int:
+        number = self._find(path)
+        if not self._live[number].is_directory:
+            raise _error(errno.ENOTDIR, path)
+        return number
+
+    def _place(self, path: str) -> Place:
+        """Where a name is or would be; its directory must exist."""
+        names = _names(path)
+        if not names:
+            raise _error(errno.EBUSY if path else errno.ENOENT, path)
+        return self._find_directory("/" + "/".join(names[:-1])), names[-1]
+
+    def _ancestors(self, directory: int) -> Iterator[int]:
+        yield directory
+        while (place := self._live[directory].place) is not None:
+            directory = place[0]
+            yield directory
+
+    def _info(self, name: str, number: int) -> FileInfo:
+        inode = self._live[number]
+        return FileInfo(
+            name=name,
+            size_bytes=len(inode.data),
+            mtime_ns=inode.mtime_ns,
+            is_directory=inode.is_directory,
+            inode=number,
+            mode=inode.mode,
+        )
+
+
+def every_cut(
+    prepare: Callable[[], MemoryFileSystem], act: Callable[[MemoryFileSystem], object]
+) -> Iterator[MemoryFileSystem]:
+    """Run `act` with the power cut before its first operation, its second, …, and at last not at all.
+
+    Each run has a fresh file system from `prepare`; what is yielded is that file system, ready to `crash`.
+    """
+    for count in itertools.count():
+        fs = prepare()
+        fs.fail_after(count)
+        try:
+            act(fs)
+            was_cut = False
+        except PowerCut:
+            was_cut = True
+        yield fs
+        if not was_cut:
+            return
+
+
+def _names(path: str) -> list[str]:
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    assert ".." not in names, f"a MemoryFileSystem has no ..: {path}"
+    return names
+
+
+def _error(code: int, path: str) -> OSError:
+    """FileNotFoundError, FileExistsError, … by the code, as the operating system would raise it."""
+    return OSError(code, os.strerror(code), path)
+
+
+def _reachable(disk: _Disk) -> _Disk:
+    found: _Disk = {}
+    to_visit = [_ROOT]
+    while to_visit:
+        number = to_visit.pop()
+        found[number] = disk[number]
+        to_visit.extend(disk[number].entries.values())
+    return found

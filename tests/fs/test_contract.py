@@ -1,0 +1,420 @@
+"""What `cordwood.fs.base` promises, asked of every file system alike; and of both at once, by Hypothesis."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordwood.errors import RequestError
+from cordwood.fs.base import Bytes, FileSystem
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.posix import PosixFileSystem
+from tests.fs.trees import content, put, sync_everything, tree
+
+
+@pytest.fixture(params=["posix", "memory"])
+def fs(request: pytest.FixtureRequest) -> FileSystem:
+    return PosixFileSystem() if request.param == "posix" else MemoryFileSystem(now_ns=itertools.count().__next__)
+
+
+@pytest.fixture
+def root(fs: FileSystem, tmp_path: Path) -> str:
+    if isinstance(fs, PosixFileSystem):
+        return str(tmp_path)
+    fs.make_directory("/logs")
+    return "/logs"
+
+
+# Bytes
+
+
+@pytest.mark.parametrize("data", [b"abc", bytearray(b"abc"), memoryview(b"abc"), np.frombuffer(b"abc", np.uint8)])
+def test_what_is_written_is_read_back(fs: FileSystem, root: str, data: Bytes) -> None:
+    with fs.create(f"{root}/f") as file:
+        file.write(0, data)
+        assert file.read(0, 3) == b"abc"
+        assert file.size() == 3
+    assert content(fs, f"{root}/f") == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("position", "size_bytes", "expected"),
+    [(0, 5, b"01234"), (2, 2, b"23"), (2, 100, b"234"), (5, 1, b""), (99, 1, b""), (0, 0, b""), (0, 1 << 60, b"01234")],
+)
+def test_a_read_is_short_only_at_the_end(
+    fs: FileSystem, root: str, position: int, size_bytes: int, expected: bytes
+) -> None:
+    put(fs, f"{root}/f", b"01234")
+    with fs.open(f"{root}/f") as file:
+        assert file.read(position, size_bytes) == expected
+        target = bytearray(b"-" * min(size_bytes, 8))
+        assert file.read_into(position, memoryview(target)) == len(expected)
+        assert target == expected.ljust(len(target), b"-")
+
+
+def test_read_into_fills_an_array_of_any_type(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", np.arange(5, dtype=np.int64).tobytes())
+    target = np.full(4, -1, np.int64)
+    with fs.open(f"{root}/f") as file:
+        assert file.read_into(8, target.data) == 32
+    assert target.tolist() == [1, 2, 3, 4]
+
+
+def test_negative_positions_and_lengths_are_refused(fs: FileSystem, root: str) -> None:
+    with fs.create(f"{root}/f") as file:
+        file.write(0, b"abc")
+        for act in (
+            lambda: file.read(-1, 1),
+            lambda: file.read(0, -1),
+            lambda: file.write(-1, b"x"),
+            lambda: file.truncate(-1),
+        ):
+            with pytest.raises(OSError) as raised:
+                act()
+            assert raised.value.errno == errno.EINVAL
+
+
+def test_writing_within_a_file_keeps_the_bytes_around_it(fs: FileSystem, root: str) -> None:
+    with fs.create(f"{root}/f") as file:
+        file.write(0, b"aaaaa")
+        file.write(1, b"bb")
+        file.write(4, b"cc")
+        file.write(2, b"")
+    assert content(fs, f"{root}/f") == b"abbacc"
+
+
+def test_a_hole_reads_as_zeros(fs: FileSystem, root: str) -> None:
+    with fs.create(f"{root}/f") as file:
+        file.write(3, b"x")
+        file.write(9, b"")  # a write of nothing makes no hole
+    assert content(fs, f"{root}/f") == b"\0\0\0x"
+
+
+def test_truncate_cuts_and_lengthens_with_zeros(fs: FileSystem, root: str) -> None:
+    with fs.create(f"{root}/f") as file:
+        file.write(0, b"abcdef")
+        file.truncate(2)
+        assert file.size() == 2
+        file.truncate(4)
+    assert content(fs, f"{root}/f") == b"ab\0\0"
+
+
+def test_open_for_update_keeps_what_is_there(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"abc")
+    with fs.open_for_update(f"{root}/f") as file:
+        file.write(1, b"x")
+        file.sync()
+        assert file.read(0, 3) == b"axc"
+
+
+def test_a_file_opened_for_reading_cannot_be_changed(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"abc")
+    with fs.open(f"{root}/f") as file:
+        with pytest.raises(OSError):
+            file.write(0, b"x")
+        with pytest.raises(OSError):
+            file.truncate(0)
+        file.sync()  # but what others wrote may be made durable through it
+    assert content(fs, f"{root}/f") == b"abc"
+
+
+def test_a_closed_file_does_nothing_but_close_again(fs: FileSystem, root: str) -> None:
+    file = fs.create(f"{root}/f")
+    file.write(0, b"abc")
+    file.close()
+    file.close()
+    for act in (file.size, lambda: file.read(0, 1), lambda: file.write(0, b"x"), lambda: file.truncate(0), file.sync):
+        with pytest.raises(OSError) as raised:
+            act()
+        assert raised.value.errno == errno.EBADF
+    assert content(fs, f"{root}/f") == b"abc"
+
+
+def test_two_open_files_see_each_others_writes(fs: FileSystem, root: str) -> None:
+    with fs.create(f"{root}/f") as writer, fs.open(f"{root}/f") as reader:
+        assert reader.size() == 0
+        writer.write(0, b"abc")
+        assert reader.read(0, 3) == b"abc"
+
+
+# Names
+
+
+def test_exclusive_create_refuses_a_name_that_exists(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"abc")
+    fs.make_directory(f"{root}/d")
+    for name in ("f", "d"):
+        with pytest.raises(FileExistsError):
+            fs.create(f"{root}/{name}")
+    assert tree(fs, root) == {"f": b"abc", "d": None}
+
+
+def test_create_without_exclusive_cuts_an_existing_file_in_place(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"abc")
+    with fs.open(f"{root}/f") as reader, fs.create(f"{root}/f", exclusive=False) as file:
+        assert file.size() == 0
+        file.write(0, b"x")
+        assert reader.read(0, 3) == b"x"
+
+
+def test_a_new_file_gets_the_mode_that_was_asked_for(fs: FileSystem, root: str) -> None:
+    fs.create(f"{root}/f", mode=0o600).close()
+    assert fs.stat(f"{root}/f").mode == 0o600
+
+
+def test_a_listing_is_sorted_and_tells_files_from_directories(fs: FileSystem, root: str) -> None:
+    for name in ("b", "a10", "a9", "Z", "é"):
+        put(fs, f"{root}/{name}", name.encode())
+    fs.make_directory(f"{root}/c")
+    listed = fs.list(root)
+    assert [info.name for info in listed] == ["Z", "a10", "a9", "b", "c", "é"]
+    assert [info.name for info in listed if info.is_directory] == ["c"]
+    assert [info.size_bytes for info in listed if not info.is_directory] == [1, 3, 2, 1, 2]
+    assert listed == [fs.stat(f"{root}/{info.name}") for info in listed]
+    assert fs.list(f"{root}/c") == []
+
+
+def test_stat_names_the_last_part_of_the_path(fs: FileSystem, root: str) -> None:
+    fs.make_directory(f"{root}/d")
+    assert fs.stat(f"{root}/d/").name == "d"
+    assert fs.stat("/").name == ""
+    assert fs.stat("/").is_directory
+
+
+def test_exists_says_whether_a_path_leads_anywhere(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"")
+    found = {path: fs.exists(path) for path in (root, f"{root}/f", f"{root}/g", f"{root}/g/h", f"{root}/f/h", "")}
+    assert [path for path, there in found.items() if there] == [root, f"{root}/f"]
+
+
+def test_a_directory_is_removed_only_when_empty(fs: FileSystem, root: str) -> None:
+    fs.make_directory(f"{root}/d")
+    put(fs, f"{root}/d/f", b"")
+    with pytest.raises(OSError) as raised:
+        fs.remove_directory(f"{root}/d")
+    assert raised.value.errno == errno.ENOTEMPTY
+    fs.unlink(f"{root}/d/f")
+    fs.remove_directory(f"{root}/d")
+    assert tree(fs, root) == {}
+
+
+def test_rename_replaces_a_file(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/new", b"new")
+    put(fs, f"{root}/old", b"old")
+    inode = fs.stat(f"{root}/new").inode
+    fs.rename(f"{root}/new", f"{root}/old")
+    assert tree(fs, root) == {"old": b"new"}
+    assert fs.stat(f"{root}/old").inode == inode
+
+
+def test_rename_to_the_same_name_changes_nothing(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"abc")
+    fs.rename(f"{root}/f", f"{root}/f")
+    assert tree(fs, root) == {"f": b"abc"}
+
+
+def test_rename_moves_a_directory_with_all_that_is_in_it(fs: FileSystem, root: str) -> None:
+    fs.make_directory(f"{root}/a")
+    fs.make_directory(f"{root}/a/b")
+    fs.make_directory(f"{root}/empty")
+    put(fs, f"{root}/a/b/f", b"abc")
+    fs.rename(f"{root}/a", f"{root}/empty")
+    assert tree(fs, root) == {"empty": None, "empty/b": None, "empty/b/f": b"abc"}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "code"),
+    [
+        ("missing", "f", errno.ENOENT),
+        ("f", "missing/f", errno.ENOENT),
+        ("f", "f/f", errno.ENOTDIR),
+        ("f", "d", errno.EISDIR),
+        ("d", "f", errno.ENOTDIR),
+        ("e", "d", errno.ENOTEMPTY),
+        ("d", "d/e/d", errno.EINVAL),
+        ("d/e", "d", errno.ENOTEMPTY),
+        ("d/g", "d", errno.ENOTEMPTY),
+    ],
+)
+def test_renames_that_make_no_sense_are_refused(fs: FileSystem, root: str, source: str, target: str, code: int) -> None:
+    put(fs, f"{root}/f", b"abc")
+    for name in ("d", "d/e", "e"):
+        fs.make_directory(f"{root}/{name}")
+    put(fs, f"{root}/d/g", b"")
+    before = tree(fs, root)
+    with pytest.raises(OSError) as raised:
+        fs.rename(f"{root}/{source}", f"{root}/{target}")
+    assert raised.value.errno == code
+    assert tree(fs, root) == before
+
+
+def test_an_open_file_outlives_its_name(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"abc")
+    with fs.open_for_update(f"{root}/f") as file:
+        fs.unlink(f"{root}/f")
+        put(fs, f"{root}/f", b"another")
+        file.write(3, b"def")
+        file.sync()
+        assert file.read(0, 10) == b"abcdef"
+    assert tree(fs, root) == {"f": b"another"}
+
+
+def test_an_open_file_stays_itself_when_renamed_or_replaced(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/old", b"old")
+    put(fs, f"{root}/new", b"new")
+    with fs.open(f"{root}/old") as old, fs.open_for_update(f"{root}/new") as new:
+        fs.rename(f"{root}/new", f"{root}/old")
+        new.write(3, b"er")
+        assert old.read(0, 9) == b"old"
+    assert tree(fs, root) == {"old": b"newer"}
+
+
+def test_mtime_is_what_was_set_until_the_next_write(fs: FileSystem, root: str) -> None:
+    with fs.create(f"{root}/f") as file:
+        file.write(0, b"abc")
+        fs.set_mtime_ns(f"{root}/f", 1_700_000_000_123_000_000)
+        assert fs.stat(f"{root}/f").mtime_ns == 1_700_000_000_123_000_000
+        file.write(0, b"x")
+    assert fs.stat(f"{root}/f").mtime_ns != 1_700_000_000_123_000_000
+
+
+def test_syncing_changes_nothing_that_can_be_seen(fs: FileSystem, root: str) -> None:
+    fs.make_directory(f"{root}/d")
+    put(fs, f"{root}/d/f", b"abc")
+    before = tree(fs, root)
+    sync_everything(fs, root)
+    assert tree(fs, root) == before
+
+
+# What goes wrong
+
+VERBS: dict[str, Callable[[FileSystem, str], object]] = {
+    "list": lambda fs, path: fs.list(path),
+    "stat": lambda fs, path: fs.stat(path),
+    "open": lambda fs, path: fs.open(path),
+    "open_for_update": lambda fs, path: fs.open_for_update(path),
+    "remove_directory": lambda fs, path: fs.remove_directory(path),
+    "unlink": lambda fs, path: fs.unlink(path),
+    "sync_directory": lambda fs, path: fs.sync_directory(path),
+    "set_mtime_ns": lambda fs, path: fs.set_mtime_ns(path, 0),
+    "rename": lambda fs, path: fs.rename(path, path + "2"),
+}
+MAKERS: dict[str, Callable[[FileSystem, str], object]] = {
+    "create": lambda fs, path: fs.create(path),
+    "make_directory": lambda fs, path: fs.make_directory(path),
+}
+OPENERS = {name: (VERBS | MAKERS)[name] for name in ("open", "open_for_update", "create")}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_missing_path_is_not_found(fs: FileSystem, root: str, verb: str) -> None:
+    for path in (f"{root}/missing", f"{root}/missing/f", ""):
+        with pytest.raises(FileNotFoundError):
+            VERBS[verb](fs, path)
+
+
+@pytest.mark.parametrize("verb", MAKERS)
+def test_nothing_is_made_in_a_missing_directory(fs: FileSystem, root: str, verb: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        MAKERS[verb](fs, f"{root}/missing/f")
+    assert tree(fs, root) == {}
+
+
+@pytest.mark.parametrize("verb", VERBS | MAKERS)
+def test_a_path_through_a_file_names_no_directory(fs: FileSystem, root: str, verb: str) -> None:
+    put(fs, f"{root}/f", b"")
+    with pytest.raises(NotADirectoryError):
+        (VERBS | MAKERS)[verb](fs, f"{root}/f/g")
+
+
+@pytest.mark.parametrize("verb", ["list", "remove_directory", "sync_directory"])
+def test_verbs_for_directories_refuse_a_file(fs: FileSystem, root: str, verb: str) -> None:
+    put(fs, f"{root}/f", b"")
+    with pytest.raises(NotADirectoryError):
+        VERBS[verb](fs, f"{root}/f")
+
+
+@pytest.mark.parametrize("verb", ["open", "open_for_update", "unlink"])
+def test_verbs_for_files_refuse_a_directory(fs: FileSystem, root: str, verb: str) -> None:
+    fs.make_directory(f"{root}/d")
+    with pytest.raises((IsADirectoryError, PermissionError)):  # macOS: EPERM for unlink
+        VERBS[verb](fs, f"{root}/d")
+    with pytest.raises(IsADirectoryError):
+        fs.create(f"{root}/d", exclusive=False)
+
+
+@pytest.mark.parametrize("verb", OPENERS)
+def test_the_lock_file_is_never_opened(fs: FileSystem, root: str, verb: str) -> None:
+    with pytest.raises(RequestError, match=r"\.lock"):
+        OPENERS[verb](fs, f"{root}/.lock")
+    assert tree(fs, root) == {}
+
+
+# Both at once: whatever is asked of a disk, the memory answers the same
+
+paths = st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map("/".join)
+small = st.integers(0, 6)
+steps = st.one_of(
+    st.tuples(st.just("create"), paths, st.booleans()),
+    st.tuples(st.just("write"), paths, small, st.binary(max_size=4)),
+    st.tuples(st.just("truncate"), paths, small),
+    st.tuples(st.just("read"), paths, small, small),
+    st.tuples(st.sampled_from(["mkdir", "mkdir", "rmdir", "unlink", "list", "is_directory", "sync_directory"]), paths),
+    st.tuples(st.just("rename"), paths, paths),
+)
+
+
+def outcome(fs: FileSystem, root: str, verb: str, path: str, *arguments: object) -> object:
+    """What a step gives: its value, or the errno."""
+    at = f"{root}/{path}"
+    try:
+        match verb, arguments:
+            case "create", (bool(exclusive),):
+                fs.create(at, exclusive=exclusive).close()
+            case "write", (int(position), bytes(data)):
+                with fs.open_for_update(at) as file:
+                    file.write(position, data)
+                    return file.size()
+            case "truncate", (int(size_bytes),):
+                with fs.open_for_update(at) as file:
+                    file.truncate(size_bytes)
+            case "read", (int(position), int(size_bytes)):
+                with fs.open(at) as file:
+                    return file.read(position, size_bytes)
+            case "mkdir", ():
+                fs.make_directory(at)
+            case "rmdir", ():
+                fs.remove_directory(at)
+            case "unlink", ():
+                fs.unlink(at)
+            case "list", ():
+                return [(info.name, info.is_directory) for info in fs.list(at)]
+            case "is_directory", ():
+                return fs.stat(at).is_directory
+            case "sync_directory", ():
+                fs.sync_directory(at)
+            case "rename", (str(target),):
+                fs.rename(at, f"{root}/{target}")
+            case _:
+                raise AssertionError(f"no such step: {verb} {arguments}")
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(steps, max_size=40))
+def test_memory_answers_as_the_disk_does(script: list[tuple[str, ...]]) -> None:
+    memory = MemoryFileSystem(now_ns=itertools.count().__next__)
+    with tempfile.TemporaryDirectory() as root:
+        for step in script:
+            assert outcome(memory, "", *step) == outcome(PosixFileSystem(), root, *step), step
+        assert tree(memory, "/") == tree(PosixFileSystem(), root)
