@@ -1,0 +1,678 @@
+"""Kafka's configs: their names, types, defaults and limits, and which source gave each value.
+
+Two tables follow Kafka 4.3.1: `TOPIC_CONFIGS`, and of the broker's configs those that concern logs, `BROKER_CONFIGS`.
+A topic config has broker *synonyms*: the broker configs that give its default, some in another unit. The first one that
+is set counts.
+
+Texts come in layers, one per source; the later kind of source wins::
+
+    default < server.properties < cluster default (dynamic) < broker (dynamic) < topic < --config < --config topic:
+
+but a topic config, whatever its source, wins over every broker config. `resolve` turns layers into values that know
+their source, so that whoever deletes something can say on whose word, and can leave alone what only a default asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Protocol, TypeAlias
+
+from cordwood.errors import ConfigError
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+
+INT_MAX = (1 << 31) - 1
+LONG_MAX = (1 << 63) - 1
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+#: Kafka does not start unless each cleaner thread has more than this for its offset map.
+DEDUPE_BUFFER_BYTES_MIN = 1024 * 1024
+
+# ---- types: a text becomes a value -----------------------------------------------------------------------------------
+
+#: What Java's `trim` takes off.
+_BLANKS = "".join(map(chr, range(0x21)))
+_COMMA = re.compile(r"[ \t\n\v\f\r]*,[ \t\n\v\f\r]*")
+_WHOLE = re.compile(r"[+-]?\d{1,100}")
+#: Java would also take NaN, infinities and hexadecimal fractions.
+_REAL = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)[df]?", re.ASCII | re.IGNORECASE)
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _whole(text: str, maximum: int) -> int:
+    if not _WHOLE.fullmatch(text) or not -maximum - 1 <= int(text) <= maximum:
+        raise ValueError(text)
+    return int(text)
+
+
+def _real(text: str) -> float:
+    found = _REAL.fullmatch(text)
+    if found is None or (value := float(found[1])) in (float("inf"), float("-inf")):
+        raise ValueError(text)
+    return value
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(_COMMA.split(text)) if text else ()
+
+
+class Type(Enum):
+    """Kafka's config types, by Kafka's names."""
+
+    BOOLEAN = ("true or false", _boolean)
+    INT = ("a whole number of 32 bits", lambda text: _whole(text, INT_MAX))
+    LONG = ("a whole number of 64 bits", lambda text: _whole(text, LONG_MAX))
+    DOUBLE = ("a number", _real)
+    STRING = ("a word", str)
+    LIST = ("a list with commas, may be empty", _list)
+
+    def __init__(self, words: str, read: Callable[[str], Value]) -> None:
+        self.words = words
+        self.read = read
+
+
+# ---- validity: which values are allowed ------------------------------------------------------------------------------
+
+
+class Validity(Protocol):
+    """A rule for values. Its text is Kafka's own notation."""
+
+    @property
+    def words(self) -> str:
+        """The rule as it is spoken."""
+        ...
+
+    def allows(self, value: Value) -> bool:
+        """Whether a value of the config's type keeps the rule."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from `lowest` to `highest`, both included, and `also`."""
+
+    lowest: int
+    highest: int | None = None
+    also: int | None = None
+
+    def allows(self, value: Value) -> bool:
+        """Whether a number lies in the range."""
+        assert isinstance(value, int | float)
+        return value == self.also or (self.lowest <= value and (self.highest is None or value <= self.highest))
+
+    @property
+    def words(self) -> str:
+        """The range as it is spoken."""
+        limits = f"at least {self.lowest}" if self.highest is None else f"between {self.lowest} and {self.highest}"
+        return limits if self.also is None else f"{limits}, or {self.also}"
+
+    def __str__(self) -> str:
+        limits = f"[{self.lowest},...]" if self.highest is None else f"[{self.lowest},...,{self.highest}]"
+        return limits if self.also is None else f"{limits} or {self.also}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of some words; for a list: each of its items is."""
+
+    allowed: tuple[str, ...]
+
+    def allows(self, value: Value) -> bool:
+        """Whether the word, or each word of the list, is allowed."""
+        return all(word in self.allowed for word in (value if isinstance(value, tuple) else (value,)))
+
+    @property
+    def words(self) -> str:
+        """The allowed words."""
+        return "of " + ", ".join(self.allowed)
+
+    def __str__(self) -> str:
+        return f"[{', '.join(self.allowed)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottledReplicas:
+    """`*`, or a list of partition:broker."""
+
+    def allows(self, value: Value) -> bool:
+        """Whether this is `*` or a list of pairs of numbers."""
+        assert isinstance(value, tuple)
+        return value == ("*",) or all(re.fullmatch(r"(\d+:\d+)?", item) for item in value)
+
+    @property
+    def words(self) -> str:
+        """The form of the list."""
+        return "of partition:broker, or *"
+
+    def __str__(self) -> str:
+        return "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+
+
+# ---- sources ---------------------------------------------------------------------------------------------------------
+
+
+class SourceKind(Enum):
+    """Where a value can come from; a later one wins."""
+
+    DEFAULT = "default"
+    SERVER_PROPERTIES = "server.properties: {where}"
+    CLUSTER = "cluster default (dynamic) in {where}"
+    BROKER = "broker {subject} (dynamic) in {where}"
+    TOPIC = "topic {subject} in {where}"
+    OVERRIDE = "--config"
+    TOPIC_OVERRIDE = "--config {subject}:"
+
+
+_RANK = {kind: rank for rank, kind in enumerate(SourceKind)}
+_SETS_BROKER = {SourceKind.SERVER_PROPERTIES, SourceKind.CLUSTER, SourceKind.BROKER, SourceKind.OVERRIDE}
+_SETS_TOPIC = {SourceKind.TOPIC, SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE}
+_OF_ONE_TOPIC = {SourceKind.TOPIC, SourceKind.TOPIC_OVERRIDE}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who said so.
+
+    Attributes:
+        kind: the kind of source.
+        where: the file or partition directory it was read from.
+        subject: the topic or the broker it speaks of.
+    """
+
+    kind: SourceKind
+    where: str = ""
+    subject: str = ""
+
+    @property
+    def explicit(self) -> bool:
+        """Whether a person chose this value, or it is only Kafka's default."""
+        return self.kind is not SourceKind.DEFAULT
+
+    def __str__(self) -> str:
+        return self.kind.value.format(where=self.where, subject=self.subject)
+
+
+DEFAULT = Source(SourceKind.DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one source says: config texts by name."""
+
+    source: Source
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """A value, its source, and the config that gave it.
+
+    Attributes:
+        value: in the unit of the config that was asked for.
+        source: where it was said.
+        name: the name it was said under: the config's own or a broker synonym, such as `log.retention.hours`.
+    """
+
+    value: Value
+    source: Source
+    name: str
+
+    @property
+    def explicit(self) -> bool:
+        """Whether a person chose this value, or it is only Kafka's default."""
+        return self.source.explicit
+
+    def __str__(self) -> str:
+        return f"{show(self.value)} ({self.source})"
+
+
+def show(value: Value) -> str:
+    """A value as Kafka would write it."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+# ---- definitions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker config that gives a topic config's default; one of its units is `scale` of the topic's."""
+
+    name: str
+    scale: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One config. `synonyms`: for a topic config the broker configs behind it, in the order in which they count."""
+
+    name: str
+    type: Type
+    default: Value
+    valid: Validity | None = None
+    synonyms: tuple[Synonym, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, in words."""
+        return self.type.words if self.valid is None else f"{self.type.words}, {self.valid.words}"
+
+    def parse(self, text: str, source: Source | None = None) -> Value:
+        """Read a value as Kafka does.
+
+        Raises:
+            ConfigError: Kafka would not take it. Differs: it would take NaN, infinities and hexadecimal fractions.
+        """
+        try:
+            value = self.type.read(text.strip(_BLANKS))
+        except (ValueError, KeyError):
+            raise _refused(self.name, text, source, self.allowed) from None
+        valid = _VALID_ONCE.get(self.name, self.valid) if source and source.kind is SourceKind.TOPIC else self.valid
+        if valid is not None and not valid.allows(value):
+            raise _refused(self.name, text, source, self.allowed)
+        if isinstance(value, tuple) and isinstance(valid, OneOf):
+            return tuple(dict.fromkeys(value))
+        return value
+
+
+def _refused(name: str, text: str, source: Source | None, allowed: str) -> ConfigError:
+    place = f" ({source})" if source else ""
+    return ConfigError(f"{name}={text}{place} is not a value that Kafka takes. Allowed: {allowed}.")
+
+
+def _topic(
+    name: str, kind: Type, default: Value, valid: Validity | None = None, *synonyms: str | Synonym
+) -> Definition:
+    return Definition(name, kind, default, valid, tuple(Synonym(s) if isinstance(s, str) else s for s in synonyms))
+
+
+_POLICY = OneOf(("compact", "delete"))
+_CODEC = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
+_TIMESTAMP = OneOf(("CreateTime", "LogAppendTime"))
+_BOOL, _INT, _LONG, _DOUBLE, _STRING, _LIST = Type.BOOLEAN, Type.INT, Type.LONG, Type.DOUBLE, Type.STRING, Type.LIST
+_AT_LEAST_0, _AT_LEAST_1 = Range(0), Range(1)
+
+TOPIC_CONFIGS: Mapping[str, Definition] = {
+    definition.name: definition
+    for definition in (
+        _topic("cleanup.policy", _LIST, ("delete",), _POLICY, "log.cleanup.policy"),
+        _topic("compression.gzip.level", _INT, -1, Range(1, 9, also=-1), "compression.gzip.level"),
+        _topic("compression.lz4.level", _INT, 9, Range(1, 17), "compression.lz4.level"),
+        _topic("compression.type", _STRING, "producer", _CODEC, "compression.type"),
+        _topic("compression.zstd.level", _INT, 3, Range(-131072, 22), "compression.zstd.level"),
+        _topic("delete.retention.ms", _LONG, DAY_MS, _AT_LEAST_0, "log.cleaner.delete.retention.ms"),
+        _topic("file.delete.delay.ms", _LONG, MINUTE_MS, _AT_LEAST_0, "log.segment.delete.delay.ms"),
+        _topic("flush.messages", _LONG, LONG_MAX, _AT_LEAST_1, "log.flush.interval.messages"),
+        _topic("flush.ms", _LONG, LONG_MAX, _AT_LEAST_0, "log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        _topic("follower.replication.throttled.replicas", _LIST, (), ThrottledReplicas()),
+        _topic("index.interval.bytes", _INT, 4096, _AT_LEAST_0, "log.index.interval.bytes"),
+        _topic("internal.segment.bytes", _INT, None),
+        _topic("leader.replication.throttled.replicas", _LIST, (), ThrottledReplicas()),
+        _topic("local.retention.bytes", _LONG, -2, Range(-2), "log.local.retention.bytes"),
+        _topic("local.retention.ms", _LONG, -2, Range(-2), "log.local.retention.ms"),
+        _topic("max.compaction.lag.ms", _LONG, LONG_MAX, _AT_LEAST_1, "log.cleaner.max.compaction.lag.ms"),
+        _topic("max.message.bytes", _INT, 1024 * 1024 + 12, _AT_LEAST_0, "message.max.bytes"),
+        _topic("message.timestamp.after.max.ms", _LONG, HOUR_MS, _AT_LEAST_0, "log.message.timestamp.after.max.ms"),
+        _topic("message.timestamp.before.max.ms", _LONG, LONG_MAX, _AT_LEAST_0, "log.message.timestamp.before.max.ms"),
+        _topic("message.timestamp.type", _STRING, "CreateTime", _TIMESTAMP, "log.message.timestamp.type"),
+        _topic("min.cleanable.dirty.ratio", _DOUBLE, 0.5, Range(0, 1), "log.cleaner.min.cleanable.ratio"),
+        _topic("min.compaction.lag.ms", _LONG, 0, _AT_LEAST_0, "log.cleaner.min.compaction.lag.ms"),
+        _topic("min.insync.replicas", _INT, 1, _AT_LEAST_1, "min.insync.replicas"),
+        _topic("preallocate", _BOOL, False, None, "log.preallocate"),
+        _topic("remote.log.copy.disable", _BOOL, False),
+        _topic("remote.log.delete.on.disable", _BOOL, False),
+        _topic("remote.storage.enable", _BOOL, False),
+        _topic("retention.bytes", _LONG, -1, None, "log.retention.bytes"),
+        _topic(
+            "retention.ms",
+            _LONG,
+            7 * DAY_MS,
+            Range(-1),
+            "log.retention.ms",
+            Synonym("log.retention.minutes", MINUTE_MS),
+            Synonym("log.retention.hours", HOUR_MS),
+        ),
+        _topic("segment.bytes", _INT, 1 << 30, Range(1 << 20), "log.segment.bytes"),
+        _topic("segment.index.bytes", _INT, 10 * 1024 * 1024, Range(4), "log.index.size.max.bytes"),
+        _topic(
+            "segment.jitter.ms", _LONG, 0, _AT_LEAST_0, "log.roll.jitter.ms", Synonym("log.roll.jitter.hours", HOUR_MS)
+        ),
+        _topic("segment.ms", _LONG, 7 * DAY_MS, _AT_LEAST_1, "log.roll.ms", Synonym("log.roll.hours", HOUR_MS)),
+        _topic("unclean.leader.election.enable", _BOOL, False, None, "unclean.leader.election.enable"),
+    )
+}
+
+#: What brokers before 4.0 let a topic have. Such values live on in the metadata; 4.3.1 itself stumbles over them.
+_VALID_ONCE: Mapping[str, Validity] = {"segment.bytes": Range(14)}
+
+
+def _broker_configs() -> Iterator[Definition]:
+    """Those of their own first, then the synonyms that equal their topic config but for the name."""
+    yield from (
+        Definition("log.cleaner.backoff.ms", _LONG, 15_000, _AT_LEAST_0),
+        Definition("log.cleaner.dedupe.buffer.size", _LONG, 128 * 1024 * 1024),
+        Definition("log.cleaner.enable", _BOOL, True),
+        Definition("log.cleaner.io.buffer.load.factor", _DOUBLE, 0.9),
+        Definition("log.cleaner.io.buffer.size", _INT, 512 * 1024, _AT_LEAST_0),
+        Definition("log.cleaner.io.max.bytes.per.second", _DOUBLE, 1.7976931348623157e308),
+        Definition("log.cleaner.threads", _INT, 1, _AT_LEAST_0),
+        Definition("log.dir.failure.timeout.ms", _LONG, 30_000, _AT_LEAST_1),
+        Definition("log.flush.interval.ms", _LONG, None),
+        Definition("log.flush.offset.checkpoint.interval.ms", _INT, MINUTE_MS, _AT_LEAST_0),
+        Definition("log.flush.scheduler.interval.ms", _LONG, LONG_MAX),
+        Definition("log.flush.start.offset.checkpoint.interval.ms", _INT, MINUTE_MS, _AT_LEAST_0),
+        Definition("log.initial.task.delay.ms", _LONG, 30_000, _AT_LEAST_0),
+        Definition("log.retention.check.interval.ms", _LONG, 5 * MINUTE_MS, _AT_LEAST_1),
+        Definition("log.retention.hours", _INT, 168),
+        Definition("log.retention.minutes", _INT, None),
+        Definition("log.retention.ms", _LONG, None),
+        Definition("log.roll.hours", _INT, 168, _AT_LEAST_1),
+        Definition("log.roll.jitter.hours", _INT, 0, _AT_LEAST_0),
+        Definition("log.roll.jitter.ms", _LONG, None),
+        Definition("log.roll.ms", _LONG, None),
+        Definition("num.recovery.threads.per.data.dir", _INT, 2, _AT_LEAST_1),
+        Definition("producer.id.expiration.check.interval.ms", _INT, 10 * MINUTE_MS, _AT_LEAST_1),
+        Definition("producer.id.expiration.ms", _INT, DAY_MS, _AT_LEAST_1),
+        Definition("transaction.max.timeout.ms", _INT, 15 * MINUTE_MS, _AT_LEAST_1),
+    )
+    for definition in TOPIC_CONFIGS.values():
+        for synonym in definition.synonyms:
+            yield replace(definition, name=synonym.name, synonyms=())
+
+
+def _first_of_each(definitions: Iterable[Definition]) -> Mapping[str, Definition]:
+    table: dict[str, Definition] = {}
+    for definition in definitions:
+        table.setdefault(definition.name, definition)
+    return dict(sorted(table.items()))
+
+
+BROKER_CONFIGS: Mapping[str, Definition] = _first_of_each(_broker_configs())
+
+
+def unknown_config(name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that is none of `known`; it names the nearest one."""
+    import difflib  # only a misspelled name needs it
+
+    nearest = difflib.get_close_matches(name, list(known), n=1)
+    hint = f" Did you mean {nearest[0]}?" if nearest else ""
+    return ConfigError(f"{name} is not a config of Kafka 4.3.1 that Cordwood knows.{hint}")
+
+
+# ---- reading layers --------------------------------------------------------------------------------------------------
+
+_KEY_AND_VALUE = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.|$)", re.DOTALL)
+_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    def plain(escape: re.Match[str]) -> str:
+        if escape[1] == "u":
+            raise ValueError(f"\\u without four hexadecimal digits in {text!r}")
+        return chr(int(escape[1][1:], 16)) if len(escape[1]) == 5 else _CONTROL.get(escape[1], escape[1])
+
+    return _ESCAPE.sub(plain, text)
+
+
+def parse_properties(data: bytes) -> dict[str, str]:
+    r"""Read Java's properties format: Latin-1, `key=value`, `key: value` or `key value`, `#` or `!` for comments.
+
+    A backslash at its end continues a line; `\t`, `\u00e9` and the like are escapes; the last of several equal keys
+    counts.
+
+    Raises:
+        ValueError: a `\u` without four hexadecimal digits.
+    """
+    properties: dict[str, str] = {}
+    lines = iter(re.split(r"\r\n|\r|\n", data.decode("latin-1")))
+    for line in lines:
+        logical = line.lstrip(" \t\f")
+        if not logical or logical[0] in "#!":
+            continue
+        parts = []
+        while _CONTINUED.search(logical):
+            parts.append(logical[:-1])
+            logical = next(lines, "").lstrip(" \t\f")
+        found = _KEY_AND_VALUE.fullmatch("".join([*parts, logical]))
+        assert found is not None, "the pattern matches every text"
+        properties[_unescape(found[1])] = _unescape(found[2])
+    return properties
+
+
+def server_properties(data: bytes, path: str) -> Layer:
+    """The layer of a broker's server.properties. Configs that don't concern logs are left out, as are unknown ones.
+
+    Raises:
+        ConfigError: the file is malformed, or holds a value that would keep Kafka from starting.
+    """
+    source = Source(SourceKind.SERVER_PROPERTIES, path)
+    try:
+        properties = parse_properties(data)
+    except ValueError as error:
+        raise ConfigError(f"{source} is not in the properties format: {error}.") from None
+    texts = {name: text for name, text in properties.items() if name in BROKER_CONFIGS}
+    for name, text in texts.items():
+        BROKER_CONFIGS[name].parse(text, source)
+    return Layer(source, texts)
+
+
+def overrides(arguments: Iterable[str]) -> tuple[Layer, ...]:
+    """The layers of `--config` arguments: `key=value` for all topics or the broker, `topic:key=value` for one topic.
+
+    Raises:
+        ConfigError: an argument of another form, an unknown name (with the nearest known one), or a wrong value.
+    """
+    texts: dict[str, dict[str, str]] = {}
+    for argument in arguments:
+        left, equals, text = argument.partition("=")
+        topic, colon, name = left.rpartition(":")
+        if not equals or (colon and not topic) or ":" in topic:
+            raise ConfigError(f"--config {argument}: write key=value, or topic:key=value for one topic.")
+        definition = TOPIC_CONFIGS.get(name) or (None if topic else BROKER_CONFIGS.get(name))
+        if definition is None:
+            raise _unknown_override(topic, name)
+        definition.parse(text, _override_source(topic))
+        texts.setdefault(topic, {})[name] = text
+    return tuple(Layer(_override_source(topic), names) for topic, names in texts.items())
+
+
+def _override_source(topic: str) -> Source:
+    return Source(SourceKind.TOPIC_OVERRIDE, subject=topic) if topic else Source(SourceKind.OVERRIDE)
+
+
+def _unknown_override(topic: str, name: str) -> ConfigError:
+    for definition in TOPIC_CONFIGS.values():
+        if topic and name in {synonym.name for synonym in definition.synonyms}:
+            return ConfigError(f"{name} is a broker config. For a topic write {topic}:{definition.name}=…")
+    return unknown_config(name, TOPIC_CONFIGS if topic else [*TOPIC_CONFIGS, *BROKER_CONFIGS])
+
+
+# ---- resolving -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Mapping[str, ConfigValue]):
+    """Values by config name. The typed getters are for names of the tables."""
+
+    values_by_name: Mapping[str, ConfigValue] = field(repr=False)
+
+    def __getitem__(self, name: str) -> ConfigValue:
+        return self.values_by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_name)
+
+    def __len__(self) -> int:
+        return len(self.values_by_name)
+
+    def integer(self, name: str) -> int:
+        """The value of an INT or LONG config."""
+        value = self[name].value
+        assert isinstance(value, int)
+        return value
+
+    def real(self, name: str) -> float:
+        """The value of a DOUBLE config."""
+        value = self[name].value
+        assert isinstance(value, float)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """The value of a BOOLEAN config."""
+        value = self[name].value
+        assert isinstance(value, bool)
+        return value
+
+    def word(self, name: str) -> str:
+        """The value of a STRING config."""
+        value = self[name].value
+        assert isinstance(value, str)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig(Config):
+    """A broker's configs that concern logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig(Config):
+    """A topic's configs; those that Kafka 4.3.1 does not know (set by another version) are there as text."""
+
+    topic: str
+
+    @property
+    def policy(self) -> frozenset[str]:
+        """`cleanup.policy`: any of compact and delete, or neither."""
+        value = self["cleanup.policy"].value
+        assert isinstance(value, tuple)
+        return frozenset(value)
+
+    @property
+    def policy_known(self) -> bool:
+        """Whether somebody said what the policy is. Without a metadata log or a server.properties nobody has."""
+        return self["cleanup.policy"].explicit
+
+    @property
+    def compact(self) -> bool:
+        """Whether the policy includes compaction."""
+        return "compact" in self.policy
+
+    @property
+    def delete(self) -> bool:
+        """Whether the policy includes retention by time and size."""
+        return "delete" in self.policy
+
+    @property
+    def segment_bytes(self) -> ConfigValue:
+        """How large a segment may get; `internal.segment.bytes`, made for tests, wins where it is set."""
+        internal = self["internal.segment.bytes"]
+        return self["segment.bytes"] if internal.value is None else internal
+
+
+_Said: TypeAlias = tuple[str, Source]
+
+
+def _merged(layers: Iterable[Layer], kinds: set[SourceKind]) -> dict[str, _Said]:
+    """The last word on each name among layers of these kinds."""
+    chosen = [layer for layer in layers if layer.source.kind in kinds]
+    chosen.sort(key=lambda layer: _RANK[layer.source.kind])
+    return {name: (text, layer.source) for layer in chosen for name, text in layer.texts.items()}
+
+
+def resolve_broker(layers: Iterable[Layer] = ()) -> BrokerConfig:
+    """The broker's configs after all layers that speak of brokers.
+
+    Raises:
+        ConfigError: a value that Kafka would not take, or a map buffer too small for the cleaner threads.
+    """
+    said = _merged(layers, _SETS_BROKER)
+    values = {
+        name: ConfigValue(definition.parse(*said[name]), said[name][1], name)
+        if name in said
+        else ConfigValue(definition.default, DEFAULT, name)
+        for name, definition in BROKER_CONFIGS.items()
+    }
+    config = BrokerConfig(values)
+    threads, buffer = config["log.cleaner.threads"], config["log.cleaner.dedupe.buffer.size"]
+    if config.integer(buffer.name) // max(config.integer(threads.name), 1) <= DEDUPE_BUFFER_BYTES_MIN:
+        raise ConfigError(f"{buffer.name}={buffer} must be more than 1 MiB for each of {threads.name}={threads}.")
+    return config
+
+
+def resolve(topic: str, layers: Iterable[Layer] = ()) -> TopicConfig:
+    """A topic's configs after all layers; those about other topics are passed over.
+
+    Raises:
+        ConfigError: a value, or two together, that Kafka would not take; names them and their sources.
+    """
+    layers = [layer for layer in layers if layer.source.kind not in _OF_ONE_TOPIC or layer.source.subject == topic]
+    of_topic, of_broker = _merged(layers, _SETS_TOPIC), _merged(layers, _SETS_BROKER)
+    values = {
+        definition.name: _from_topic(definition, of_topic)
+        or _from_broker(definition, of_broker)
+        or ConfigValue(definition.default, DEFAULT, definition.name)
+        for definition in TOPIC_CONFIGS.values()
+    }
+    for name, (text, source) in of_topic.items():
+        if name not in TOPIC_CONFIGS and source.kind is SourceKind.TOPIC:
+            values[name] = ConfigValue(text, source, name)
+    config = TopicConfig(values, topic)
+    _check_together(config)
+    return config
+
+
+def _from_topic(definition: Definition, said: Mapping[str, _Said]) -> ConfigValue | None:
+    if definition.name not in said:
+        return None
+    text, source = said[definition.name]
+    return ConfigValue(definition.parse(text, source), source, definition.name)
+
+
+def _from_broker(definition: Definition, said: Mapping[str, _Said]) -> ConfigValue | None:
+    synonym = next((synonym for synonym in definition.synonyms if synonym.name in said), None)
+    if synonym is None:
+        return None
+    text, source = said[synonym.name]
+    value = BROKER_CONFIGS[synonym.name].parse(text, source)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value *= synonym.scale
+        # A broker takes any negative time as unlimited but refuses 0; a topic may have 0, and no less than -1.
+        if definition.name == "retention.ms":
+            if value == 0:
+                raise _refused(synonym.name, text, source, "at least 1, or negative for no limit")
+            value = max(value, -1)
+        # The synonyms in other units have no limits of their own.
+        if definition.valid is not None and not definition.valid.allows(value):
+            raise _refused(synonym.name, text, source, definition.allowed)
+    return ConfigValue(value, source, synonym.name)
+
+
+def _check_together(config: TopicConfig) -> None:
+    lowest, highest = config["min.compaction.lag.ms"], config["max.compaction.lag.ms"]
+    tiered, policy = config["remote.storage.enable"], config["cleanup.policy"]
+    internal = config["internal.segment.bytes"]
+    if config.integer("min.compaction.lag.ms") > config.integer("max.compaction.lag.ms"):
+        raise ConfigError(
+            f"topic {config.topic}: min.compaction.lag.ms={lowest} is more than max.compaction.lag.ms={highest}."
+        )
+    if tiered.value and config.compact:
+        raise ConfigError(
+            f"topic {config.topic}: remote.storage.enable={tiered} does not go with cleanup.policy={policy}. "
+            "A tiered topic can only have the policy delete, or none."
+        )
+    if isinstance(internal.value, int) and internal.value < 1:
+        raise ConfigError(f"topic {config.topic}: internal.segment.bytes={internal} leaves no room for a record.")
