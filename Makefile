@@ -1,0 +1,54 @@
+# make demo    shows Cordwood at work        make lint types layers    what reviewers need not say
+# make test    runs the tests                make check-kafka          slow: compares with Kafka itself
+# make         only sets up .venv            make bench                prints our speed
+#
+# All of them set up first, which takes about a minute, once. PYTHON=… chooses the interpreter, ARGS=… goes to the tool:
+#   make test ARGS="tests/record -k crc"
+
+# An empty environment (env -i) has neither, and Python, pip and the kernels' cache need both.
+export PATH := $(or $(PATH),/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/opt/homebrew/bin)
+export HOME := $(or $(HOME),$(shell eval echo "~$$(id -un)"))
+export PYTHON
+
+bin := .venv/bin
+# Slow comparisons are left out of `make test`; conftest.py says how many.
+slow := kafka or slow
+
+.PHONY: setup demo test lint types layers lock bench check-kafka clean
+
+setup: .venv/.stamp
+
+# Only a set-up that came to its end leaves a stamp; without one the next starts from nothing.
+.venv/.stamp: requirements.lock pyproject.toml scripts/set-up
+	@scripts/set-up
+
+demo: setup
+	@$(bin)/cordwood demo $(ARGS)
+
+test: setup
+	@$(bin)/python -m pytest -n auto -m "not ($(slow))" $(ARGS)
+
+check-kafka: setup
+	@$(bin)/python -m pytest -n auto -m "$(slow)" $(ARGS)
+
+bench: setup
+	@$(bin)/cordwood bench $(ARGS)
+
+lint: setup
+	@$(bin)/ruff check $(ARGS)
+	@$(bin)/ruff format --check $(ARGS)
+
+types: setup
+	@$(bin)/mypy $(ARGS)
+
+layers: setup
+	@$(bin)/lint-imports $(ARGS)
+
+# After a change of pyproject.toml's dependencies. Keeps the versions that still fit; ARGS=--upgrade takes newer ones.
+lock: setup
+	@$(bin)/uv pip compile pyproject.toml -o requirements.lock --quiet --native-tls --universal --generate-hashes \
+	    --no-emit-index-url --all-extras --group dev --custom-compile-command "make lock" $(ARGS)
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .benchmarks build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,83 @@
+"""What all tests share: Hypothesis' settings, Kafka as a fixture, and how much a run left out.
+
+Tests that use `kafka_oracle` or `kafka_broker` carry the marker `kafka`, and the latter `broker`, without saying so.
+`make test` leaves out `kafka` and `slow`; `make check-kafka` runs just those.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from tests import kafka_tools
+
+# A kernel's first call compiles it, so the time of one example says nothing. In CI Hypothesis' own profile says so too.
+if "CI" not in os.environ:
+    settings.register_profile("cordwood", deadline=None)
+    settings.load_profile("cordwood")
+
+_left_out = pytest.StashKey[int]()
+
+
+@pytest.fixture(scope="session")
+def kafka_oracle() -> kafka_tools.Oracle:
+    """Kafka's own log classes; the test is skipped where they cannot run, or fails with CORDWOOD_REQUIRE_KAFKA=1."""
+    _need_kafka()
+    return kafka_tools.Oracle()
+
+
+@pytest.fixture
+def kafka_broker() -> Iterator[kafka_tools.Broker]:
+    """A real broker; like `kafka_oracle`, and whatever it started ends with the test."""
+    _need_kafka()
+    broker = kafka_tools.Broker()
+    yield broker
+    broker.kill_all()
+
+
+def _need_kafka() -> None:
+    if reason := kafka_tools.missing():
+        needs = f"needs a Java 17 JDK and Kafka's jars ({reason}); tests/kafka/README.md says how to get them"
+        (pytest.fail if kafka_tools.required() else pytest.skip)(needs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures they use, before `-m` selects."""
+    for item in items:
+        used = getattr(item, "fixturenames", ())
+        if "kafka_oracle" in used or "kafka_broker" in used:
+            item.add_marker("kafka")
+        if "kafka_broker" in used:
+            item.add_marker("broker")
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Count the slow tests that `-m` left out."""
+    for item in items:
+        if item.get_closest_marker("kafka") or item.get_closest_marker("slow"):
+            item.config.stash[_left_out] = item.config.stash.get(_left_out, 0) + 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the count over when this is one of several processes (pytest-xdist)."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(_left_out, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the count from a process that ended; every one collects all tests, so their counts are equal."""
+    node.config.stash[_left_out] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how many slow tests did not run, and how to run them."""
+    if count := config.stash.get(_left_out, 0):
+        terminalreporter.write_line(
+            f"{count} slow tests and comparisons with Kafka left out; to run them:  make check-kafka"
+        )

@@ -1,0 +1,74 @@
+"""Data directories that real brokers wrote, unpacked once per test run.
+
+`tests/data/fixtures` holds them packed: per directory a tar, what a consumer read from it, and per family a JSON file
+with the facts (topics, configs, sizes, when it was cleaned). Tests treat what `fixture` returns as read-only; `copy_of`
+gives a directory that may be changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import gzip
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+PACKED = Path(__file__).parent / "data" / "fixtures"
+#: Shared by the processes of one user: unpacking all takes some seconds and 700 MB of mostly sparse index files.
+UNPACKED = Path(tempfile.gettempdir()) / f"cordwood-fixtures-{os.getuid()}"
+
+NAMES = sorted(archive.name.removesuffix(".tar.gz") for archive in PACKED.glob("*/*.tar.gz"))
+#: Fixtures of brokers that were stopped in good order.
+STOPPED = [name for name in NAMES if not name.startswith("kraft-crashed") or name.endswith("-recovered")]
+CRASHED = [name for name in NAMES if name not in STOPPED]
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+
+def _packed(name: str, suffix: str) -> Path:
+    (found,) = PACKED.glob(f"*/{name}{suffix}")
+    return found
+
+
+@functools.cache
+def fixture(name: str) -> Path:
+    """The unpacked directory of one fixture, with its modification times; not to be changed."""
+    archive = _packed(name, ".tar.gz")
+    stamp = f"{archive.stat().st_size}-{archive.stat().st_mtime_ns}"
+    target = UNPACKED / stamp
+    UNPACKED.mkdir(mode=0o700, exist_ok=True)
+    with open(UNPACKED / f"{stamp}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            aside = Path(tempfile.mkdtemp(dir=UNPACKED))
+            with tarfile.open(archive) as tar:
+                tar.extractall(aside, filter="tar")
+            aside.rename(target)
+    return target / name
+
+
+def copy_of(path: Path, target: Path) -> Path:
+    """A copy that a test may change, modification times kept."""
+    shutil.copytree(path, target, copy_function=shutil.copy2)
+    return target
+
+
+def facts(family: str) -> dict[str, Any]:
+    """What is known of a family of fixtures, such as `kraft`: its topics, their configs, its archives."""
+    return dict(json.loads(_packed(family, ".json").read_text()))
+
+
+def reads(name: str, isolation: Isolation) -> list[dict[str, Any]]:
+    """The lines that a real consumer wrote while reading a fixture's broker."""
+    with gzip.open(_packed(name, f".{isolation}.jsonl.gz"), "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def partitions(directory: Path) -> list[Path]:
+    """All partition directories of a fixture, in each of its log directories."""
+    return sorted({log.parent for log in directory.rglob("*.log*")})
