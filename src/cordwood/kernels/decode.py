@@ -1,0 +1,340 @@
+"""Records out of batch bodies: one row per record (`record.layout.RECORD_ROW`), no byte copied.
+
+The body of a batch of magic 2 is a sequence of records made of zigzag varints; that of an old compressed wrapper a
+sequence of messages. Both may come in pieces, because a small compressed batch may hold gigabytes: a kernel then stops
+before the record that the piece cuts, and says so.
+
+Where the bytes break Kafka's rules, a kernel stops with a negative status, which is a key of `PROBLEMS`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from cordwood.kernels.crc import crc32
+from cordwood.kernels.native import be32, be32u, be64, load8
+
+#: Why decoding stopped; negative numbers are problems.
+DONE = 0
+MORE = 1  #: the piece ends inside a record
+ROWS = 2  #: no room for another row
+
+BAD_VARINT = -1
+BAD_LENGTH = -2
+RECORD_OVERRUN = -3
+LENGTH_MISMATCH = -4
+BAD_HEADERS = -5
+TRAILING_BYTES = -6
+MISSING_RECORDS = -7
+NESTED_WRAPPER = -8
+BAD_MESSAGE_SIZE = -9
+BAD_MESSAGE_MAGIC = -10
+BAD_MESSAGE_CRC = -11
+
+PROBLEMS = {
+    BAD_VARINT: "a number is longer than its type allows",
+    BAD_LENGTH: "a record has a length that nothing can have",
+    RECORD_OVERRUN: "a record reaches beyond the end of its batch",
+    LENGTH_MISMATCH: "a record's fields do not take the length it declares",
+    BAD_HEADERS: "a record's headers cannot be",
+    TRAILING_BYTES: "bytes follow the last record",
+    MISSING_RECORDS: "the batch ends before its last record",
+    NESTED_WRAPPER: "a message inside a compressed message set is compressed itself",
+    BAD_MESSAGE_SIZE: "a message inside a compressed message set has a size that nothing can have",
+    BAD_MESSAGE_MAGIC: "a message inside a compressed message set has an unknown magic",
+    BAD_MESSAGE_CRC: "a message inside a compressed message set has a wrong CRC",
+}
+
+_LOG_APPEND_TIME = 8
+_MAX_INT32 = 0x7FFFFFFF
+
+
+@njit(inline="always")
+def varint(address, end):
+    """(value, next address); a next address of 0 means that it is cut off, -1 that it is too long."""
+    if address >= end:
+        return np.int32(0), 0
+    byte = np.uint32(load8(address))
+    address += 1
+    raw = byte & np.uint32(0x7F)
+    shift = 7
+    while byte >= np.uint32(0x80):
+        if shift > 28:
+            return np.int32(0), -1
+        if address >= end:
+            return np.int32(0), 0
+        byte = np.uint32(load8(address))
+        address += 1
+        raw |= (byte & np.uint32(0x7F)) << np.uint32(shift)
+        shift += 7
+    # A fifth byte may carry bits beyond the 32nd; like Kafka we let them go. (numba counts them: it widens to 64 bits.)
+    raw &= np.uint32(0xFFFFFFFF)
+    return np.int32(raw >> np.uint32(1)) ^ -np.int32(raw & np.uint32(1)), address
+
+
+@njit(inline="always")
+def varlong(address, end):
+    """As varint, of up to 64 bits."""
+    if address >= end:
+        return np.int64(0), 0
+    byte = np.uint64(load8(address))
+    address += 1
+    raw = byte & np.uint64(0x7F)
+    shift = 7
+    while byte >= np.uint64(0x80):
+        if shift > 63:
+            return np.int64(0), -1
+        if address >= end:
+            return np.int64(0), 0
+        byte = np.uint64(load8(address))
+        address += 1
+        raw |= (byte & np.uint64(0x7F)) << np.uint64(shift)
+        shift += 7
+    return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), address
+
+
+@njit(inline="always")
+def _cut(next_address):
+    # Inside a record whose end is known, a number that runs out of bytes is a length that lies.
+    return BAD_VARINT if next_address < 0 else LENGTH_MISMATCH
+
+
+@njit
+def _headers(address, end, count):
+    """(address behind `count` headers, 0) or (0, status)."""
+    for _ in range(count):
+        size, address = varint(address, end)
+        if address <= 0:
+            return 0, _cut(address)
+        if size < 0 or size > end - address:
+            return 0, BAD_HEADERS
+        address += size
+        size, address = varint(address, end)
+        if address <= 0:
+            return 0, _cut(address)
+        if size > 0:
+            if size > end - address:
+                return 0, BAD_HEADERS
+            address += size
+    return address, 0
+
+
+@njit(inline="always")
+def _record(address, at, end, final, base_offset, base_timestamp, row):
+    """Decode the record at `at` of a body that ends at `end`. Returns (position behind it or bytes needed, status)."""
+    stop = address + end
+    size, a = varint(address + at, stop)
+    if a <= 0:
+        if a < 0:
+            return at, BAD_VARINT
+        return at + 5, MISSING_RECORDS if final else MORE
+    if size < 0:
+        return at, BAD_LENGTH
+    if size > stop - a:
+        # `record_end` may lie far beyond the piece; the caller learns how much to bring.
+        return a - address + size, RECORD_OVERRUN if final else MORE
+    stop = a + size
+    if size < 1:
+        return at, LENGTH_MISMATCH
+    delta, a = varlong(a + 1, stop)
+    if a <= 0:
+        return at, _cut(a)
+    row["timestamp"] = base_timestamp + delta
+    offset_delta, a = varint(a, stop)
+    if a <= 0:
+        return at, _cut(a)
+    row["offset"] = base_offset + offset_delta
+    size, a = varint(a, stop)
+    if a <= 0:
+        return at, _cut(a)
+    row["key_start"] = a - address
+    row["key_size"] = max(size, np.int32(-1))
+    if size > 0:
+        if size > stop - a:
+            return at, LENGTH_MISMATCH
+        a += size
+    size, a = varint(a, stop)
+    if a <= 0:
+        return at, _cut(a)
+    row["value_start"] = a - address
+    row["value_size"] = max(size, np.int32(-1))
+    if size > 0:
+        if size > stop - a:
+            return at, LENGTH_MISMATCH
+        a += size
+    count, a = varint(a, stop)
+    if a <= 0:
+        return at, _cut(a)
+    if count < 0 or count > stop - a:
+        return at, BAD_HEADERS
+    row["headers_start"] = a - address
+    row["header_count"] = count
+    if count > 0:
+        a, status = _headers(a, stop, count)
+        if status < 0:
+            return at, status
+    if a != stop:
+        return at, LENGTH_MISMATCH
+    return a - address, DONE
+
+
+@njit(cache=True)
+def decode_records(address, starts, ends, final, batches, batch, at, done, rows):
+    """Decode the bodies of batches of magic 2, one after the other.
+
+    Args:
+        address: of the data that holds all bodies.
+        starts, ends: int64[batches], where each body lies in the data.
+        final: False when the last body goes on in a later piece.
+        batches: BATCH_ROW[batches].
+        batch, at, done: where to go on: index of the batch, position in the data, records of it already decoded.
+            Start with (0, starts[0], 0).
+        rows: RECORD_ROW[capacity], filled from the start.
+
+    Returns:
+        (status, count, batch, at, done, needed): rows filled and where to go on, or what broke and where. With MORE,
+        `needed` is the position in the data that must be there for the next step.
+    """
+    count = 0
+    while batch < starts.size:
+        header = batches[batch]
+        base_offset = header["base_offset"]
+        base_timestamp = header["base_timestamp"]
+        append_time = header["attributes"] & _LOG_APPEND_TIME != 0
+        max_timestamp = header["max_timestamp"]
+        total = header["record_count"]
+        end = ends[batch]
+        last = final or batch + 1 < starts.size
+        if total < 0:
+            return BAD_LENGTH, count, batch, at, done, 0
+        while done < total:
+            if count == rows.size:
+                return ROWS, count, batch, at, done, 0
+            row = rows[count]
+            after, status = _record(address, at, end, last, base_offset, base_timestamp, row)
+            if status != DONE:
+                return status, count, batch, at, done, after
+            if append_time:
+                row["timestamp"] = max_timestamp
+            row["batch"] = batch
+            count += 1
+            at = after
+            done += 1
+        if total == 0:
+            # Kafka does not look into a body in which no record is expected.
+            at = end
+        if at != end:
+            return TRAILING_BYTES, count, batch, at, done, 0
+        if not last:
+            # All records are here, but only the next piece can tell that nothing follows them.
+            return MORE, count, batch, at, done, end + 1
+        batch += 1
+        done = 0
+        if batch < starts.size:
+            at = starts[batch]
+    return DONE, count, batch, at, done, 0
+
+
+@njit(inline="always")
+def _message_fields(address, at, end, row):
+    """Key and value of an old message that ends at `end`; `at` is where its key size stands."""
+    if end - at < 8:
+        return BAD_MESSAGE_SIZE
+    size = np.int64(be32(address + at))
+    at += 4
+    row["key_start"] = at
+    row["key_size"] = max(size, np.int64(-1))
+    if size > 0:
+        if size > end - at - 4:
+            return BAD_MESSAGE_SIZE
+        at += size
+    size = np.int64(be32(address + at))
+    at += 4
+    row["value_start"] = at
+    row["value_size"] = max(size, np.int64(-1))
+    if size > end - at:
+        return BAD_MESSAGE_SIZE
+    row["headers_start"] = at
+    row["header_count"] = 0
+    return DONE
+
+
+@njit(cache=True)
+def decode_messages(address, first_position, batches, first_batch, rows):
+    """Decode uncompressed messages of magic 0 and 1, each an entry of the file.
+
+    Args:
+        address: of the window.
+        first_position: position in the file of the window's first byte.
+        batches: BATCH_ROW[messages], none of them a wrapper, all within the window.
+        first_batch: index that rows of the first message get.
+        rows: RECORD_ROW[>= messages].
+
+    Returns:
+        (status, count): messages decoded before the one that broke.
+    """
+    for i in range(batches.size):
+        message = batches[i]
+        row = rows[i]
+        start = message["position"] - first_position
+        at = start + (18 if message["magic"] == 0 else 26)
+        status = _message_fields(address, at, start + message["size_bytes"], row)
+        if status != DONE:
+            return status, i
+        row["offset"] = message["last_offset"]
+        row["timestamp"] = message["max_timestamp"]
+        row["batch"] = first_batch + i
+    return DONE, batches.size
+
+
+@njit(cache=True)
+def decode_message_set(address, size, at, final, check_crcs, rows, magics):
+    """Decode the inner messages of a wrapper; offsets and timestamps are left as they stand inside.
+
+    Kafka takes an incomplete last message for the end of the set.
+
+    Args:
+        address: of the decompressed set, or of a piece of it.
+        size: its bytes.
+        at: where to start.
+        final: whether the piece ends the set.
+        check_crcs: whether inner CRCs are checked.
+        rows: RECORD_ROW[capacity].
+        magics: int8[capacity], each message's own magic.
+
+    Returns:
+        (status, count, at, needed), as `decode_records`.
+    """
+    count = 0
+    while True:
+        if size - at < 12:
+            return DONE if final else MORE, count, at, at + 12
+        a = address + at
+        message_size = np.int64(be32(a + 8))
+        if message_size < 14:
+            return BAD_MESSAGE_SIZE, count, at, 0
+        end = at + 12 + message_size
+        if end > size:
+            return DONE if final else MORE, count, at, end
+        if count == rows.size:
+            return ROWS, count, at, 0
+        magic = load8(a + 16)
+        if magic > 1:
+            return BAD_MESSAGE_MAGIC, count, at, 0
+        if magic == 1 and message_size < 22:
+            return BAD_MESSAGE_SIZE, count, at, 0
+        if load8(a + 17) & 7 != 0:
+            return NESTED_WRAPPER, count, at, 0
+        if check_crcs and crc32(a + 16, message_size - 4) != be32u(a + 12):
+            return BAD_MESSAGE_CRC, count, at, 0
+        row = rows[count]
+        row["offset"] = be64(a)
+        row["timestamp"] = be64(a + 18) if magic == 1 else -1
+        row["batch"] = 0
+        status = _message_fields(address, at + (18 if magic == 0 else 26), end, row)
+        if status != DONE:
+            return status, count, at, 0
+        magics[count] = magic
+        count += 1
+        at = end

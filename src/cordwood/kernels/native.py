@@ -1,0 +1,137 @@
+"""Machine instructions that numba does not offer: unaligned loads and stores, byte swaps, block copies, CRC steps.
+
+Kafka's numbers are big-endian and lie at any address. `be16`, `be32` and `be64` read them in one load and one swap on
+the little-endian machines that numba supports.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+assert sys.byteorder == "little", "kernels read memory as little-endian and swap"
+
+#: What the processor can do beyond its architecture's minimum; empty where LLVM cannot tell.
+CPU_FEATURES = frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
+#: The CRC-32C instruction of x86 is there (every processor since 2008).
+HAS_CRC_INSTRUCTION = "sse4.2" in CPU_FEATURES
+
+
+def _load(bits: int, result: types.Type) -> Callable[..., Any]:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            value = builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()))
+            value.align = 1
+            return value
+
+        return result(types.intp), generate
+
+    return load  # type: ignore[no-any-return]
+
+
+def _store(bits: int, kind: types.Type) -> Callable[..., Any]:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(context: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            stored = builder.store(arguments[1], builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()))
+            stored.align = 1
+            return context.get_dummy_value()
+
+        return types.void(types.intp, kind), generate
+
+    return store  # type: ignore[no-any-return]
+
+
+def _swap(bits: int, kind: types.Type) -> Callable[..., Any]:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def swap(context: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bswap(arguments[0])
+
+        return kind(kind), generate
+
+    return swap  # type: ignore[no-any-return]
+
+
+load8 = _load(8, types.uint8)
+load16 = _load(16, types.uint16)
+load32 = _load(32, types.uint32)
+load64 = _load(64, types.uint64)
+store64 = _store(64, types.uint64)
+_swap16 = _swap(16, types.uint16)
+_swap32 = _swap(32, types.uint32)
+_swap64 = _swap(64, types.uint64)
+
+
+@njit(inline="always")
+def be16(address: int) -> int:
+    """Signed 16-bit number at `address`."""
+    return types.int16(_swap16(load16(address)))
+
+
+@njit(inline="always")
+def be32(address: int) -> int:
+    """Signed 32-bit number at `address`."""
+    return types.int32(_swap32(load32(address)))
+
+
+@njit(inline="always")
+def be32u(address: int) -> int:
+    """Unsigned 32-bit number at `address`."""
+    return _swap32(load32(address))
+
+
+@njit(inline="always")
+def be64(address: int) -> int:
+    """Signed 64-bit number at `address`."""
+    return types.int64(_swap64(load64(address)))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _copy(context: Any, target: Any, source: Any, size: Any) -> Any:
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        name = "llvm.memcpy.p0i8.p0i8.i64"
+        kind = ir.FunctionType(ir.VoidType(), [byte, byte, ir.IntType(64), ir.IntType(1)])
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        target, source, size = arguments
+        volatile = ir.Constant(ir.IntType(1), 0)
+        builder.call(function, [builder.inttoptr(target, byte), builder.inttoptr(source, byte), size, volatile])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), generate
+
+
+#: copy(target, source, size): copies bytes between addresses that do not overlap.
+copy: Callable[..., Any] = _copy
+
+
+def _crc_instruction(bits: int) -> Callable[..., Any]:
+    state_bits = 64 if bits == 64 else 32
+    state = types.uint64 if bits == 64 else types.uint32
+    piece = types.uint64 if bits == 64 else types.uint8
+    name = f"llvm.x86.sse42.crc32.{state_bits}.{bits}"
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def step(context: Any, crc: Any, data: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.FunctionType(ir.IntType(state_bits), [ir.IntType(state_bits), ir.IntType(bits)])
+            function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+            return builder.call(function, arguments)
+
+        return state(state, piece), generate
+
+    return step  # type: ignore[no-any-return]
+
+
+#: One step of CRC-32C over 8 bytes, or over one. Only where HAS_CRC_INSTRUCTION.
+crc_step64 = _crc_instruction(64)
+crc_step8 = _crc_instruction(8)

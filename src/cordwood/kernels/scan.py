@@ -1,0 +1,188 @@
+"""Walks the entries of a log file from header to header, and checks their CRCs.
+
+Input is a window of the file; output one row per entry (`record.layout.BATCH_ROW`) and why the walk ended. The walk
+follows Kafka's file reader: fewer than 18 bytes or an entry that does not fit end it quietly, a size no entry can have
+is corruption.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from cordwood.kernels.crc import crc32, crc32c
+from cordwood.kernels.decode import varint, varlong
+from cordwood.kernels.native import be16, be32, be32u, be64, load8
+
+#: Why a walk ended.
+END = 0  #: exactly at the end of the file
+PARTIAL = 1  #: the file ends inside an entry
+WINDOW = 2  #: the window ends inside an entry, the file goes on
+ROWS = 3  #: no room for another row
+BAD_SIZE = 4  #: a size that no entry can have
+BAD_MAGIC = 5  #: a magic that no Kafka release writes
+
+_CONTROL = 0x20
+_COMPRESSED = 7
+#: A control batch up to this size is read whole even when only headers are asked for: its type is in its record.
+_CONTROL_BYTES = 4096
+_PREFIX = 12
+_MAGIC_END = 17
+
+
+@njit
+def _control_type(address, size):
+    """Type of the first record of a control batch's body; -1 where its bytes do not tell."""
+    end = address + size
+    length, a = varint(address, end)
+    if a <= 0 or length < 1 or length > end - a:
+        return -1
+    _, a = varlong(a + 1, end)
+    if a <= 0:
+        return -1
+    _, a = varint(a, end)
+    if a <= 0:
+        return -1
+    key_size, a = varint(a, end)
+    if a <= 0 or key_size < 4 or end - a < 4 or be16(a) < 0:
+        return -1
+    kind = be16(a + 2)
+    return kind if 0 <= kind <= 6 else -1
+
+
+@njit(inline="always")
+def _fill(row, a, magic, size, position):
+    row["position"] = position
+    row["size_bytes"] = size
+    row["magic"] = magic
+    if magic == 2:
+        base_offset = be64(a)
+        row["base_offset"] = base_offset
+        row["last_offset"] = base_offset + be32(a + 23)
+        row["leader_epoch"] = be32(a + 12)
+        row["crc"] = be32u(a + 17)
+        row["attributes"] = be16(a + 21)
+        row["base_timestamp"] = be64(a + 27)
+        row["max_timestamp"] = be64(a + 35)
+        row["producer_id"] = be64(a + 43)
+        row["producer_epoch"] = be16(a + 51)
+        row["base_sequence"] = be32(a + 53)
+        row["record_count"] = be32(a + 57)
+    else:
+        offset = be64(a)
+        attributes = load8(a + 17)
+        # A wrapper's offset is that of its last message; where it starts, only its content tells.
+        wrapper = attributes & 7 != 0
+        row["base_offset"] = -1 if wrapper else offset
+        row["last_offset"] = offset
+        row["leader_epoch"] = -1
+        row["crc"] = be32u(a + 12)
+        row["attributes"] = attributes
+        timestamp = be64(a + 18) if magic == 1 else -1
+        row["base_timestamp"] = timestamp
+        row["max_timestamp"] = timestamp
+        row["producer_id"] = -1
+        row["producer_epoch"] = -1
+        row["base_sequence"] = -1
+        row["record_count"] = -1 if wrapper else 1
+    row["computed_crc"] = row["crc"]
+    row["control_type"] = -1
+
+
+@njit(cache=True)
+def scan_batches(address, window_size, file_left, first_position, check_crcs, rows):
+    """Walk entries from the start of a window.
+
+    Args:
+        address: of the window; its first byte is the first byte of an entry.
+        window_size: bytes that may be read.
+        file_left: bytes from the window's start to the end of the file; >= window_size.
+        first_position: position in the file of the window's first byte.
+        check_crcs: whether to read whole entries and fill computed_crc. Without it an entry is taken once its header
+            is in the window, so the last one may reach beyond it.
+        rows: BATCH_ROW[capacity], filled from the start.
+
+    Returns:
+        (count, consumed, status): rows filled, the bytes their entries take, why the walk ended.
+    """
+    at = 0
+    count = 0
+    while True:
+        left = file_left - at
+        # Kafka asks for one byte more than the magic's end. No entry is that short, so nothing is lost by it.
+        if left <= _MAGIC_END:
+            return count, at, END if left == 0 else PARTIAL
+        if window_size - at < _MAGIC_END:
+            return count, at, WINDOW
+        if count == rows.size:
+            return count, at, ROWS
+        a = address + at
+        size_field = np.int64(be32(a + 8))
+        if size_field < 14:
+            return count, at, BAD_SIZE
+        size = size_field + _PREFIX
+        magic = np.int8(load8(a + 16))
+        if magic < 0 or magic > 2:
+            return count, at, BAD_MAGIC
+        smallest = 61 if magic == 2 else (34 if magic == 1 else 26)
+        if size < smallest:
+            return count, at, BAD_SIZE
+        if size > left:
+            return count, at, PARTIAL
+        control = magic == 2 and window_size - at >= 61 and be16(a + 21) & (_CONTROL | _COMPRESSED) == _CONTROL
+        whole = check_crcs or (control and size <= _CONTROL_BYTES)
+        if window_size - at < (size if whole else smallest):
+            return count, at, WINDOW
+        row = rows[count]
+        _fill(row, a, magic, size, first_position + at)
+        if check_crcs:
+            row["computed_crc"] = crc32c(a + 21, size - 21) if magic == 2 else crc32(a + 16, size - 16)
+        if control and whole and row["record_count"] > 0:
+            row["control_type"] = _control_type(a + 61, size - 61)
+        count += 1
+        at += size
+
+
+@njit(cache=True)
+def find_batch(address, window_size, file_left, above_offset, below_offset, budget):
+    """Find where whole entries start again behind damage.
+
+    A place counts if its header makes sense, its offset lies in the given range and its CRC is right.
+
+    Args:
+        address: of the window to search.
+        window_size: bytes that may be read.
+        file_left: bytes from the window's start to the end of the file.
+        above_offset: the entry's last offset must be larger.
+        below_offset: the entry's offset must be smaller.
+        budget: bytes that CRCs may be computed over; bounds the work on data made to look like headers.
+
+    Returns:
+        (at, budget): byte of the window where an entry starts, or -1; and what is left of the budget, negative when it
+        ran out. Entries that do not fit into the window are passed over.
+    """
+    for at in range(window_size - _MAGIC_END):
+        a = address + at
+        magic = load8(a + 16)
+        if magic > 2:
+            continue
+        size_field = np.int64(be32(a + 8))
+        if size_field < 14:
+            continue
+        size = size_field + _PREFIX
+        smallest = 61 if magic == 2 else (34 if magic == 1 else 26)
+        if size < smallest or size > window_size - at:
+            continue
+        offset = be64(a)
+        last = offset + be32(a + 23) if magic == 2 else offset
+        if offset < 0 or last <= above_offset or offset >= below_offset or last < offset:
+            continue
+        budget -= size
+        if budget < 0:
+            return -1, budget
+        if magic == 2:
+            if crc32c(a + 21, size - 21) == be32u(a + 17):
+                return at, budget
+        elif crc32(a + 16, size - 16) == be32u(a + 12):
+            return at, budget
+    return -1, budget

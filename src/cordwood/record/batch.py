@@ -1,0 +1,279 @@
+"""A batch, message or wrapper: its header as one value, and the encoders for all three formats.
+
+`layout` draws the bytes. `Batch` is for people and tests; a whole log passes as rows.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import crc32c
+import numpy as np
+
+from cordwood.errors import CorruptBatchError
+from cordwood.record.compression import compress
+from cordwood.record.layout import (
+    BATCH_ROW,
+    CODEC_MASK,
+    CONTROL,
+    CRC_START,
+    DELETE_HORIZON,
+    HEADER,
+    LEGACY_CRC_START,
+    LEGACY_HEADER,
+    LOG_APPEND_TIME,
+    PREFIX,
+    TRANSACTIONAL,
+    BatchRows,
+)
+from cordwood.record.record import Record, encode_record
+from cordwood.types import NONE, Codec, TimestampType
+
+#: Sequence numbers run from 0 to this and start again at 0.
+MAX_SEQUENCE = 2**31 - 1
+
+
+def codec_of(attributes: int) -> Codec:
+    """The codec that a batch's attributes name.
+
+    Raises:
+        CorruptBatchError: a number that Kafka has no codec for.
+    """
+    number = attributes & CODEC_MASK
+    if number > Codec.ZSTD:
+        raise CorruptBatchError(f"unknown compression type {number}; Kafka has 0 to {int(Codec.ZSTD)}")
+    return Codec(number)
+
+
+def advance_sequence(sequence: int, by: int) -> int:
+    """The sequence number `by` records after another; they wrap to 0 behind the largest."""
+    return (sequence + by) % (MAX_SEQUENCE + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the header of one entry of a log says; -1 for what its format lacks.
+
+    Attributes:
+        position: in the file.
+        size_bytes: of the whole entry.
+        magic: 0, 1 or 2.
+        base_offset: of the first record it was written with; -1 for a wrapper that was not decoded.
+        last_offset: of the last record it was written with.
+        leader_epoch: of the leader that wrote it.
+        crc: as stored.
+        computed_crc: of the bytes; equal to `crc` in a good batch.
+        attributes: as stored.
+        base_timestamp: milliseconds; what record timestamps count from, or the delete horizon.
+        max_timestamp: milliseconds; the largest of its records, or the append time.
+        producer_id, producer_epoch, base_sequence: of the idempotent or transactional producer.
+        record_count: records that are there, less than the offsets say once it was compacted.
+        control_type: a `ControlType`; -1 for data and for an emptied control batch.
+    """
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    leader_epoch: int
+    base_sequence: int
+    record_count: int
+    crc: int
+    computed_crc: int
+    attributes: int
+    producer_epoch: int
+    magic: int
+    control_type: int = NONE
+
+    @classmethod
+    def of(cls, row: np.void) -> Batch:
+        """The batch of one BATCH_ROW."""
+        return cls(*row.tolist())
+
+    @property
+    def codec(self) -> Codec:
+        """How its records are compressed."""
+        return codec_of(self.attributes)
+
+    @property
+    def codec_label(self) -> str:
+        """Kafka's name of the codec; of one it does not have, the number."""
+        number = self.attributes & CODEC_MASK
+        return Codec(number).label if number <= Codec.ZSTD else f"unknown({number})"
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the CRC is right, or was not checked."""
+        return self.crc == self.computed_crc
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it holds a marker or another control record."""
+        return self.magic == 2 and self.attributes & CONTROL != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction."""
+        return self.magic == 2 and self.attributes & TRANSACTIONAL != 0
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """What its records' timestamps mean."""
+        if self.magic == 0:
+            return TimestampType.NONE
+        return TimestampType.LOG_APPEND_TIME if self.attributes & LOG_APPEND_TIME else TimestampType.CREATE_TIME
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When its tombstones, or its marker, may go; None before a cleaner met them."""
+        return self.base_timestamp if self.magic == 2 and self.attributes & DELETE_HORIZON else None
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of its last record, -1 without one."""
+        if self.base_sequence == NONE:
+            return NONE
+        return advance_sequence(self.base_sequence, self.last_offset - self.base_offset)
+
+
+assert list(Batch.__dataclass_fields__) == list(BATCH_ROW.names or ())
+
+
+def to_batches(rows: BatchRows) -> list[Batch]:
+    """Rows as objects."""
+    return [Batch(*row) for row in rows.tolist()]
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    codec: Codec = Codec.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    max_timestamp: int | None = None,
+    base_timestamp: int | None = None,
+    delete_horizon_ms: int | None = None,
+    leader_epoch: int = NONE,
+    producer_id: int = NONE,
+    producer_epoch: int = NONE,
+    base_sequence: int = NONE,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytes:
+    """A batch of magic 2, as Kafka's own builder writes it.
+
+    Args:
+        records: in offset order; may be empty, as after a clean, when both offsets are given.
+        base_offset: default: of the first record.
+        last_offset: default: of the last record.
+        codec: how to compress, at Kafka's default level.
+        timestamp_type: with LOG_APPEND_TIME, max_timestamp is the time of all records.
+        max_timestamp: default: the largest of the records.
+        base_timestamp: default: the delete horizon, else the timestamp of the first record.
+        delete_horizon_ms: when tombstones may go.
+        leader_epoch, producer_id, producer_epoch, base_sequence: as in the header.
+        transactional, control: as in the attributes.
+    """
+    if base_offset is None:
+        base_offset = records[0].offset
+    if last_offset is None:
+        last_offset = records[-1].offset
+    if base_timestamp is None:
+        base_timestamp = (
+            delete_horizon_ms if delete_horizon_ms is not None else records[0].timestamp if records else NONE
+        )
+    if max_timestamp is None:
+        max_timestamp = max((record.timestamp for record in records), default=NONE)
+    body = b"".join(encode_record(r, base_offset=base_offset, base_timestamp=base_timestamp) for r in records)
+    attributes = int(codec)
+    attributes |= LOG_APPEND_TIME if timestamp_type == TimestampType.LOG_APPEND_TIME else 0
+    attributes |= TRANSACTIONAL if transactional else 0
+    attributes |= CONTROL if control else 0
+    attributes |= DELETE_HORIZON if delete_horizon_ms is not None else 0
+    if codec != Codec.NONE:
+        body = compress(codec, body)
+    return seal(
+        HEADER.pack(
+            base_offset,
+            HEADER.size - PREFIX.size + len(body),
+            leader_epoch,
+            2,
+            0,
+            attributes,
+            last_offset - base_offset,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        )
+        + body
+    )
+
+
+def seal(batch: bytes) -> bytes:
+    """The same batch of magic 2 with the right CRC."""
+    return batch[:17] + crc32c.crc32c(batch[CRC_START:]).to_bytes(4, "big") + batch[CRC_START:]
+
+
+def encode_message(
+    magic: int,
+    *,
+    offset: int,
+    timestamp: int = NONE,
+    key: bytes | None = None,
+    value: bytes | None = None,
+    attributes: int = 0,
+) -> bytes:
+    """A message of magic 0 or 1: an entry of the log by itself, an inner message, or a wrapper around a set."""
+    fields = b"".join((-1 if f is None else len(f)).to_bytes(4, "big", signed=True) + (f or b"") for f in (key, value))
+    time = timestamp.to_bytes(8, "big", signed=True) if magic == 1 else b""
+    size = LEGACY_HEADER.size - PREFIX.size + len(time) + len(fields)
+    message = LEGACY_HEADER.pack(offset, size, 0, magic, attributes) + time + fields
+    return message[:12] + zlib.crc32(message[LEGACY_CRC_START:]).to_bytes(4, "big") + message[LEGACY_CRC_START:]
+
+
+def encode_message_set(
+    magic: int,
+    records: Sequence[Record],
+    *,
+    codec: Codec = Codec.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    append_time: int = NONE,
+) -> bytes:
+    """Records in magic 0 or 1: one message each, or compressed in one wrapper.
+
+    Inner offsets of magic 1 count from the first record; the wrapper has the last offset and the largest timestamp, or
+    with LOG_APPEND_TIME the append time.
+    """
+    late = LOG_APPEND_TIME if magic == 1 and timestamp_type == TimestampType.LOG_APPEND_TIME else 0
+    if codec == Codec.NONE:
+        return b"".join(
+            encode_message(
+                magic,
+                offset=r.offset,
+                timestamp=append_time if late else r.timestamp,
+                key=r.key,
+                value=r.value,
+                attributes=late,
+            )
+            for r in records
+        )
+    first = records[0].offset if magic == 1 else 0
+    inner = b"".join(
+        encode_message(magic, offset=r.offset - first, timestamp=r.timestamp, key=r.key, value=r.value) for r in records
+    )
+    return encode_message(
+        magic,
+        offset=records[-1].offset,
+        timestamp=append_time if late else max(r.timestamp for r in records),
+        value=compress(codec, inner, magic=magic),
+        attributes=int(codec) | late,
+    )

@@ -1,0 +1,419 @@
+"""Batches as columns: what the records of many batches say, as arrays over the bytes they came in.
+
+A `BatchWindow` is a stretch of a log file with the rows that the scan kernel made of its headers. `decode` turns it
+into `RecordColumns`, never an object per record. Batches of one kind that lie together are decoded in one kernel call:
+
+    plain     magic 2, not compressed    records stand in the window itself
+    packed    magic 2, compressed        decompressed side by side into one buffer
+    message   magic 0 and 1, plain       each entry is one record
+    wrapper   magic 0 and 1, compressed  the value holds messages; their offsets may count from the wrapper's
+
+Kafka limits a batch's compressed size only, so a small one may hold gigabytes. One that decompresses to more than
+`STREAM_BYTES` is decoded in pieces, and memory never holds more of it than a piece or its largest record.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import BatchTooLargeError, CorruptBatchError, DataError
+from cordwood.kernels import decode as kernel
+from cordwood.record.batch import codec_of
+from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES, decompress, decompress_stream
+from cordwood.record.layout import (
+    CODEC_MASK,
+    HEADER,
+    LOG_APPEND_TIME,
+    MIN_RECORD_BYTES,
+    RECORD_ROW,
+    BatchRows,
+    RecordRows,
+    U8Array,
+)
+from cordwood.types import Codec
+
+#: Decompressed bytes above which a batch is decoded in pieces.
+STREAM_BYTES = 4 << 20
+#: Decompressed bytes that are put side by side before they are decoded; about what a second-level cache holds.
+ARENA_BYTES = 1 << 20
+#: Rows of one RecordColumns at the most.
+MAX_ROWS = 1 << 16
+
+OnDamage = Callable[[DataError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWindow:
+    """Whole entries of a log file that follow each other.
+
+    Attributes:
+        position: in the file, of data[0].
+        data: uint8[bytes]; of an entry too large for a window only the header.
+        batches: BATCH_ROW[entries].
+        read: gives the pieces of (position, size_bytes) of the file, for the entry that is too large.
+    """
+
+    position: int
+    data: U8Array
+    batches: BatchRows
+    read: Callable[[int, int], Iterator[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Records of one or more batches.
+
+    Attributes:
+        data: uint8[bytes] that the rows' positions point into.
+        rows: RECORD_ROW[records], in log order.
+        batches: BATCH_ROW[batches]; rows["batch"] is an index into it. Of a decoded wrapper the base offset is known.
+    """
+
+    data: U8Array
+    rows: RecordRows
+    batches: BatchRows
+
+    def select(self, mask: npt.NDArray[np.bool_]) -> RecordColumns:
+        """Only the records where `mask` (bool[records]) is set."""
+        return self if mask.all() else RecordColumns(self.data, self.rows[mask], self.batches)
+
+
+class _Kind(IntEnum):
+    SKIP = 0
+    PLAIN = 1
+    PACKED = 2
+    MESSAGE = 3
+    WRAPPER = 4
+
+
+def is_valid(batches: BatchRows) -> npt.NDArray[np.bool_]:
+    """bool[batches]: the CRC was found right (or was not checked)."""
+    return np.asarray(batches["crc"] == batches["computed_crc"])
+
+
+def crc_error(batch: np.void) -> CorruptBatchError:
+    """What a batch whose CRC is wrong is reported as."""
+    name = "CRC-32C" if batch["magic"] == 2 else "CRC-32"
+    covered = int(batch["size_bytes"]) - (21 if batch["magic"] == 2 else 16)
+    return CorruptBatchError(
+        f"{name} mismatch: stored 0x{batch['crc']:08x}, computed 0x{batch['computed_crc']:08x} over {covered} bytes",
+        position=int(batch["position"]),
+        offset=int(batch["base_offset"]) if batch["base_offset"] >= 0 else int(batch["last_offset"]),
+    )
+
+
+def raise_damage(error: DataError) -> None:
+    """The default of `on_damage`: the first damage ends the reading."""
+    raise error
+
+
+def decode(
+    window: BatchWindow,
+    *,
+    on_damage: OnDamage = raise_damage,
+    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    even_invalid: bool = False,
+) -> Iterator[RecordColumns]:
+    """Decode all records of a window.
+
+    Args:
+        window: entries with their CRCs checked, or not if the caller does not want that.
+        on_damage: called with each damage; when it returns, reading goes on behind the damaged batch. No record of
+            that batch is given out, unless earlier pieces of a batch that is decoded in pieces already were.
+        max_batch_bytes: decompressed bytes above which a batch is damage.
+        even_invalid: decode batches with a wrong CRC too, after reporting them.
+
+    Raises:
+        CorruptBatchError, BatchTooLargeError: from the default on_damage.
+    """
+    batches = window.batches
+    codecs = batches["attributes"] & CODEC_MASK
+    kinds = np.where(
+        batches["magic"] == 2,
+        np.where(codecs == 0, _Kind.PLAIN, _Kind.PACKED),
+        np.where(codecs == 0, _Kind.MESSAGE, _Kind.WRAPPER),
+    )
+    invalid = ~is_valid(batches)
+    if invalid.any():
+        for batch in batches[invalid]:
+            on_damage(crc_error(batch))
+        if not even_invalid:
+            kinds[invalid] = _Kind.SKIP
+    edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), batches.size]
+    for first, end in itertools.pairwise(edges):
+        if first == end:
+            continue
+        reader = _Reader(window, batches[first:end], on_damage, max_batch_bytes)
+        match _Kind(int(kinds[first])):
+            case _Kind.PLAIN:
+                yield from reader.plain()
+            case _Kind.PACKED:
+                yield from reader.packed()
+            case _Kind.MESSAGE:
+                yield from reader.messages()
+            case _Kind.WRAPPER:
+                yield from reader.wrappers()
+            case _Kind.SKIP:
+                pass
+
+
+class _Reader:
+    """Decodes neighbouring batches of one kind."""
+
+    def __init__(self, window: BatchWindow, batches: BatchRows, on_damage: OnDamage, max_batch_bytes: int) -> None:
+        self.window = window
+        self.batches = batches
+        self.on_damage = on_damage
+        self.max_batch_bytes = max_batch_bytes
+
+    def plain(self) -> Iterator[RecordColumns]:
+        if self._too_large(self.batches[0]):
+            yield from self._pieces(self.batches, self._body(self.batches[0], HEADER.size))
+            return
+        starts = self.batches["position"] - self.window.position
+        yield from self._bodies(
+            self.window.data, starts + HEADER.size, starts + self.batches["size_bytes"], self.batches
+        )
+
+    def packed(self) -> Iterator[RecordColumns]:
+        arena: list[bytes | bytearray] = []
+        first = 0
+        size = 0
+        limit = min(STREAM_BYTES, self.max_batch_bytes)
+        for i, batch in enumerate(self.batches):
+            body: bytes | bytearray = b""
+            try:
+                codec, payload = self._payload(batch, HEADER.size)
+                # Kafka does not look into a body in which no record is expected.
+                if batch["record_count"] > 0:
+                    body = decompress(codec, payload, magic=2, max_bytes=limit)
+            except DataError as error:
+                yield from self._arena(arena, first, i)
+                arena, first, size = [], i + 1, 0
+                if isinstance(error, BatchTooLargeError) and limit < self.max_batch_bytes:
+                    stream = decompress_stream(codec, payload, magic=2, max_bytes=self.max_batch_bytes)
+                    yield from self._pieces(self.batches[i : i + 1], stream)
+                else:
+                    self._damaged(batch, error)
+                continue
+            arena.append(body)
+            size += len(body)
+            if size >= ARENA_BYTES:
+                yield from self._arena(arena, first, i + 1)
+                arena, first, size = [], i + 1, 0
+        yield from self._arena(arena, first, self.batches.size)
+
+    def messages(self) -> Iterator[RecordColumns]:
+        for first in range(0, self.batches.size, MAX_ROWS):
+            end = min(first + MAX_ROWS, self.batches.size)
+            while first < end:
+                rows = np.empty(end - first, RECORD_ROW)
+                data, position = self.window.data, self.window.position
+                if self._too_large(self.batches[first]):
+                    data = _bytes_array(b"".join(self._body(self.batches[first], 0)))
+                    position = int(self.batches[first]["position"])
+                status, count = kernel.decode_messages(data.ctypes.data, position, self.batches[first:end], first, rows)
+                if count:
+                    yield RecordColumns(data, rows[:count], self.batches)
+                first += count
+                if status != kernel.DONE:
+                    self._problem(self.batches[first], status)
+                    first += 1
+
+    def wrappers(self) -> Iterator[RecordColumns]:
+        for batch in self.batches:
+            try:
+                yield from self._wrapper(batch)
+            except DataError as error:
+                self._damaged(batch, error)
+
+    # ---- bodies of magic 2 -------------------------------------------------------------------------------------------
+
+    def _bodies(
+        self, data: U8Array, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], batches: BatchRows
+    ) -> Iterator[RecordColumns]:
+        """Records of whole bodies that lie in `data`."""
+        batch, at, done = 0, int(starts[0]), 0
+        while batch < batches.size:
+            rows = np.empty(_capacity(batches[batch:], int(ends[-1]) - at, done), RECORD_ROW)
+            status, count, batch, at, done, _ = kernel.decode_records(
+                data.ctypes.data, starts, ends, True, batches, batch, at, done, rows
+            )
+            rows = rows[:count]
+            if status < 0:
+                # Of a broken batch nothing is given out, unless an earlier call already gave some of it.
+                broken = rows["batch"] == batch
+                rows = rows[~broken] if np.count_nonzero(broken) == done else rows
+            if rows.size:
+                yield RecordColumns(data, rows, batches)
+            if status < 0:
+                self._problem(batches[batch], status)
+                batch, done = batch + 1, 0
+                at = int(starts[batch]) if batch < batches.size else 0
+
+    def _arena(self, bodies: list[bytes | bytearray], first: int, end: int) -> Iterator[RecordColumns]:
+        if bodies:
+            ends = np.cumsum([len(body) for body in bodies], dtype=np.int64)
+            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+            yield from self._bodies(_bytes_array(b"".join(bodies)), starts, ends, self.batches[first:end])
+
+    def _pieces(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[RecordColumns]:
+        """Records of one batch whose body arrives in pieces."""
+        done, needed = 0, 1
+        held = b""
+        final = False
+        try:
+            while True:
+                held, final = _gather(held, pieces, needed)
+                data = _bytes_array(held)
+                ends = np.array([data.size], np.int64)
+                at, status = 0, kernel.ROWS
+                while status == kernel.ROWS:
+                    rows = np.empty(_capacity(batches, data.size - at, done), RECORD_ROW)
+                    status, count, _, at, done, needed = kernel.decode_records(
+                        data.ctypes.data, np.zeros(1, np.int64), ends, final, batches, 0, at, done, rows
+                    )
+                    if count:
+                        yield RecordColumns(data, rows[:count], batches)
+                if status < 0:
+                    self._problem(batches[0], status)
+                if status != kernel.MORE:
+                    return
+                held = held[at:]
+                needed -= at
+        except DataError as error:
+            self._damaged(batches[0], error)
+
+    # ---- wrappers of magic 0 and 1 -----------------------------------------------------------------------------------
+
+    def _wrapper(self, batch: np.void) -> Iterator[RecordColumns]:
+        sets = self._inner_sets(batch)
+        parts = []
+        for part in sets:
+            parts.append(part)
+            if len(parts) == 2:
+                break
+        if not parts:
+            raise CorruptBatchError("a compressed message set holds no message")
+        first_inner = int(parts[0][1]["offset"][0])
+        if len(parts) == 2:
+            # Too much to keep. The offset of the last message is needed before the first can be given out, so the set
+            # is read twice.
+            for part in sets:
+                parts[1:] = [part]
+        last_inner = int(parts[-1][1]["offset"][-1])
+        shift = 0
+        if batch["magic"] == 1 and batch["last_offset"] != 0:
+            # Some early clients numbered the messages from zero and left zero in the wrapper: nothing to shift then.
+            if batch["last_offset"] < last_inner:
+                raise CorruptBatchError(
+                    f"a wrapper's offset {batch['last_offset']} is below that of its last inner message, {last_inner}"
+                )
+            shift = int(batch["last_offset"]) - last_inner
+        found = np.array([batch], self.batches.dtype)
+        found["base_offset"] = first_inner + shift
+        for data, rows, magics in parts if len(parts) == 1 else self._inner_sets(batch):
+            rows["offset"] += shift
+            if batch["attributes"] & LOG_APPEND_TIME and batch["magic"] == 1:
+                rows["timestamp"][magics == 1] = batch["max_timestamp"]
+            yield RecordColumns(data, rows, found)
+
+    def _inner_sets(self, batch: np.void) -> Iterator[tuple[U8Array, RecordRows, npt.NDArray[np.int8]]]:
+        codec, payload = self._value(batch)
+        magic = int(batch["magic"])
+        pieces: Iterator[bytes | bytearray]
+        try:
+            limit = min(STREAM_BYTES, self.max_batch_bytes)
+            pieces = iter([decompress(codec, payload, magic=magic, max_bytes=limit)])
+        except BatchTooLargeError:
+            pieces = decompress_stream(codec, payload, magic=magic, max_bytes=self.max_batch_bytes)
+        held: bytes | bytearray = b""
+        needed = 1
+        while True:
+            held, final = _gather(held, pieces, needed)
+            data = _bytes_array(held)
+            at, status = 0, kernel.ROWS
+            while status == kernel.ROWS:
+                rows = np.empty(min(MAX_ROWS, max(1, (data.size - at) // 26)), RECORD_ROW)
+                magics = np.empty(rows.size, np.int8)
+                status, count, at, needed = kernel.decode_message_set(
+                    data.ctypes.data, data.size, at, final, True, rows, magics
+                )
+                if status < 0:
+                    raise CorruptBatchError(kernel.PROBLEMS[status])
+                if count:
+                    yield data, rows[:count], magics[:count]
+            if status == kernel.DONE:
+                return
+            held = held[at:]
+            needed -= at
+
+    def _value(self, batch: np.void) -> tuple[Codec, memoryview]:
+        """Codec and compressed bytes of a wrapper: its value. Its key is null, but Kafka would not mind one."""
+        codec, message = self._payload(batch, 0)
+        at = 18 if batch["magic"] == 0 else 26
+        for _ in range(2):
+            if len(message) < at + 4:
+                raise CorruptBatchError("a wrapper ends before its value")
+            size = int.from_bytes(message[at : at + 4], "big", signed=True)
+            at += 4
+            value = message[at : at + max(size, 0)]
+            at += max(size, 0)
+        if size < 0 or len(value) < size:
+            raise CorruptBatchError("a wrapper has no value" if size < 0 else "a wrapper's value is cut off")
+        return codec, value
+
+    # ---- bytes and damage --------------------------------------------------------------------------------------------
+
+    def _too_large(self, batch: np.void) -> bool:
+        return int(batch["position"]) - self.window.position + int(batch["size_bytes"]) > self.window.data.size
+
+    def _body(self, batch: np.void, skip: int) -> Iterator[bytes]:
+        return self.window.read(int(batch["position"]) + skip, int(batch["size_bytes"]) - skip)
+
+    def _payload(self, batch: np.void, skip: int) -> tuple[Codec, memoryview]:
+        codec = codec_of(int(batch["attributes"]))
+        if self._too_large(batch):
+            payload = memoryview(b"".join(self._body(batch, skip)))
+        else:
+            start = int(batch["position"]) - self.window.position
+            payload = memoryview(self.window.data)[start + skip : start + int(batch["size_bytes"])]
+        return codec, payload
+
+    def _problem(self, batch: np.void, status: int) -> None:
+        self._damaged(batch, CorruptBatchError(kernel.PROBLEMS[status]))
+
+    def _damaged(self, batch: np.void, error: DataError) -> None:
+        if error.position is None:
+            error.position = int(batch["position"])
+            error.offset = int(batch["base_offset"]) if batch["base_offset"] >= 0 else int(batch["last_offset"])
+        self.on_damage(error)
+
+
+def _gather(held: bytes | bytearray, pieces: Iterator[bytes | bytearray], needed: int) -> tuple[bytes, bool]:
+    """Add pieces to what is held until `needed` bytes are there; the flag says that there are no more."""
+    parts = [held]
+    size = len(held)
+    while size < needed:
+        piece = next(pieces, None)
+        if piece is None:
+            return b"".join(parts), True
+        parts.append(piece)
+        size += len(piece)
+    return b"".join(parts), False
+
+
+def _capacity(batches: BatchRows, left_bytes: int, done: int) -> int:
+    """Rows worth allocating: what headers announce, but no more than the bytes can hold."""
+    announced = int(np.maximum(batches["record_count"], 0).sum(dtype=np.int64)) - done
+    return max(1, min(MAX_ROWS, announced, left_bytes // MIN_RECORD_BYTES + 1))
+
+
+def _bytes_array(data: bytes | bytearray) -> U8Array:
+    return np.frombuffer(data, np.uint8)

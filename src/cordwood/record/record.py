@@ -1,0 +1,121 @@
+"""One record, and its bytes in magic 2.
+
+    length            varint   bytes that follow
+    attributes        i8       0
+    timestamp delta   varlong  from the batch's base timestamp
+    offset delta      varint   from the batch's base offset
+    key size          varint   -1: null
+    key
+    value size        varint   -1: null, a tombstone
+    value
+    header count      varint
+      name size       varint
+      name            UTF-8
+      value size      varint   -1: null
+      value
+
+Numbers are zigzag varints: 7 bits a byte, least significant first, the top bit set on all but the last.
+
+Objects of this kind are for people and for tests. Whatever passes a whole log stays in columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.record.layout import RecordRows, U8Array
+from cordwood.types import NONE
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as a consumer sees it.
+
+    Attributes:
+        offset: in the log.
+        timestamp: milliseconds since the epoch; -1 is none.
+        key: None is "no key".
+        value: None is a tombstone.
+        headers: in the order they were written; names may repeat.
+    """
+
+    offset: int
+    timestamp: int = NONE
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[Header, ...] = ()
+
+
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """(value, position behind it) of a zigzag varint that a kernel found to be whole."""
+    raw = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+
+
+def write_varint(value: int) -> bytes:
+    """A number of up to 64 bits as zigzag varint."""
+    raw = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while raw >= 0x80:
+        encoded.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    encoded.append(raw)
+    return bytes(encoded)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return write_varint(-1) if data is None else write_varint(len(data)) + data
+
+
+def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> bytes:
+    """A record's bytes in a batch with this base offset and base timestamp."""
+    headers = [_sized(name.encode()) + _sized(value) for name, value in record.headers]
+    body = b"".join(
+        [
+            b"\0",
+            write_varint(record.timestamp - base_timestamp),
+            write_varint(record.offset - base_offset),
+            _sized(record.key),
+            _sized(record.value),
+            write_varint(len(headers)),
+            *headers,
+        ]
+    )
+    return write_varint(len(body)) + body
+
+
+def read_headers(data: memoryview, at: int, count: int) -> tuple[Header, ...]:
+    """The headers of a decoded record; names that are not UTF-8 get replacement characters, as in Kafka's clients."""
+    headers = []
+    for _ in range(count):
+        size, at = read_varint(data, at)
+        name = str(data[at : at + size], "utf-8", "replace")
+        at += size
+        size, at = read_varint(data, at)
+        headers.append((name, None if size < 0 else bytes(data[at : at + size])))
+        at += max(size, 0)
+    return tuple(headers)
+
+
+def to_records(data: U8Array, rows: RecordRows) -> Iterator[Record]:
+    """The rows of decoded columns as objects."""
+    view = memoryview(np.ascontiguousarray(data))
+    for offset, timestamp, _, key, key_size, value, value_size, headers, header_count in rows.tolist():
+        yield Record(
+            offset,
+            timestamp,
+            None if key_size < 0 else bytes(view[key : key + key_size]),
+            None if value_size < 0 else bytes(view[value : value + value_size]),
+            read_headers(view, headers, header_count) if header_count else (),
+        )

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.kernels import scan
+from cordwood.record.layout import BATCH_ROW, BatchRows
+from cordwood.testing import reference
+from cordwood.testing.strategies import logs
+
+ENDS = {scan.END: "end", scan.PARTIAL: "partial", scan.BAD_SIZE: "size", scan.BAD_MAGIC: "magic"}
+
+
+def walk(data: bytes, *, capacity: int, window: int, check_crcs: bool) -> tuple[list[BatchRows], str, int]:
+    """All rows of a file in windows of some size, and how the walk ended."""
+    array = np.frombuffer(data + b"\0", np.uint8)[: len(data)]
+    rows_list, at, size = [], 0, window
+    while True:
+        rows = np.zeros(capacity, BATCH_ROW)
+        have = min(size, len(data) - at)
+        count, taken, status = scan.scan_batches(array.ctypes.data + at, have, len(data) - at, at, check_crcs, rows)
+        rows_list.append(rows[:count])
+        at += taken
+        if status in ENDS:
+            return rows_list, ENDS[status], at
+        size = window if count else size + window
+
+
+@given(
+    logs(),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3),
+    st.integers(0, 40),
+    st.integers(1, 5),
+    st.sampled_from([17, 61, 100, 1 << 20]),
+    st.booleans(),
+)
+def test_entries_are_those_of_the_slow_walk_in_windows_of_any_size(log, changes, cut, capacity, window, check_crcs):
+    data = bytearray(log[0])
+    for at, byte in changes:
+        if at < len(data):
+            data[at] = byte
+    data = bytes(data[: len(data) - cut])
+    expected, end, position = reference.read_entries(data)
+    found, how, where = walk(data, capacity=capacity, window=window, check_crcs=check_crcs)
+    rows = np.concatenate(found)
+    assert rows["position"].tolist() == [entry.position for entry in expected]
+    assert rows["size_bytes"].tolist() == [entry.size_bytes for entry in expected]
+    assert rows["magic"].tolist() == [entry.magic for entry in expected]
+    assert (how, where) == (end, position)
+    if check_crcs:
+        assert (rows["crc"] == rows["computed_crc"]).tolist() == [entry.is_valid for entry in expected]
+
+
+@given(logs(base_offset=5), st.binary(min_size=1, max_size=40), st.integers(0, 3))
+def test_a_batch_is_found_behind_damage_but_only_with_a_right_crc(log, damage, flip) -> None:
+    good, _ = log
+    data = damage + good
+    array = np.frombuffer(data, np.uint8)
+    at, _ = scan.find_batch(array.ctypes.data, len(data), len(data), 4, 2**31, 1 << 20)
+    starts = [len(damage) + entry.position for entry in reference.read_entries(good)[0]]
+    if starts and at != len(damage):
+        # Bytes of the damage may complete an entry by chance; then that entry is a good one too.
+        assert at >= 0 and reference.read_entries(data[at:])[0][0].is_valid
+    if not starts:
+        assert at < 0
+
+
+def test_the_search_for_a_batch_gives_up_when_its_budget_is_used() -> None:
+    # Each position looks like the header of a batch that takes up all that follows.
+    entry = (0).to_bytes(8, "big") + (2000).to_bytes(4, "big") + bytes(4) + b"\2"
+    data = np.frombuffer((entry * 400), np.uint8)
+    at, left = scan.find_batch(data.ctypes.data, data.size, data.size, -1, 2**31, 10_000)
+    assert at == -1
+    assert left < 0
