@@ -1,0 +1,48 @@
+"""Offset checkpoints: one offset per partition of a log directory, as text.
+
+Four files share this format: recovery points, log start offsets, first dirty offsets of the cleaner, high watermarks.
+
+    0              version
+    2              number of entries
+    foo 0 17       topic, partition, offset
+    bar 3 4
+
+Kafka writes the entries in no particular order; here they keep the order they have, so that a file that was read and
+written again is the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cordwood.fs.base import Bytes
+from cordwood.storage.filenames import check_topic
+from cordwood.storage.text import decode_checkpoint, encode_checkpoint, entry_number
+from cordwood.types import TopicPartition
+
+
+def decode(data: Bytes, path: str | None = None) -> dict[TopicPartition, int]:
+    """The offsets of a checkpoint file, in the order of its lines.
+
+    Like Kafka this takes topics, partitions and offsets that cannot be (negative ones, say), and the last line of a
+    partition that has several. A topic from here is not to be trusted as part of a path; `filenames` sees to that.
+
+    Raises:
+        CorruptFileError: Kafka could not read the file; names the line.
+    """
+    offsets = {}
+    for line, (topic, partition, offset) in decode_checkpoint(data, "topic partition offset", path):
+        key = TopicPartition(topic, entry_number(line, "partition", partition, 32, path))
+        offsets[key] = entry_number(line, "offset", offset, 64, path)
+    return offsets
+
+
+def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The checkpoint file of these offsets, in their order.
+
+    Raises:
+        BadNameError: a topic has a name that Kafka forbids, such as one with a space, which would break its line.
+    """
+    for key in offsets:
+        check_topic(key.topic)
+    return encode_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in offsets.items()])

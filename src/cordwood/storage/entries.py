@@ -1,0 +1,52 @@
+"""Index files are flat arrays of fixed-size entries: no header, no checksum, nothing that says where they end.
+
+    ┌─────────┬─────────┬─────────┬───────────────────┬──────┐
+    │ entry 0 │ entry 1 │    …    │ zeros (zero tail) │ rest │
+    └─────────┴─────────┴─────────┴───────────────────┴──────┘
+
+While a segment is active its offset and time index are kept at full size and filled up with zeros; only the broker
+knows how many entries they have. A stop in good order cuts them, a crash leaves the zeros. So a file is taken apart
+into entries, the number of entries it has room for, and the bytes after the last whole one (a write that a crash cut
+short), and can be put together again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.fs.base import Bytes
+
+Int64Array = npt.NDArray[np.int64]
+
+
+def take_apart(data: Bytes, entry: np.dtype[np.void]) -> tuple[npt.NDArray[np.void], int, bytes]:
+    """Split a file into its entries.
+
+    Returns:
+        entries: those up to the last that is not all zeros.
+        max_entries: how many whole entries the file has room for, the zero tail included.
+        rest: fewer bytes than one entry.
+    """
+    data = bytes(data)
+    max_entries = len(data) // entry.itemsize
+    whole = data[: max_entries * entry.itemsize]
+    count = -(-len(whole.rstrip(b"\0")) // entry.itemsize)
+    return np.frombuffer(whole, entry, count), max_entries, data[len(whole) :]
+
+
+def put_together(entries: npt.NDArray[np.void], max_entries: int, rest: bytes) -> bytes:
+    """The file that `take_apart` splits into these."""
+    assert max_entries >= len(entries), "a file has room for its entries"
+    assert len(rest) < entries.itemsize, "more than a part of an entry is an entry"
+    return entries.tobytes() + bytes((max_entries - len(entries)) * entries.itemsize) + rest
+
+
+def relative(offsets: Int64Array, base_offset: int) -> Int64Array:
+    """Offsets as an index file stores them: counted from the segment's base offset, in 32 bits.
+
+    Negative ones are let through: a damaged file that was read can be written again as it was.
+    """
+    difference = offsets - np.int64(base_offset)
+    assert np.array_equal(difference, difference.astype(np.int32)), "a segment with such offsets must be split first"
+    return difference
