@@ -1,0 +1,51 @@
+"""Kafka's log files, read exactly.
+
+    import cordwood
+
+    log = cordwood.open_log("/var/kafka/orders-0")
+    for record in log:
+        print(record.offset, record.key, record.value)
+    table = log.to_arrow()
+
+Names are imported when they are first used, so that `import cordwood` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cordwood.errors import CordwoodError as CordwoodError
+    from cordwood.errors import DataError as DataError
+    from cordwood.errors import RequestError as RequestError
+    from cordwood.record.batch import Batch as Batch
+    from cordwood.record.record import Record as Record
+    from cordwood.storage.log import Log as Log
+    from cordwood.storage.log import open_log as open_log
+    from cordwood.storage.transactions import Isolation as Isolation
+    from cordwood.types import TopicPartition as TopicPartition
+
+_HOME = {
+    "Batch": "cordwood.record.batch",
+    "CordwoodError": "cordwood.errors",
+    "DataError": "cordwood.errors",
+    "Isolation": "cordwood.storage.transactions",
+    "Log": "cordwood.storage.log",
+    "Record": "cordwood.record.record",
+    "RequestError": "cordwood.errors",
+    "TopicPartition": "cordwood.types",
+    "open_log": "cordwood.storage.log",
+}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

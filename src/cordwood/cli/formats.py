@@ -1,0 +1,517 @@
+r"""How `dump` writes what it finds: bytes as text, and lines as JSON, for people, or after a pattern of the user's.
+
+Keys and values are bytes. Each `ValueFormat` shows some of them, and what it cannot show is shown another way that no
+one can mistake for it, so nothing is ever lost:
+
+              for people                                  in JSON               else, and in JSON
+    utf8      "text", with \n \t \r \" \\ and \xNN        "text"                (nothing)  {"hex": "…"}
+    hex       00ff                                        "00ff"
+    base64    AP8=                                        "AP8="
+    json      the JSON value                              the JSON value        hex:00ff   {"hex": "…"}
+    int       -5, of 1, 2, 4 or 8 bytes, big-endian       -5                    hex:00ff   {"hex": "…"}
+
+Null is null everywhere. A `Printer` turns batches, records and the rest into lines of one kind.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from functools import lru_cache
+from json.encoder import encode_basestring, encode_basestring_ascii
+from typing import Protocol
+
+from cordwood.errors import RequestError
+from cordwood.record.batch import Batch
+from cordwood.record.record import Header, read_headers
+from cordwood.types import NONE, ControlType
+
+#: A decoded RECORD_ROW: offset, timestamp, batch, start and size of key and value, start and number of headers.
+Row = tuple[int, int, int, int, int, int, int, int, int]
+#: What a control record says: its type's name, and of a marker the coordinator epoch.
+Control = tuple[str | None, int | None]
+Fields = Mapping[str, object]
+Show = Callable[[memoryview | None], str]
+
+
+class ValueFormat(StrEnum):
+    """How keys or values are shown."""
+
+    UTF8 = "utf8"
+    HEX = "hex"
+    BASE64 = "base64"
+    JSON = "json"
+    INT = "int"
+
+
+# ---- bytes as text ---------------------------------------------------------------------------------------------------
+
+
+def quoted(data: memoryview | bytes) -> str:
+    r"""Bytes as text in quotes; what is not printable UTF-8 as \n, \t, \r or byte by byte as \xNN."""
+    text = str(data, "utf-8", "surrogateescape")
+    if not text.isprintable() or '"' in text or "\\" in text:
+        text = "".join(map(_escaped, text))
+    return f'"{text}"'
+
+
+@lru_cache(1024)
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def json_string(text: str) -> str:
+    """A text as JSON: as it is where that is harmless on a terminal, else all but ASCII escaped."""
+    return encode_basestring(text) if text.isprintable() else encode_basestring_ascii(text)
+
+
+def _utf8(data: memoryview) -> str | None:
+    try:
+        return json_string(str(data, "utf-8"))
+    except UnicodeDecodeError:
+        return None
+
+
+def _json(data: memoryview) -> str | None:
+    """The JSON text in these bytes, digit by digit as it stands there but in one line."""
+    try:
+        text = str(data, "utf-8")
+        _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    # Line breaks and tabs can only stand between its tokens, other characters that don't print only in its strings.
+    return _NOT_PRINTED.sub(_as_escape, text.translate({9: " ", 10: " ", 13: " "}).strip())
+
+
+def _refuse(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _as_escape(match: re.Match[str]) -> str:
+    return match[0] if match[0].isprintable() else encode_basestring_ascii(match[0])[1:-1]
+
+
+# Numbers stay text: whatever their length, they are shown as they stand.
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
+_NOT_PRINTED = re.compile(r"[^ -~]")
+
+
+def _int(data: memoryview) -> str | None:
+    return str(int.from_bytes(data, "big", signed=True)) if len(data) in (1, 2, 4, 8) else None
+
+
+def _base64(data: memoryview) -> str:
+    return base64.b64encode(data).decode()
+
+
+_FOR_PEOPLE: Mapping[ValueFormat, Callable[[memoryview], str | None]] = {
+    ValueFormat.UTF8: quoted,
+    ValueFormat.HEX: memoryview.hex,
+    ValueFormat.BASE64: _base64,
+    ValueFormat.JSON: _json,
+    ValueFormat.INT: _int,
+}
+_IN_JSON: Mapping[ValueFormat, Callable[[memoryview], str | None]] = {
+    ValueFormat.UTF8: _utf8,
+    ValueFormat.HEX: lambda data: f'"{data.hex()}"',
+    ValueFormat.BASE64: lambda data: f'"{_base64(data)}"',
+    ValueFormat.JSON: _json,
+    ValueFormat.INT: _int,
+}
+
+
+def for_people(value_format: ValueFormat) -> Show:
+    """What shows a key or value to people."""
+    show = _FOR_PEOPLE[value_format]
+
+    def shown(data: memoryview | None) -> str:
+        if data is None:
+            return "null"
+        text = show(data)
+        return f"hex:{data.hex()}" if text is None else text
+
+    return shown
+
+
+def in_json(value_format: ValueFormat) -> Show:
+    """What shows a key or value as JSON."""
+    show = _IN_JSON[value_format]
+
+    def shown(data: memoryview | None) -> str:
+        if data is None:
+            return "null"
+        text = show(data)
+        return f'{{"hex":"{data.hex()}"}}' if text is None else text
+
+    return shown
+
+
+def time_text(timestamp: int) -> str:
+    """Milliseconds since the epoch as ISO time in UTC; as they are where no calendar has them."""
+    day, millis = divmod(timestamp, 86_400_000)
+    name = _day(day)
+    if timestamp == NONE or not name:
+        return "none" if timestamp == NONE else str(timestamp)
+    seconds, millis = divmod(millis, 1000)
+    return f"{name}T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{millis:03}Z"
+
+
+@lru_cache(1024)
+def _day(day: int) -> str:
+    try:
+        return date.fromordinal(day + date(1970, 1, 1).toordinal()).isoformat()
+    except (ValueError, OverflowError):
+        return ""
+
+
+# ---- what users write ------------------------------------------------------------------------------------------------
+
+
+def parse_bytes(text: str) -> bytes:
+    """Text, or bytes after `hex:` or `base64:`."""
+    try:
+        if text.startswith("hex:"):
+            return bytes.fromhex(text[4:])
+        if text.startswith("base64:"):
+            return base64.b64decode(text[7:], validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise RequestError(f"{text!r} is not {text.partition(':')[0]}: {error}") from None
+    return text.encode("utf-8", "surrogateescape")
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since the epoch, from just that or from an ISO time; without a zone it is UTC."""
+    if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        what = "neither milliseconds since the epoch nor a time like 2026-11-21T09:25:45Z"
+        raise RequestError(f"{text!r} is {what}") from None
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+
+
+def parse_offsets(text: str) -> tuple[int | None, int | None]:
+    """FROM, FROM:TO, FROM: or :TO; TO is not included."""
+    match = re.fullmatch(r"([0-9]{1,19})?(?:(:)([0-9]{1,19})?)?", text, re.ASCII)
+    if match is None or not text or text == ":":
+        raise RequestError(f"{text!r} is not a range of offsets like 100 (and all after it) or 100:200 (200 left out)")
+    return tuple(None if number is None else int(number) for number in match.group(1, 3))  # type: ignore[return-value]
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The file that lines are from, and the partition that it belongs to if its directory tells."""
+
+    file: str
+    topic: str | None = None
+    partition: int | None = None
+
+
+class Printer(Protocol):
+    """Makes lines, each with its end. What is from a file comes after a `begin` with its place."""
+
+    def begin(self, place: Place) -> None:
+        """The lines from here on are about this file."""
+        ...
+
+    def batch(self, batch: Batch) -> bytes:
+        """A batch, or a message or wrapper of an old format."""
+        ...
+
+    def records(self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]) -> bytes:
+        """Records of one batch; in a control batch each has its `Control`, else there are none."""
+        ...
+
+    def entry(self, kind: str, fields: Fields) -> bytes:
+        """An entry of another file, bytes at a file's end ("rest"), or damage ("damage")."""
+        ...
+
+
+def batch_fields(batch: Batch) -> dict[str, object]:
+    """All that a batch's header says; null where its format has no such field."""
+    is_wrapper = batch.magic < 2 and batch.record_count < 0
+    return {
+        "position": batch.position,
+        "size": batch.size_bytes,
+        "magic": batch.magic,
+        "base_offset": None if is_wrapper and batch.base_offset == NONE else batch.base_offset,
+        "last_offset": batch.last_offset,
+        "count": None if is_wrapper else batch.record_count,
+        "leader_epoch": batch.leader_epoch,
+        "crc": f"{batch.crc:08x}",
+        "valid": batch.is_valid,
+        "codec": batch.codec_label,
+        "timestamp_type": batch.timestamp_type.label,
+        "transactional": batch.is_transactional,
+        "control": batch.is_control,
+        "delete_horizon_ms": batch.delete_horizon_ms,
+        "attributes": batch.attributes,
+        "base_timestamp": batch.base_timestamp,
+        "max_timestamp": batch.max_timestamp,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "base_sequence": batch.base_sequence,
+        "last_sequence": batch.last_sequence,
+    }
+
+
+def _slices(data: memoryview, row: Row) -> tuple[memoryview | None, memoryview | None]:
+    _, _, _, key, key_size, value, value_size, _, _ = row
+    return (
+        None if key_size < 0 else data[key : key + key_size],
+        None if value_size < 0 else data[value : value + value_size],
+    )
+
+
+class JsonPrinter:
+    """A JSON object per line."""
+
+    def __init__(self, key_format: ValueFormat, value_format: ValueFormat) -> None:
+        self._key, self._value = in_json(key_format), in_json(value_format)
+        self._header = in_json(ValueFormat.UTF8)
+
+    def begin(self, place: Place) -> None:
+        """See Printer."""
+        self._where = {"topic": place.topic, "partition": place.partition}
+        self._file = place.file
+        self._record = _object({"type": "record", **self._where})[:-1]
+
+    def batch(self, batch: Batch) -> bytes:
+        """See Printer."""
+        return _line({"type": "batch", **self._where, "file": self._file, **batch_fields(batch)})
+
+    def records(self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]) -> bytes:
+        """See Printer."""
+        of_batch = f'"timestamp_type":"{batch.timestamp_type.label}","leader_epoch":{batch.leader_epoch}'
+        lines = []
+        for i, row in enumerate(rows):
+            key, value = _slices(data, row)
+            headers = self._headers(read_headers(data, row[-2], row[-1])) if row[-1] else "[]"
+            control = ""
+            if controls:
+                control = f",{_object(dict(zip(('control', 'coordinator_epoch'), controls[i], strict=True)))[1:-1]}"
+            lines.append(
+                f'{self._record},"offset":{row[0]},"timestamp":{row[1]},{of_batch}{control},"key":{self._key(key)},'
+                f'"value":{self._value(value)},"headers":{headers}}}\n'
+            )
+        return "".join(lines).encode()
+
+    def entry(self, kind: str, fields: Fields) -> bytes:
+        """See Printer."""
+        return _line({"type": kind, "file": self._file, **fields})
+
+    def _headers(self, headers: Sequence[Header]) -> str:
+        pairs = (
+            f"[{json_string(name)},{self._header(None if value is None else memoryview(value))}]"
+            for name, value in headers
+        )
+        return f"[{','.join(pairs)}]"
+
+
+def _object(fields: Fields) -> str:
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _line(fields: Fields) -> bytes:
+    return _object(fields).encode() + b"\n"
+
+
+class TextPrinter:
+    """A line per batch and record for people, under a heading per file."""
+
+    def __init__(self, key_format: ValueFormat, value_format: ValueFormat) -> None:
+        self._key, self._value = for_people(key_format), for_people(value_format)
+        self._header = for_people(ValueFormat.UTF8)
+        self._heading = ""
+
+    def begin(self, place: Place) -> None:
+        """See Printer."""
+        self._heading = f"# {plain(place.file)}\n"
+
+    def batch(self, batch: Batch) -> bytes:
+        """See Printer."""
+        fields = batch_fields(batch)
+        cells = [f"{name}={_shown(name, fields[name])}".ljust(width) for name, width in _BATCH_CELLS.items()]
+        if batch.producer_id != NONE:
+            cells += [f"{name}={fields[name]}" for name in _PRODUCER_CELLS]
+        cells += [name for name in ("transactional", "control") if fields[name]]
+        if batch.delete_horizon_ms is not None:
+            cells.append(f"delete_horizon={time_text(batch.delete_horizon_ms)}")
+        cells.append(f"crc={fields['crc']}")
+        cells.append("valid" if batch.is_valid else f"INVALID (computed {batch.computed_crc:08x})")
+        return self._lines([f"batch  {' '.join(cells)}\n"])
+
+    def records(self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]) -> bytes:
+        """See Printer."""
+        lines = []
+        for i, row in enumerate(rows):
+            key, value = _slices(data, row)
+            line = f"record {f'offset={row[0]}':<18} time={time_text(row[1]):<24}"
+            if controls:
+                kind, epoch = controls[i]
+                line += f" control={kind or 'unreadable'}"
+                line += "" if epoch is None else f" coordinator_epoch={epoch}"
+            if not controls or controls[i][1] is None:
+                line += f" {f'key={self._key(key)}':<20} value={self._value(value)}"
+            if row[-1]:
+                pairs = ((quoted(name.encode()), value) for name, value in read_headers(data, row[-2], row[-1]))
+                shown = (f"{n}={self._header(None if v is None else memoryview(v))}" for n, v in pairs)
+                line += f" headers=[{', '.join(shown)}]"
+            lines.append(f"{line}\n")
+        return self._lines(lines)
+
+    def entry(self, kind: str, fields: Fields) -> bytes:
+        """See Printer."""
+        name = "DAMAGE" if kind == "damage" else kind
+        cells = [f"{name}={_shown(name, value)}".ljust(_ENTRY_CELL) for name, value in fields.items() if name != "what"]
+        what = f" {fields['what']}" if "what" in fields else ""
+        return self._lines([f"{name:<6} {' '.join(cells).rstrip()}{what}\n"])
+
+    def _lines(self, lines: Sequence[str]) -> bytes:
+        heading, self._heading = self._heading, ""
+        return (heading + "".join(lines)).encode("utf-8", "surrogateescape")
+
+
+#: Cells of a batch's line and the width they mostly have.
+_BATCH_CELLS = {
+    "base_offset": 17,
+    "last_offset": 17,
+    "position": 18,
+    "size": 12,
+    "count": 10,
+    "magic": 7,
+    "codec": 12,
+    "leader_epoch": 15,
+    "timestamp_type": 25,
+    "base_timestamp": 39,
+    "max_timestamp": 38,
+    "attributes": 13,
+}
+_PRODUCER_CELLS = ("producer_id", "producer_epoch", "base_sequence", "last_sequence")
+_ENTRY_CELL = 24
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, int) and name.endswith("timestamp"):
+        return time_text(value)
+    return plain(value) if isinstance(value, str) else json.dumps(value)
+
+
+def plain(text: str) -> str:
+    """A name as it is; in quotes where it has spaces or what does not print."""
+    harmless = text.isprintable() and not set(text) & {'"', "\\", " "}
+    return text if harmless and text else quoted(text.encode("utf-8", "surrogateescape"))
+
+
+# ---- kcat's patterns -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What a letter of a pattern can ask for."""
+
+    topic: bytes
+    partition: int
+    row: Row
+    data: memoryview
+    key: Callable[[memoryview | None], bytes]
+    value: Callable[[memoryview | None], bytes]
+
+    def headers(self) -> bytes:
+        _, _, _, _, _, _, _, start, count = self.row
+        pairs = read_headers(self.data, start, count) if count else ()
+        return b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in pairs)
+
+
+_LETTERS: Mapping[str, Callable[[_Record], bytes]] = {
+    "t": lambda record: record.topic,
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.row[0],
+    "k": lambda record: record.key(_slices(record.data, record.row)[0]),
+    "s": lambda record: record.value(_slices(record.data, record.row)[1]),
+    "K": lambda record: b"%d" % record.row[4],
+    "S": lambda record: b"%d" % record.row[6],
+    "R": lambda record: record.row[6].to_bytes(4, "big", signed=True),
+    "T": lambda record: b"%d" % record.row[1],
+    "h": _Record.headers,
+}
+_PIECES = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)|((?:[^%\\]|\\$)+)", re.DOTALL)
+_CONTROLS = {"n": b"\n", "r": b"\r", "t": b"\t"}
+
+
+class PatternPrinter:
+    """Records after kcat's pattern, nothing between or behind them; batches and other lines are left out."""
+
+    def __init__(self, pattern: str, key_format: ValueFormat | None, value_format: ValueFormat | None) -> None:
+        self._pieces = [self._piece(match) for match in _PIECES.finditer(pattern)]
+        self._key, self._value = (_raw if one is None else _encoded(one) for one in (key_format, value_format))
+
+    @staticmethod
+    def _piece(match: re.Match[str]) -> bytes | Callable[[_Record], bytes]:
+        letter, escape, text = match.groups()
+        if letter is not None:
+            if letter == "%":
+                return b"%"
+            if letter not in _LETTERS:
+                known = " ".join(f"%{one}" for one in _LETTERS)
+                raise RequestError(f"%{letter} is not known in --format; there are {known} and %%")
+            return _LETTERS[letter]
+        if escape is not None:
+            if escape[0] in "x01234567":
+                return bytes([int(escape.lstrip("x"), 16 if escape[0] == "x" else 8) & 0xFF])
+            return _CONTROLS.get(escape, escape.encode("utf-8", "surrogateescape"))
+        return text.encode("utf-8", "surrogateescape")
+
+    def begin(self, place: Place) -> None:
+        """See Printer."""
+        self._topic = (place.topic or "").encode("utf-8", "surrogateescape")
+        self._partition = NONE if place.partition is None else place.partition
+
+    def batch(self, batch: Batch) -> bytes:
+        """See Printer."""
+        return b""
+
+    def records(self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]) -> bytes:
+        """See Printer."""
+        pieces = []
+        for row in rows:
+            record = _Record(self._topic, self._partition, row, data, self._key, self._value)
+            pieces += [piece if isinstance(piece, bytes) else piece(record) for piece in self._pieces]
+        return b"".join(pieces)
+
+    def entry(self, kind: str, fields: Fields) -> bytes:
+        """See Printer."""
+        return b""
+
+
+def _raw(data: memoryview | None) -> bytes:
+    return b"" if data is None else bytes(data)
+
+
+def _encoded(value_format: ValueFormat) -> Callable[[memoryview | None], bytes]:
+    show = for_people(value_format)
+    return lambda data: show(data).encode()
+
+
+def control_name(kind: ControlType) -> str:
+    """Kafka's name of a control record's type."""
+    return kind.name

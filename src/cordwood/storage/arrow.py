@@ -1,0 +1,98 @@
+"""Records as Arrow record batches.
+
+Null means what it means in Kafka: a record without a key, a tombstone, a header without value. A timestamp of -1 is
+"none" and becomes null too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cordwood.errors import BatchTooLargeError
+from cordwood.kernels.gather import gather, lay_out, list_headers
+from cordwood.record.columns import RecordColumns
+from cordwood.record.layout import U8Array
+from cordwood.types import TopicPartition
+
+Int32Array = npt.NDArray[np.int32]
+
+_HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.dictionary(pa.int8(), pa.string())),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.field("header", _HEADER, nullable=False)), nullable=False),
+    ]
+)
+
+
+def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) -> pa.RecordBatch:
+    """Decoded columns as one record batch of `SCHEMA`; the bytes are copied.
+
+    Args:
+        columns: records.
+        partition: where they are from; None leaves topic and partition null.
+
+    Raises:
+        BatchTooLargeError: keys or values of 2 GiB and more in one go.
+    """
+    data, rows = columns.data, columns.rows
+    count = rows.size
+    timestamps = np.ascontiguousarray(rows["timestamp"])
+    if partition is None:
+        places = [pa.nulls(count, SCHEMA.field(0).type), pa.nulls(count, pa.int32())]
+    else:
+        topics = pa.array([partition.topic], pa.string())
+        places = [
+            pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int8)), topics),
+            pa.array(np.full(count, partition.partition, np.int32)),
+        ]
+    without_time = timestamps < 0
+    return pa.RecordBatch.from_arrays(
+        [
+            *places,
+            pa.array(np.ascontiguousarray(rows["offset"])),
+            pa.array(timestamps, SCHEMA.field("timestamp").type, mask=without_time if without_time.any() else None),
+            _strings(data, rows["key_start"], rows["key_size"], pa.binary()),
+            _strings(data, rows["value_start"], rows["value_size"], pa.binary()),
+            _headers(data, rows["headers_start"], rows["header_count"]),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _strings(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataType) -> pa.Array:
+    count = sizes.size
+    offsets = np.empty(count + 1, np.int32)
+    validity = np.zeros((count + 7) // 8, np.uint8)
+    total, nulls = lay_out(sizes, offsets, validity)
+    if total < 0:
+        raise BatchTooLargeError("keys or values of more than 2 GiB do not fit one Arrow array")
+    target = np.empty(total, np.uint8)
+    gather(data.ctypes.data, starts, offsets, target.ctypes.data)
+    buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(target)]
+    return pa.Array.from_buffers(kind, count, buffers, nulls)
+
+
+def _headers(data: U8Array, starts: Int32Array, counts: Int32Array) -> pa.Array:
+    offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])
+    total = int(offsets[-1])
+    places = [np.empty(total, np.int32) for _ in range(4)]
+    if total:
+        list_headers(data.ctypes.data, starts, counts, *places)
+    name_starts, name_sizes, value_starts, value_sizes = places
+    names = _strings(data, name_starts, name_sizes, pa.string())
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        # Not UTF-8. Kafka's clients put replacement characters there.
+        names = pa.array([str(name, "utf-8", "replace") for name in names.cast(pa.binary()).to_pylist()], pa.string())
+    values = _strings(data, value_starts, value_sizes, pa.binary())
+    headers = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
+    return pa.ListArray.from_arrays(pa.array(offsets), headers).cast(SCHEMA.field("headers").type)

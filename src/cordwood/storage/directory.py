@@ -1,0 +1,211 @@
+"""Log directories: what a broker keeps in one besides partitions, and how it was left.
+
+A path that a user names may be a log directory, a folder with several of them (the disks of one broker), a partition's
+directory, or one file. `look` tells which, by what is in it; names alone prove nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError
+from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.locks import LockHolder, lock_holder
+from cordwood.storage import checkpoints, filenames, properties
+from cordwood.storage.filenames import DirectoryState, FileKind, PartitionDirectory, parse_directory, parse_file
+from cordwood.storage.log import Log, read_file
+from cordwood.types import TopicPartition
+
+#: Files that only a broker's log directory has.
+_MARKS = {*filenames.OFFSET_CHECKPOINTS, filenames.META_PROPERTIES, filenames.CLEAN_SHUTDOWN, filenames.LOCK}
+
+
+class PathKind(StrEnum):
+    """What a user's path is."""
+
+    LOG_DIRECTORY = "log directory"
+    PARTITION = "partition"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition directory within a log directory.
+
+    Attributes:
+        path: of the directory.
+        name: what its name says.
+    """
+
+    path: str
+    name: PartitionDirectory
+
+
+@dataclass(frozen=True)
+class LogDirectory:
+    """One log directory, as listed once. Its checkpoint files are read when they are asked for.
+
+    Attributes:
+        fs: where it is.
+        path: of the directory.
+        entries: its names.
+        partitions: its partition directories, by name.
+    """
+
+    fs: FileSystem
+    path: str
+    entries: Sequence[FileInfo]
+    partitions: Sequence[Partition]
+
+    @classmethod
+    def open(cls, fs: FileSystem, path: str) -> LogDirectory:
+        """List a log directory."""
+        path = path.rstrip("/") or "/"
+        entries = fs.list(path)
+        partitions = []
+        for info in entries:
+            if info.is_directory and info.name != filenames.REMOTE_INDEX_CACHE:
+                try:
+                    partitions.append(Partition(f"{path}/{info.name}", parse_directory(info.name)))
+                except BadNameError:
+                    continue
+        return cls(fs, path, entries, partitions)
+
+    def info(self, name: str) -> FileInfo | None:
+        """A file of the directory itself, if it is there."""
+        return next((info for info in self.entries if info.name == name), None)
+
+    @property
+    def is_brokers(self) -> bool:
+        """Whether a broker made it; otherwise it is a folder that partitions were copied into."""
+        return any(info.name in _MARKS for info in self.entries)
+
+    @property
+    def clean_shutdown(self) -> bool:
+        """Whether the last broker closed all logs in good order."""
+        return self.info(filenames.CLEAN_SHUTDOWN) is not None
+
+    @functools.cached_property
+    def holder(self) -> LockHolder | None:
+        """The process that holds the directory's lock, if one on this machine does."""
+        lock = self.info(filenames.LOCK)
+        return lock_holder(lock.device, lock.inode) if lock is not None and lock.inode else None
+
+    @property
+    def live(self) -> bool:
+        """Whether a broker is running on it."""
+        return self.holder is not None and self.holder.is_broker
+
+    @functools.cached_property
+    def problems(self) -> list[DataError]:
+        """What is wrong with the checkpoint files that were read so far."""
+        return []
+
+    def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
+        if self.info(name) is None:
+            return {}
+        path = f"{self.path}/{name}"
+        try:
+            return checkpoints.decode(read_file(self.fs, path), path)
+        except FileNotFoundError:
+            return {}  # replaced by a running broker
+        except CorruptFileError as error:
+            self.problems.append(error)
+            return {}
+
+    @functools.cached_property
+    def recovery_points(self) -> Mapping[TopicPartition, int]:
+        """Per partition the first offset not known to be flushed."""
+        return self._checkpoint(filenames.RECOVERY_POINTS)
+
+    @functools.cached_property
+    def log_start_offsets(self) -> Mapping[TopicPartition, int]:
+        """Per partition the log start offset, where it is not that of the first segment."""
+        return self._checkpoint(filenames.LOG_START_OFFSETS)
+
+    @functools.cached_property
+    def cleaner_offsets(self) -> Mapping[TopicPartition, int]:
+        """Per partition the first dirty offset."""
+        return self._checkpoint(filenames.CLEANER_OFFSETS)
+
+    @functools.cached_property
+    def high_watermarks(self) -> Mapping[TopicPartition, int]:
+        """Per partition the high watermark."""
+        return self._checkpoint(filenames.HIGH_WATERMARKS)
+
+    @functools.cached_property
+    def meta(self) -> properties.MetaProperties | None:
+        """What meta.properties says, if it is there and readable."""
+        if self.info(filenames.META_PROPERTIES) is None:
+            return None
+        path = f"{self.path}/{filenames.META_PROPERTIES}"
+        try:
+            return properties.meta_properties(properties.decode_properties(read_file(self.fs, path), path), path)
+        except FileNotFoundError:
+            return None
+        except CorruptFileError as error:
+            self.problems.append(error)
+            return None
+
+    def log(self, partition: Partition) -> Log:
+        """Open one of its partitions."""
+        start = 0
+        if partition.name.state is DirectoryState.CURRENT:
+            start = self.log_start_offsets.get(partition.name.topic_partition, 0)
+        return Log(partition.path, fs=self.fs, live=self.live, log_start_offset=start)
+
+
+def look(fs: FileSystem, path: str) -> PathKind:
+    """What a path is.
+
+    Raises:
+        NotFoundError: there is nothing there, or a directory without any log.
+    """
+    path = path.rstrip("/") or "/"
+    try:
+        info = fs.stat(path)
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} does not exist") from None
+    if not info.is_directory:
+        return PathKind.FILE
+    entries = fs.list(path)
+    if any(entry.name in _MARKS for entry in entries):
+        return PathKind.LOG_DIRECTORY
+    for entry in entries:
+        file = None if entry.is_directory else parse_file(entry.name)
+        if file is not None and file.kind is FileKind.LOG:
+            return PathKind.PARTITION
+    for entry in entries:
+        if entry.is_directory and _is_partition_name(entry.name):
+            return PathKind.LOG_DIRECTORY
+    if _is_partition_name(path.rpartition("/")[2]):
+        return PathKind.PARTITION
+    raise NotFoundError(f"{path} is neither a log directory (with topic-0/ in it) nor a partition (with .log files)")
+
+
+def log_directories(fs: FileSystem, paths: Sequence[str]) -> list[str]:
+    """The log directories that directories stand for: themselves, or those in a folder of several, in order."""
+    found = []
+    for path in paths:
+        try:
+            if look(fs, path) is PathKind.LOG_DIRECTORY:
+                found.append(path)
+                continue
+        except NotFoundError:
+            inside = [f"{path}/{info.name}" for info in fs.list(path) if info.is_directory] if fs.exists(path) else []
+            inner = [one for one in inside if any(info.name in _MARKS for info in fs.list(one))]
+            if not inner:
+                raise
+            found += inner
+    return found
+
+
+def _is_partition_name(name: str) -> bool:
+    try:
+        parse_directory(name)
+    except BadNameError:
+        return False
+    return True

@@ -1,0 +1,190 @@
+"""What a broker would do to a partition when it loads it: a plan, not a deed.
+
+A partition may have been left in the middle of something: a deletion, a clean, a swap of a cleaned segment, a write.
+`plan_recovery` looks at names and sizes and says which files a loader would remove, rename or rebuild, and which files
+make up the log afterwards. Readers use that view, so an interrupted swap reads as if it had been finished, and nothing
+on disk changes.
+
+    1  *.deleted                             removed
+    2  *.cleaned, *.swap at or above them    removed: written by a clean or split that did not get to its end
+    3  *.swap                                renamed into place, after the files they replace are removed
+    4  index without .log                    removed
+    5  .log without .index                   its indexes rebuilt, and its invalid tail cut
+    6  after a crash, from the recovery point on: as 5, see `log.Log.unclean_end`
+
+Order and conditions are those of Kafka's LogLoader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.storage.filenames import FileKind, PartitionFile, Temporary, parse_file
+from cordwood.storage.segment import Gap, read_headers
+
+#: Files of a segment besides its `.log`.
+INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+class Verb(StrEnum):
+    """What a loader does to a file."""
+
+    DELETE = "delete"
+    RENAME = "rename"
+    REBUILD = "rebuild"
+    TRUNCATE = "truncate"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step of a recovery.
+
+    Attributes:
+        verb: what would be done.
+        file: to which file of the partition.
+        why: the reason.
+        target: new name of a renamed file.
+        size_bytes: what a truncated file keeps.
+    """
+
+    verb: Verb
+    file: str
+    why: str
+    target: str = ""
+    size_bytes: int = 0
+
+    def __str__(self) -> str:
+        to = f" to {self.target}" if self.verb is Verb.RENAME else ""
+        to = f" to {self.size_bytes} bytes" if self.verb is Verb.TRUNCATE else to
+        return f"{self.verb} {self.file}{to}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """The files of a segment, by the names they have now."""
+
+    base_offset: int
+    log: FileInfo
+    indexes: Mapping[FileKind, FileInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How a partition would look once it was loaded, and what that takes.
+
+    Attributes:
+        actions: in the order in which a loader does them.
+        segments: by base offset.
+        snapshots: producer snapshots that stay, by offset.
+        foreign: names that Kafka has no use for, or fails on.
+    """
+
+    actions: tuple[Action, ...]
+    segments: tuple[SegmentFiles, ...]
+    snapshots: Mapping[int, FileInfo]
+    foreign: tuple[str, ...]
+
+
+@dataclass
+class _Files:
+    """The files of a partition while the plan is made."""
+
+    actions: list[Action] = field(default_factory=list)
+    kept: dict[str, tuple[PartitionFile, FileInfo]] = field(default_factory=dict)
+
+    def of(self, *temporaries: Temporary) -> list[tuple[str, PartitionFile, FileInfo]]:
+        return [(name, file, info) for name, (file, info) in self.kept.items() if file.temporary in temporaries]
+
+    def delete(self, name: str, why: str) -> None:
+        self.actions.append(Action(Verb.DELETE, self.kept.pop(name)[1].name, why))
+
+    def rename(self, name: str, why: str) -> None:
+        file, info = self.kept.pop(name)
+        target = PartitionFile(file.kind, file.offset).name
+        self.actions.append(Action(Verb.RENAME, info.name, why, target))
+        self.kept[target] = (PartitionFile(file.kind, file.offset), info)
+
+
+def plan_recovery(fs: FileSystem, directory: str, names: Sequence[FileInfo]) -> Recovery:
+    """What loading a partition would do, as far as names and the ends of swapped files tell.
+
+    Args:
+        fs: where the partition is.
+        directory: of the partition.
+        names: its entries.
+    """
+    files = _Files()
+    foreign = []
+    for info in names:
+        parsed = None if info.is_directory else parse_file(info.name)
+        if parsed is None or (parsed.kind is FileKind.FOREIGN and parsed.temporary is not Temporary.DELETED):
+            foreign.append(info.name)
+        else:
+            files.kept[info.name] = (parsed, info)
+    _remove_leftovers(files)
+    _finish_swaps(fs, directory, files)
+    segments = _load_segments(files)
+    snapshots = {
+        file.offset: info for _, file, info in files.of(Temporary.NONE) if file.kind is FileKind.PRODUCER_SNAPSHOT
+    }
+    return Recovery(tuple(files.actions), segments, dict(sorted(snapshots.items())), tuple(foreign))
+
+
+def _remove_leftovers(files: _Files) -> None:
+    for name, file, _ in files.of(Temporary.DELETED):
+        if file.kind is not FileKind.CHECKPOINT_SNAPSHOT:
+            files.delete(name, "its deletion was interrupted")
+    cleaned = files.of(Temporary.CLEANED)
+    if not cleaned:
+        return
+    first_cleaned = min(file.offset for _, file, _ in cleaned)
+    for name, file, _ in files.of(Temporary.SWAP):
+        if file.offset >= first_cleaned:
+            files.delete(name, "the swap it is part of was interrupted before all of its files were ready")
+    for name, _, _ in cleaned:
+        files.delete(name, "a clean was interrupted while writing it")
+
+
+def _finish_swaps(fs: FileSystem, directory: str, files: _Files) -> None:
+    swaps = files.of(Temporary.SWAP)
+    logs = [(file.offset, info) for _, file, info in swaps if file.kind is FileKind.LOG]
+    if logs:
+        first = min(base_offset for base_offset, _ in logs)
+        end = max(next_offset(fs, f"{directory}/{info.name}", base_offset) for base_offset, info in logs)
+        for name, file, _ in files.of(Temporary.NONE):
+            if first <= file.offset < end and file.kind is not FileKind.CHECKPOINT_SNAPSHOT:
+                files.delete(name, f"the swapped segment replaces offsets {first} to {end - 1}")
+    for name, _, _ in swaps:
+        files.rename(name, "its swap was interrupted")
+
+
+def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
+    by_base: dict[int, dict[FileKind, FileInfo]] = {}
+    for _, file, info in files.of(Temporary.NONE):
+        if file.kind is FileKind.LOG or file.kind in INDEX_KINDS:
+            by_base.setdefault(file.offset, {})[file.kind] = info
+    segments = []
+    for base_offset, kinds in sorted(by_base.items()):
+        log = kinds.pop(FileKind.LOG, None)
+        if log is None:
+            for info in kinds.values():
+                files.delete(info.name, "it has no log file")
+            continue
+        if FileKind.OFFSET_INDEX not in kinds:
+            name = PartitionFile(FileKind.OFFSET_INDEX, base_offset).name
+            files.actions.append(Action(Verb.REBUILD, name, "it is missing; the segment's tail is checked with it"))
+        segments.append(SegmentFiles(base_offset, log, kinds))
+    return tuple(segments)
+
+
+def next_offset(fs: FileSystem, path: str, base_offset: int, start: int = 0) -> int:
+    """The offset behind the last batch of a log file; the base offset if it has none."""
+    last = base_offset - 1
+    with fs.open(path) as file:
+        for item in read_headers(file, base_offset=base_offset, start=start):
+            if not isinstance(item, Gap):
+                last = int(item["last_offset"][-1])
+    return last + 1

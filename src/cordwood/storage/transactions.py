@@ -1,0 +1,95 @@
+"""Which transactional data a consumer gets: told from batch headers and markers, in log order.
+
+A producer has at most one open transaction. Its first transactional batch opens it, its marker ends it. The data of an
+aborted transaction is what lies between its first offset and its ABORT marker; the last stable offset is the first
+offset of the earliest transaction that no marker ended.
+
+The broker answers the same from its transaction indexes. Those can be missing, stale or damaged, and the headers say it
+all, so readers of files go by the headers.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.record.layout import CONTROL, TRANSACTIONAL, BatchRows
+from cordwood.types import ControlType
+
+
+class Isolation(StrEnum):
+    """Kafka's `isolation.level` of a consumer."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
+READ_COMMITTED = Isolation.READ_COMMITTED
+
+
+def is_control(batches: BatchRows) -> npt.NDArray[np.bool_]:
+    """bool[batches]: control batches."""
+    return np.asarray((batches["magic"] == 2) & (batches["attributes"] & CONTROL != 0))
+
+
+def is_transactional_data(batches: BatchRows) -> npt.NDArray[np.bool_]:
+    """bool[batches]: data that belongs to a transaction."""
+    flags = batches["attributes"] & (CONTROL | TRANSACTIONAL)
+    return np.asarray((batches["magic"] == 2) & (flags == TRANSACTIONAL))
+
+
+@dataclass
+class Transactions:
+    """The transactions of a log, fed with its headers in order.
+
+    Attributes:
+        open: producer id to first offset.
+        aborted: producer id to (first offset, marker offset) of its aborted transactions, ascending.
+        next_offset: behind the last batch that was added.
+    """
+
+    open: dict[int, int] = field(default_factory=dict)
+    aborted: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    next_offset: int = 0
+
+    def add(self, batches: BatchRows) -> None:
+        """Go on with the next batches (BATCH_ROW[some])."""
+        if batches.size:
+            self.next_offset = int(batches["last_offset"][-1]) + 1
+        control = is_control(batches)
+        matters = control | is_transactional_data(batches)
+        if not matters.any():
+            return
+        columns = ("base_offset", "last_offset", "producer_id", "control_type")
+        rows = zip(control[matters].tolist(), *(batches[c][matters].tolist() for c in columns), strict=True)
+        for is_marker, base_offset, last_offset, producer_id, kind in rows:
+            if not is_marker:
+                self.open.setdefault(producer_id, base_offset)
+            elif kind in (ControlType.ABORT, ControlType.COMMIT):
+                first = self.open.pop(producer_id, None)
+                if first is not None and kind == ControlType.ABORT:
+                    self.aborted.setdefault(producer_id, []).append((first, last_offset))
+
+    @property
+    def last_stable_offset(self) -> int | None:
+        """Where the earliest open transaction starts; None if none is open."""
+        return min(self.open.values(), default=None)
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool:
+        """Whether a transactional batch of this producer that starts at `offset` was aborted."""
+        ranges = self.aborted.get(producer_id, [])
+        at = bisect.bisect_right(ranges, (offset, 2**63)) - 1
+        return at >= 0 and offset < ranges[at][1]
+
+    def visible(self, batches: BatchRows, isolation: Isolation) -> npt.NDArray[np.bool_]:
+        """bool[batches]: those whose records a consumer gets, below the last stable offset."""
+        keep = ~is_control(batches)
+        if isolation is READ_COMMITTED and self.aborted:
+            for i in np.flatnonzero(is_transactional_data(batches)).tolist():
+                keep[i] = not self.is_aborted(int(batches["producer_id"][i]), int(batches["base_offset"][i]))
+        return keep

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.columns import BatchWindow, decode, is_valid
+from cordwood.record.layout import BATCH_ROW
+from cordwood.record.record import Record, to_records
+from cordwood.storage import segment
+from cordwood.storage.segment import Gap, GapKind, read_headers, read_windows
+from cordwood.testing.strategies import logs
+
+
+def open_file(data: bytes):
+    fs = MemoryFileSystem(lambda: 0)
+    with fs.create("log") as file:
+        file.write(0, data)
+    return fs.open("log")
+
+
+def batch(offset: int, count: int = 3) -> bytes:
+    return encode_batch([Record(offset + i, 1000, b"k%d" % i, b"v" * 30) for i in range(count)])
+
+
+def read(data: bytes, **options) -> tuple[list[Record], list[Gap]]:
+    records: list[Record] = []
+    gaps: list[Gap] = []
+    for item in read_windows(open_file(data), **options):
+        if isinstance(item, Gap):
+            gaps.append(item)
+        else:
+            assert item.batches["position"][0] == item.position
+            for part in decode(item, on_damage=lambda _: None):
+                records += to_records(part.data, part.rows)
+    return records, gaps
+
+
+def offsets(data: bytes, **options) -> list[int]:
+    return [record.offset for record in read(data, **options)[0]]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(logs(), st.sampled_from([17, 61, 64, 100, 500, 1 << 20]), st.sampled_from([50, 200, 1 << 20]), st.integers(1, 9))
+def test_windows_of_any_size_hold_the_same_records(monkeypatch, log, window_bytes, largest, piece) -> None:
+    monkeypatch.setattr(segment, "LARGEST_WINDOW_BYTES", largest)
+    monkeypatch.setattr(segment, "_PIECE_BYTES", piece)
+    data, records = log
+    assert read(data, window_bytes=window_bytes) == (records, [])
+
+
+@given(logs(), st.integers(17, 300))
+def test_headers_alone_are_those_of_whole_windows(log, window_bytes) -> None:
+    data, _ = log
+    whole = [item.batches for item in read_windows(open_file(data)) if isinstance(item, BatchWindow)]
+    alone = [item for item in read_headers(open_file(data)) if not isinstance(item, Gap)]
+    few = [item.batches for item in read_windows(open_file(data), check_crcs=False, window_bytes=window_bytes)]
+    empty = np.empty(0, BATCH_ROW)
+    assert (np.concatenate([empty, *alone]) == np.concatenate([empty, *whole])).all()
+    assert (np.concatenate([empty, *few]) == np.concatenate([empty, *whole])).all()
+
+
+def test_a_file_that_ends_inside_a_batch_is_torn_there() -> None:
+    data = batch(0) + batch(3)
+    for cut in range(1, len(batch(3))):
+        records, gaps = read(data[:-cut])
+        assert [record.offset for record in records] == [0, 1, 2]
+        (gap,) = gaps
+        # The first bytes of an offset are zero, like those of a file that was only made longer.
+        kind = GapKind.TORN if any(batch(3)[:-cut]) else GapKind.ZEROS
+        assert (gap.kind, gap.position, gap.end) == (kind, len(batch(0)), len(data) - cut)
+
+
+def test_a_tail_of_zeros_is_room_not_damage() -> None:
+    for zeros in (18, 100, 5000):
+        assert read(batch(0) + bytes(zeros))[1] == [Gap(len(batch(0)), zeros, GapKind.ZEROS, f"{zeros} zero bytes")]
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "data"),
+    [
+        ("size too small", 8, (5).to_bytes(4, "big")),
+        ("size beyond the file", 8, (1 << 30).to_bytes(4, "big")),
+        ("negative size", 8, (-1).to_bytes(4, "big", signed=True)),
+        ("magic 3", 16, b"\3"),
+        ("zeros", 0, bytes(40)),
+    ],
+)
+def test_reading_goes_on_behind_damage_where_batches_start_again(name: str, at: int, data: bytes) -> None:
+    broken = bytearray(batch(3))
+    broken[at : at + len(data)] = data
+    log = batch(0) + bytes(broken) + batch(6) + batch(9)
+    records, gaps = read(log)
+    assert [record.offset for record in records] == [0, 1, 2, 6, 7, 8, 9, 10, 11]
+    assert [(gap.kind, gap.position, gap.end) for gap in gaps] == [
+        (GapKind.DAMAGE, len(batch(0)), len(batch(0)) + len(broken))
+    ]
+
+
+def test_a_batch_behind_damage_must_have_an_offset_of_this_segment_and_place() -> None:
+    damage = b"\xff" * 30
+    assert offsets(batch(5) + damage + batch(2), base_offset=5) == [5, 6, 7]
+    assert offsets(batch(5) + damage + batch(5 + 2**31), base_offset=5) == [5, 6, 7]
+    assert offsets(batch(5) + damage + batch(8), base_offset=5) == [5, 6, 7, 8, 9, 10]
+
+
+def test_the_end_of_a_file_that_is_being_written_is_not_searched() -> None:
+    torn = batch(3)[:-1]
+    records, gaps = read(batch(0) + torn + batch(6), search=False)
+    assert [record.offset for record in records[:3]] == [0, 1, 2]
+    assert gaps[-1].end == len(batch(0) + torn + batch(6))
+
+
+def test_a_wrong_crc_marks_its_batch_and_no_other() -> None:
+    broken = bytearray(batch(3))
+    broken[-2] ^= 1
+    (item,) = read_windows(open_file(batch(0) + bytes(broken) + batch(6)))
+    assert isinstance(item, BatchWindow)
+    assert is_valid(item.batches).tolist() == [True, False, True]
+
+
+def test_reading_starts_and_stops_at_the_positions_asked_for() -> None:
+    size = len(batch(0))
+    data = batch(0) + batch(3) + batch(6)
+    assert offsets(data, start=size) == [3, 4, 5, 6, 7, 8]
+    assert offsets(data, end=2 * size) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_file_that_shrinks_while_it_is_read_ends_where_it_ends_now() -> None:
+    fs = MemoryFileSystem(lambda: 0)
+    size = len(batch(0))
+    with fs.create("log") as file:
+        file.write(0, b"".join(batch(3 * i) for i in range(40)))
+        found = read_windows(fs.open("log"), window_bytes=4 * size)
+        first = next(found)
+        assert isinstance(first, BatchWindow)
+        file.truncate(6 * size + 10)
+        rest = list(found)
+    assert sum(item.batches.size for item in (first, *rest) if isinstance(item, BatchWindow)) == 6
+    assert isinstance(rest[-1], Gap)
