@@ -1,6 +1,6 @@
 """Who holds a lock on a file, told without opening it.
 
-A broker holds `.lock` in its log directory by a POSIX record lock. Opening and closing that file anywhere in the process
+A broker holds `.lock` in its log directory by a POSIX record lock. Opening and closing that file anywhere in a process
 that holds the lock would drop it, so nothing may open it just to look. Linux lists all locks in `/proc/locks`, by
 device and inode; elsewhere nobody can be seen.
 """

@@ -44,27 +44,34 @@ def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) ->
     """
     data, rows = columns.data, columns.rows
     count = rows.size
-    timestamps = np.ascontiguousarray(rows["timestamp"])
     if partition is None:
-        places = [pa.nulls(count, SCHEMA.field(0).type), pa.nulls(count, pa.int32())]
+        places = [pa.nulls(count, SCHEMA.field("topic").type), pa.nulls(count, pa.int32())]
     else:
-        topics = pa.array([partition.topic], pa.string())
+        name = np.frombuffer(partition.topic.encode(), np.uint8)
+        topics = _strings(name, np.zeros(1, np.int32), np.array([name.size], np.int32), pa.string())
         places = [
-            pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int8)), topics),
-            pa.array(np.full(count, partition.partition, np.int32)),
+            pa.DictionaryArray.from_arrays(_numbers(np.zeros(count, np.int8), pa.int8()), topics),
+            _numbers(np.full(count, partition.partition, np.int32), pa.int32()),
         ]
-    without_time = timestamps < 0
     return pa.RecordBatch.from_arrays(
         [
             *places,
-            pa.array(np.ascontiguousarray(rows["offset"])),
-            pa.array(timestamps, SCHEMA.field("timestamp").type, mask=without_time if without_time.any() else None),
+            _numbers(rows["offset"], pa.int64()),
+            _numbers(rows["timestamp"], SCHEMA.field("timestamp").type, rows["timestamp"] >= 0),
             _strings(data, rows["key_start"], rows["key_size"], pa.binary()),
             _strings(data, rows["value_start"], rows["value_size"], pa.binary()),
             _headers(data, rows["headers_start"], rows["header_count"]),
         ],
         schema=SCHEMA,
     )
+
+
+def _numbers(
+    values: npt.NDArray[np.generic], kind: pa.DataType, valid: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    # From buffers, because pa.array() looks whether it is given something of pandas, and imports all of it for that.
+    bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, values.size, [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def _strings(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataType) -> pa.Array:
@@ -89,10 +96,12 @@ def _headers(data: U8Array, starts: Int32Array, counts: Int32Array) -> pa.Array:
     name_starts, name_sizes, value_starts, value_sizes = places
     names = _strings(data, name_starts, name_sizes, pa.string())
     try:
-        names.validate(full=True)
+        if total:
+            names.validate(full=True)
     except pa.ArrowInvalid:
         # Not UTF-8. Kafka's clients put replacement characters there.
         names = pa.array([str(name, "utf-8", "replace") for name in names.cast(pa.binary()).to_pylist()], pa.string())
     values = _strings(data, value_starts, value_sizes, pa.binary())
     headers = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
-    return pa.ListArray.from_arrays(pa.array(offsets), headers).cast(SCHEMA.field("headers").type)
+    kind = SCHEMA.field("headers").type
+    return pa.ListArray.from_arrays(_numbers(offsets, pa.int32()), headers, type=kind)
