@@ -48,7 +48,7 @@ def decode_bodies(
             data.ctypes.data, starts, ends, True, headers, batch, at, done, rows
         )
         for row, record in zip(rows[:count], to_records(data, rows[:count]), strict=True):
-            found[row["batch"]].append(record)  # type: ignore[union-attr]
+            found[row["batch"]].append(record)
         if status < 0:
             assert status in kernel.PROBLEMS
             found[batch] = None

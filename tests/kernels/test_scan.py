@@ -36,11 +36,11 @@ def walk(data: bytes, *, capacity: int, window: int, check_crcs: bool) -> tuple[
     st.booleans(),
 )
 def test_entries_are_those_of_the_slow_walk_in_windows_of_any_size(log, changes, cut, capacity, window, check_crcs):
-    data = bytearray(log[0])
+    changed = bytearray(log[0])
     for at, byte in changes:
-        if at < len(data):
-            data[at] = byte
-    data = bytes(data[: len(data) - cut])
+        if at < len(changed):
+            changed[at] = byte
+    data = bytes(changed[: len(changed) - cut])
     expected, end, position = reference.read_entries(data)
     found, how, where = walk(data, capacity=capacity, window=window, check_crcs=check_crcs)
     rows = np.concatenate(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,7 +32,7 @@ THREE = [
     Record(102, 998, None, b"v3", (("h", b"x"), ("n", None))),
 ]
 WITHOUT_HEADERS = [*THREE[:2], Record(102, 998, None, b"v3")]
-PRODUCER = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 5, "leader_epoch": 3}
+PRODUCER: dict[str, Any] = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 5, "leader_epoch": 3}
 
 GOLDEN = {
     "one record": (

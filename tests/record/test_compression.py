@@ -446,23 +446,25 @@ plain = st.one_of(
     ),
     st.builds(lambda unit, count: (unit * count)[:200_000], st.binary(min_size=1, max_size=9), st.integers(0, 200_000)),
 )
-windows = st.sampled_from([1, 7, 1000, 65536, 1 << 20])
+windows = st.sampled_from([100, 1000, 65536, 1 << 20])
 
 
 def outcome(read: Callable[[], bytes | bytearray]) -> bytes | bytearray | None:
-    """What comes out; None for the two errors that damage may raise, of which a larger window may meet another first."""
+    """What comes out; None for either error that damage may raise, as the window decides which is met first."""
     try:
         return read()
     except (CorruptBatchError, BatchTooLargeError):
         return None
 
 
+@settings(deadline=None)
 @given(st.sampled_from(list(Codec)), plain, st.sampled_from([1, 2]))
 def test_what_is_compressed_comes_out_again(codec: Codec, data: bytes, magic: int) -> None:
     magic = 2 if codec is Codec.ZSTD else magic
     assert decompress(codec, compress(codec, data, magic=magic), magic=magic) == data
 
 
+@settings(deadline=None)
 @given(st.sampled_from(list(Codec)), plain, st.integers(1, 100_000))
 def test_pieces_are_no_larger_than_the_window_and_join_to_the_whole(codec: Codec, data: bytes, window: int) -> None:
     window = max(window, len(data) // 1000)
@@ -471,6 +473,7 @@ def test_pieces_are_no_larger_than_the_window_and_join_to_the_whole(codec: Codec
     assert all(type(piece) is bytes and 0 < len(piece) <= window for piece in pieces)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(list(Codec)), plain.filter(bool))
 def test_max_bytes_is_what_may_come_out(codec: Codec, data: bytes) -> None:
     payload = compress(codec, data)
@@ -509,14 +512,13 @@ def damaged(payload: bytes, how: Iterable[tuple[str, float, int | bytes]]) -> by
     return payload
 
 
-@settings(max_examples=600)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(COMPRESSED), st.lists(plain, min_size=1, max_size=3), edits, windows)
 def test_damage_gives_an_error_of_ours_or_some_bytes_the_same_both_ways(
     codec: Codec, parts: list[bytes], how: list[tuple[str, float, int | bytes]], window: int
 ) -> None:
     payload = damaged(b"".join(compress(codec, part) for part in parts), how)
     whole = outcome(lambda: decompress(codec, payload, magic=2, max_bytes=1 << 20))
-    window = max(window, 1000) if len(payload) > 1000 else window
     stream = decompress_stream(codec, payload, magic=2, max_bytes=1 << 20, window_bytes=window)
     assert outcome(lambda: b"".join(stream)) == whole
 

@@ -59,8 +59,8 @@ def with_slack() -> bytes:
     return bytes(body)
 
 
-ONE = [(0, 1000, b"k", b"v")]
-RULES = {
+ONE: list[tuple[int, int, bytes | None, bytes | None]] = [(0, 1000, b"k", b"v")]
+RULES: dict[str, tuple[bytes, list[tuple[int, int, bytes | None, bytes | None]] | None]] = {
     "a record": (batch(record()), ONE),
     "a key size of -2 is null": (batch(record(key=write_varint(-2))), [(0, 1000, None, b"v")]),
     "a value size of -3 is null": (batch(record(value=write_varint(-3))), [(0, 1000, b"k", None)]),

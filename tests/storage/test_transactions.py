@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.control import Marker, encode_marker
+from cordwood.record.record import Record
+from cordwood.storage.log import Log
+from cordwood.storage.transactions import Isolation, Transactions
+
+
+def data(offset: int, producer: int | None = None) -> bytes:
+    own: dict[str, Any] = {} if producer is None else {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
+    return encode_batch(
+        [Record(offset, 1, b"k", b"v"), Record(offset + 1, 1, b"k", b"v")], transactional=producer is not None, **own
+    )
+
+
+def end(offset: int, producer: int, *, committed: bool) -> bytes:
+    return encode_marker(Marker(offset, 1, producer, 0, committed))
+
+
+def open_log(*batches: bytes) -> Log:
+    fs = MemoryFileSystem(lambda: 0)
+    fs.make_directory("t-0")
+    with fs.create("t-0/00000000000000000000.log") as file:
+        file.write(0, b"".join(batches))
+    return Log("t-0", fs=fs)
+
+
+def read(log: Log, isolation: Isolation | None) -> list[int]:
+    return [record.offset for record in log.records(isolation=isolation)]
+
+
+INTERLEAVED = open_log(
+    data(0),
+    data(2, producer=7),
+    data(4, producer=8),
+    end(6, 7, committed=False),
+    data(7, producer=7),
+    end(9, 8, committed=True),
+    end(10, 7, committed=True),
+    data(11),
+    data(13, producer=9),
+    data(15),
+)
+
+
+def test_without_isolation_everything_is_there() -> None:
+    assert read(INTERLEAVED, None) == [*range(17)]
+
+
+def test_read_uncommitted_leaves_out_control_records_only() -> None:
+    assert read(INTERLEAVED, Isolation.READ_UNCOMMITTED) == [0, 1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14, 15, 16]
+
+
+def test_read_committed_leaves_out_aborted_data_and_stops_at_the_first_open_transaction() -> None:
+    assert read(INTERLEAVED, Isolation.READ_COMMITTED) == [0, 1, 4, 5, 7, 8, 11, 12]
+    assert INTERLEAVED.transactions().last_stable_offset == 13
+
+
+def test_a_producer_that_aborts_again_and_again_hides_only_what_each_abort_ends() -> None:
+    log = open_log(
+        data(0, 7),
+        end(2, 7, committed=False),
+        data(3, 7),
+        end(5, 7, committed=True),
+        data(6, 7),
+        end(8, 7, committed=False),
+    )
+    assert read(log, Isolation.READ_COMMITTED) == [3, 4]
+    assert log.transactions().aborted == {7: [(0, 2), (6, 8)]}
+
+
+def test_markers_without_a_transaction_end_nothing() -> None:
+    log = open_log(end(0, 7, committed=False), data(1), end(3, 7, committed=True))
+    assert read(log, Isolation.READ_COMMITTED) == [1, 2]
+
+
+def test_an_emptied_marker_ends_nothing() -> None:
+    emptied = encode_batch(
+        [], base_offset=2, last_offset=2, producer_id=7, producer_epoch=0, transactional=True, control=True
+    )
+    log = open_log(data(0, 7), emptied)
+    assert log.transactions().open == {7: 0}
+
+
+def test_transactions_are_the_same_in_whatever_portions_the_headers_come() -> None:
+    rows = np.concatenate([item.batches for _, item in INTERLEAVED.windows()])  # type: ignore[union-attr]
+    whole, parts = Transactions(), Transactions()
+    whole.add(rows)
+    for row in range(rows.size):
+        parts.add(rows[row : row + 1])
+    assert whole == parts
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_the_names_of_kafkas_isolation_levels_are_taken(isolation: str) -> None:
+    assert list(INTERLEAVED.records(isolation=isolation))
