@@ -6,6 +6,7 @@ raise the error that is meant for them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -175,13 +176,11 @@ HOSTILE = st.binary(max_size=200) | st.text(st.sampled_from('0129 -+:\n\r\\u#={}
 
 
 def survives(kind: str, data: bytes) -> None:
-    try:
+    with contextlib.suppress(CorruptFileError, BadNameError):
         FORMATS[kind].again(data, BASE)
         FORMATS[kind].faults(data, BASE)
         if kind == filenames.META_PROPERTIES:
             properties.meta_properties(properties.decode_properties(data))
-    except (CorruptFileError, BadNameError) as error:
-        assert str(error)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

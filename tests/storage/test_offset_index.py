@@ -48,6 +48,13 @@ def test_a_zero_tail_is_room_and_not_entries() -> None:
     assert list(offset_index.faults(read)) == []
 
 
+@pytest.mark.parametrize("room", [4088, 4096, 8184, 10_485_760])
+def test_a_zero_tail_of_any_length_is_room(room: int) -> None:
+    read = offset_index.decode(GOLDEN + bytes(room), 100)
+    assert (read.entries, read.max_entries) == (2, 2 + room // 8)
+    assert offset_index.decode(bytes(room), 100).entries == 0
+
+
 def test_an_entry_that_ends_with_zero_bytes_is_not_taken_for_room() -> None:
     data = struct.pack(">ii", 5, 0) + struct.pack(">ii", 256, 0x01000000) + bytes(8)
     assert offset_index.decode(data, 0).entries == 2

@@ -13,10 +13,10 @@ from enum import StrEnum
 
 from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError
 from cordwood.fs.base import FileInfo, FileSystem
-from cordwood.fs.locks import LockHolder, lock_holder
+from cordwood.fs.locks import LockHolder
 from cordwood.storage import checkpoints, filenames, properties
 from cordwood.storage.filenames import DirectoryState, FileKind, PartitionDirectory, parse_directory, parse_file
-from cordwood.storage.log import Log, read_file
+from cordwood.storage.log import Log, lock_holder_in, read_file
 from cordwood.types import TopicPartition
 
 #: Files that only a broker's log directory has.
@@ -91,8 +91,7 @@ class LogDirectory:
     @functools.cached_property
     def holder(self) -> LockHolder | None:
         """The process that holds the directory's lock, if one on this machine does."""
-        lock = self.info(filenames.LOCK)
-        return lock_holder(lock.device, lock.inode) if lock is not None and lock.inode else None
+        return lock_holder_in(self.fs, self.path)
 
     @property
     def live(self) -> bool:
@@ -190,16 +189,16 @@ def log_directories(fs: FileSystem, paths: Sequence[str]) -> list[str]:
     """The log directories that directories stand for: themselves, or those in a folder of several, in order."""
     found = []
     for path in paths:
-        try:
-            if look(fs, path) is PathKind.LOG_DIRECTORY:
-                found.append(path)
-                continue
-        except NotFoundError:
-            inside = [f"{path}/{info.name}" for info in fs.list(path) if info.is_directory] if fs.exists(path) else []
+        entries = fs.list(path) if fs.exists(path) and fs.stat(path).is_directory else []
+        inner: list[str] = []
+        # First, as disks may be named like partitions: data-0, data-1.
+        if not any(info.name in _MARKS for info in entries):
+            inside = [f"{path}/{info.name}" for info in entries if info.is_directory]
             inner = [one for one in inside if any(info.name in _MARKS for info in fs.list(one))]
-            if not inner:
-                raise
+        if inner:
             found += inner
+        elif look(fs, path) is PathKind.LOG_DIRECTORY:
+            found.append(path)
     return found
 
 

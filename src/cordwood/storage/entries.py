@@ -19,6 +19,8 @@ from cordwood.fs.base import Bytes
 
 Int64Array = npt.NDArray[np.int64]
 
+_ZEROS = bytes(4096)
+
 
 def take_apart(data: Bytes, entry: np.dtype[np.void]) -> tuple[npt.NDArray[np.void], int, bytes]:
     """Split a file into its entries.
@@ -31,7 +33,10 @@ def take_apart(data: Bytes, entry: np.dtype[np.void]) -> tuple[npt.NDArray[np.vo
     data = bytes(data)
     max_entries = len(data) // entry.itemsize
     whole = data[: max_entries * entry.itemsize]
-    count = -(-len(whole.rstrip(b"\0")) // entry.itemsize)
+    end = len(whole)
+    while whole.endswith(_ZEROS, 0, end):  # rstrip alone goes byte by byte: 30 ms for 10 MiB
+        end -= len(_ZEROS)
+    count = -(-len(whole[:end].rstrip(b"\0")) // entry.itemsize)
     return np.frombuffer(whole, entry, count), max_entries, data[len(whole) :]
 
 

@@ -92,6 +92,7 @@ OFFSET_KINDS = (
     FileKind.TRANSACTION_INDEX,
     FileKind.PRODUCER_SNAPSHOT,
 )
+_TEMPORARIES = tuple(one for one in Temporary if one)
 _FIXED_KINDS = {
     str(kind): kind for kind in (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE)
 }
@@ -184,7 +185,7 @@ def parse_file(name: str) -> PartitionFile | None:
     """
     if not is_component(name):
         return None
-    temporary = next((one for one in Temporary if one and name.endswith(one)), Temporary.NONE)
+    temporary = next((one for one in _TEMPORARIES if name.endswith(one)), Temporary.NONE)
     stem = name.removesuffix(temporary)
     in_place = temporary not in (Temporary.CLEANED, Temporary.SWAP)
     if in_place and (fixed := _FIXED_KINDS.get(stem)):

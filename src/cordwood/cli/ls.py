@@ -1,0 +1,329 @@
+"""`cordwood ls`: a line per partition, or per segment.
+
+The table is plain text, the same on a terminal and in a pipe: columns are as wide as they must be, and a name that is
+too long for its column has a line of its own. `--json` is exact where the table is rounded: bytes, and milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK
+from cordwood.config import SourceKind, show
+from cordwood.errors import DataError
+from cordwood.storage.listing import Listing, PartitionListing, Policy, SegmentListing, ls
+
+#: A first column is made no wider than this.
+NAME_WIDTH_MAX = 40
+#: Who said what the policy is, in a word.
+SHORT_SOURCE = {
+    SourceKind.DEFAULT: "default",
+    SourceKind.SERVER_PROPERTIES: "server.properties",
+    SourceKind.CLUSTER: "cluster",
+    SourceKind.BROKER: "broker",
+    SourceKind.TOPIC: "topic",
+    SourceKind.OVERRIDE: "--config",
+    SourceKind.TOPIC_OVERRIDE: "--config",
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
+
+
+def main(
+    directories: Annotated[
+        list[str], typer.Argument(metavar="DIR…", help="Log directories of one broker, or partitions' directories.")
+    ],
+    segments: Annotated[bool, typer.Option("--segments", help="A line per segment.")] = False,
+    topic: Annotated[list[str] | None, typer.Option(help="Only this topic, or those that match this glob.")] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option(help="Only this partition: its number, its name, or a glob of either.")
+    ] = None,
+    metadata: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where __cluster_metadata-0 is, when it is in none of DIR….")
+    ] = None,
+    server_properties: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The broker's settings, for configs that topics don't have.")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A config, or TOPIC:KEY=VALUE; wins over all others.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document, with exact bytes and times.")] = False,
+) -> int:
+    """List partitions: offsets, sizes, records, policy, what is dirty, codecs, times, and their state.
+
+    Directories are taken as those of one broker. Nothing is changed, and a running broker is no obstacle. Exit status 1
+    when batches of a log do not follow each other.
+    """
+    listing = ls(
+        *(_named(directory) for directory in directories),
+        topics=topic or (),
+        partitions=partition or (),
+        metadata=metadata,
+        server_properties=server_properties,
+        overrides=config or (),
+        index_entries=segments,
+    )
+    if as_json:
+        print(json.dumps(document(listing, segments=segments), indent=1))
+    else:
+        print("\n".join(text(listing, segments=segments)))
+    return EXIT_DAMAGE if any(one.damage for one in listing.partitions) else EXIT_OK
+
+
+def _named(path: str) -> str:
+    """A path that ends with a name: `.` is a partition, or not, by what it is called."""
+    return path if Path(path).name not in ("", "..") else str(Path(path).resolve())
+
+
+# ---- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
+    """The listing as one JSON value; null is what does not apply or is not known."""
+    return {
+        "directories": [
+            {
+                "path": one.path,
+                "state": one.state,
+                "summary": one.summary,
+                "node_id": one.node_id,
+                "cluster_id": one.cluster_id,
+                "problems": [str(error) for error in one.problems],
+            }
+            for one in listing.directories
+        ],
+        "metadata": None
+        if listing.metadata_path is None
+        else {
+            "path": listing.metadata_path,
+            "next_offset": listing.metadata_next_offset,
+            "problems": [str(error) for error in listing.metadata_problems],
+        },
+        "partitions": [_partition(one, segments) for one in listing.partitions],
+        "totals": {
+            "partitions": len(listing.partitions),
+            "segments": sum(len(one.segments) for one in listing.partitions),
+            "bytes": sum(one.size_bytes for one in listing.partitions),
+            "records": sum(one.records for one in listing.partitions),
+            "records_exact": all(one.records_exact for one in listing.partitions),
+        },
+    }
+
+
+def _partition(one: PartitionListing, segments: bool) -> dict[str, Any]:
+    name = one.topic_partition
+    values = {
+        "path": one.path,
+        "topic": None if name is None else name.topic,
+        "partition": None if name is None else name.partition,
+        "state": list(one.states),
+        "segments": len(one.segments),
+        "bytes": one.size_bytes,
+        "log_start_offset": one.log_start_offset,
+        "next_offset": one.next_offset,
+        "records": one.records,
+        "records_exact": one.records_exact,
+        "policy": None if one.policy.value is None else list(one.policy.value),
+        "policy_source": one.policy.source,
+        "replicas": one.replicas,
+        "first_dirty_offset": one.first_dirty_offset,
+        "clean_bytes": one.clean_bytes,
+        "dirty_bytes": one.dirty_bytes,
+        "codecs": list(one.codecs),
+        "oldest_ms": one.oldest_ms,
+        "newest_ms": one.newest_ms,
+        "damage": [_damage(error) for error in one.damage],
+        "recovery": list(one.recovery),
+        "notes": list(one.notes),
+    }
+    return values | {"by_segment": [_segment(segment) for segment in one.segments]} if segments else values
+
+
+def _segment(one: SegmentListing) -> dict[str, Any]:
+    return {
+        "base_offset": one.base_offset,
+        "bytes": one.size_bytes,
+        "batches": one.batches,
+        "records": one.records,
+        "records_exact": one.records_exact,
+        "last_offset": one.last_offset,
+        "max_timestamp_ms": one.max_timestamp_ms,
+        "oldest_ms": one.oldest_ms,
+        "newest_ms": one.newest_ms,
+        "codecs": list(one.codecs),
+        "index_entries": None if one.index_entries is None else dict(one.index_entries),
+        "files": list(one.files),
+        "damage": [_damage(error) for error in one.damage],
+    }
+
+
+def _damage(error: DataError) -> dict[str, Any]:
+    return {"what": error.what, "path": error.path, "position": error.position}
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    right: bool = False
+
+
+def _entries(segment: SegmentListing) -> str:
+    entries = segment.index_entries or {}
+    return " ".join(f"{name} {'?' if count is None else count}" for name, count in entries.items()) or "-"
+
+
+_PARTITION_COLUMNS: Sequence[tuple[_Column, Callable[[PartitionListing], str]]] = (
+    (_Column("PARTITION"), lambda one: _printable(one.name)),
+    (_Column("STATE"), lambda one: ", ".join(one.states) or "-"),
+    (_Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
+    (_Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+    (_Column("START", right=True), lambda one: str(one.log_start_offset)),
+    (_Column("NEXT", right=True), lambda one: str(one.next_offset)),
+    (_Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (_Column("POLICY"), lambda one: _policy(one.policy)),
+    (_Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
+    (_Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
+    (_Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
+    (_Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
+    (_Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
+)
+
+_SEGMENT_COLUMNS: Sequence[tuple[_Column, Callable[[SegmentListing], str]]] = (
+    (_Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
+    (_Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
+    (_Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+    (_Column("BATCHES", right=True), lambda one: f"{one.batches:,}"),
+    (_Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (_Column("MAX TIMESTAMP (UTC)"), lambda one: time_text(one.max_timestamp_ms)),
+    (_Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
+    (_Column("INDEX ENTRIES"), _entries),
+    (_Column("FILES"), lambda one: " ".join(one.files)),
+)
+
+
+def text(listing: Listing, *, segments: bool) -> Iterable[str]:
+    """The listing as lines for people."""
+    for directory in listing.directories:
+        node = "" if directory.node_id is None else f"node {directory.node_id}, "
+        yield f"{_printable(directory.path)}: {node}{directory.summary}"
+        yield from (f"  {_printable(str(error))}" for error in directory.problems)
+    yield from _metadata_lines(listing)
+    yield ""
+    if segments:
+        columns = [_PARTITION_COLUMNS[0][0], *(column for column, _ in _SEGMENT_COLUMNS)]
+        rows = [
+            [_printable(one.name), *(cell(segment) for _, cell in _SEGMENT_COLUMNS)]
+            for one in listing.partitions
+            for segment in one.segments
+        ]
+    else:
+        columns = [column for column, _ in _PARTITION_COLUMNS]
+        rows = [[cell(one) for _, cell in _PARTITION_COLUMNS] for one in listing.partitions]
+    yield from table(columns, rows)
+    yield ""
+    yield _totals(listing)
+    yield from _footnotes(listing)
+
+
+def _metadata_lines(listing: Listing) -> Iterable[str]:
+    if listing.metadata_path is None:
+        yield (
+            "no metadata log, so policies are unknown; say where __cluster_metadata-0 is with --metadata, "
+            "or what they are with --config"
+        )
+        return
+    yield f"metadata: {_printable(listing.metadata_path)}, up to offset {listing.metadata_next_offset}"
+    if listing.metadata_problems:
+        yield f"  damaged, so its word does not count: {_printable(str(listing.metadata_problems[0]))}"
+
+
+def _totals(listing: Listing) -> str:
+    partitions = listing.partitions
+    records = _count(sum(one.records for one in partitions), all(one.records_exact for one in partitions))
+    return ", ".join(
+        (
+            _number(len(partitions), "partition"),
+            _number(sum(len(one.segments) for one in partitions), "segment"),
+            bytes_text(sum(one.size_bytes for one in partitions)),
+            f"{records} records",
+        )
+    )
+
+
+def _footnotes(listing: Listing) -> Iterable[str]:
+    for one in listing.partitions:
+        name = _printable(one.name)
+        yield from (f"{name}: {_printable(note)}" for note in one.notes)
+        if one.recovery and one.states:
+            yield f"{name}: loading it would change {_number(len(one.recovery), 'file')}"
+        if one.damage:
+            more = f", and {_number(len(one.damage) - 1, 'more place')}" if len(one.damage) > 1 else ""
+            yield f"{name}: {_printable(str(one.damage[0]))}{more}; run: cordwood check {_printable(one.path)}"
+
+
+def table(columns: Sequence[_Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Aligned lines. A first cell that is too long stands on a line before its row."""
+    titles = [column.title for column in columns]
+    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
+    widths[0] = max((len(row[0]) for row in [titles, *rows] if len(row[0]) <= NAME_WIDTH_MAX), default=0)
+    for row in [titles, *rows]:
+        first = row[0]
+        if len(first) > widths[0]:
+            yield first
+            first = ""
+        cells = zip((first, *row[1:]), columns, widths, strict=True)
+        yield "  ".join(
+            cell.rjust(width) if column.right else cell.ljust(width) for cell, column, width in cells
+        ).rstrip()
+
+
+def _policy(policy: Policy) -> str:
+    if policy.value is None:
+        return f"unknown ({policy.source.partition(':')[0]})"
+    source = policy.source if policy.kind is None else SHORT_SOURCE[policy.kind]
+    return f"{show(policy.value) or 'none'} ({source})"
+
+
+def _count(count: int, exact: bool) -> str:
+    return f"{count:,}" if exact else f"≥{count:,}"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def bytes_text(size_bytes: int | None) -> str:
+    """Bytes in powers of 1000, to three digits or so."""
+    if size_bytes is None:
+        return "-"
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    power = 1
+    while power < len(_UNITS) and size_bytes >= 999.95 * 1000**power:
+        power += 1
+    return f"{size_bytes / 1000**power:.1f} {_UNITS[power - 1]}"
+
+
+def time_text(timestamp_ms: int | None) -> str:
+    """A timestamp to the second; one that is no date, as the number it is."""
+    if timestamp_ms is None:
+        return "-"
+    try:
+        return f"{_EPOCH + timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"
+    except OverflowError:
+        return f"{timestamp_ms} ms"
+
+
+def _printable(text: str) -> str:
+    """Text from disk, without what a terminal might obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

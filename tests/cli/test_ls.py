@@ -1,0 +1,261 @@
+"""What `cordwood ls` prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cordwood.cli.ls import bytes_text, time_text
+from cordwood.cli.main import app
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from tests.fixtures import NAMES, fixture
+from tests.storage.test_listing import shape_of
+
+
+def run(*words: object, exits: int = 0) -> str:
+    done = CliRunner().invoke(app, ["ls", *map(str, words)])
+    assert done.exit_code == exits, done.output
+    return done.output
+
+
+def document(*words: object, exits: int = 0) -> dict[str, Any]:
+    return dict(json.loads(run(*words, "--json", exits=exits)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_of_every_fixture_has_the_bytes_and_segments_that_its_broker_left(name: str) -> None:
+    damaged = name == "kraft-crashed-torn"
+    found = document(fixture(name), exits=1 if damaged else 0)
+    assert [one["path"] for one in found["partitions"] if one["damage"]] == (
+        [f"{fixture(name)}/moving-0"] if damaged else []
+    )
+    shape = {os.path.relpath(one["path"], fixture(name)): one for one in found["partitions"]}
+    swapped = {"crash-0"} if re.fullmatch("kraft-crashed-(swap|swapping)", name) else set()
+    for path, expected in shape_of(name).items():
+        if path not in swapped:  # shown as it will be once the swap is finished
+            assert {"bytes": shape[path]["bytes"], "segments": shape[path]["segments"]} == expected
+    totals = found["totals"]
+    assert totals["partitions"] == len(shape) == len(shape_of(name))
+    for key in ("segments", "bytes", "records"):
+        assert totals[key] == sum(one[key] for one in found["partitions"])
+
+
+def test_a_line_of_json_says_all_there_is_to_say() -> None:
+    broker = fixture("kraft-jbod-after")
+    found = document(broker, "--topic", "disk-1", "--segments")
+    assert [(one["path"], one["state"], one["node_id"]) for one in found["directories"]] == [
+        (f"{broker}/a", None, 1),
+        (f"{broker}/b", None, 1),
+    ]
+    (partition,) = found["partitions"]
+    first, *_, last = partition.pop("by_segment")
+    assert partition == {
+        "path": f"{broker}/a/disk-1-0",
+        "topic": "disk-1",
+        "partition": 0,
+        "state": [],
+        "segments": 9,
+        "bytes": 3765,
+        "log_start_offset": 0,
+        "next_offset": 406,
+        "records": 64,
+        "records_exact": True,
+        "policy": ["compact"],
+        "policy_source": f"topic disk-1 in {broker}/a/__cluster_metadata-0",
+        "replicas": 1,
+        "first_dirty_offset": 362,
+        "clean_bytes": 1467,
+        "dirty_bytes": 2298,
+        "codecs": ["none"],
+        "oldest_ms": 1795242951624,
+        "newest_ms": 1795242952090,
+        "damage": [],
+        "recovery": [],
+        "notes": [],
+    }
+    assert (first["base_offset"], first["files"]) == (0, ["log", "index", "timeindex"])
+    assert last == {
+        "base_offset": 362,
+        "bytes": 2298,
+        "batches": 13,
+        "records": 44,
+        "records_exact": True,
+        "last_offset": 405,
+        "max_timestamp_ms": 1795242952090,
+        "oldest_ms": 1795242951915,
+        "newest_ms": 1795242952090,
+        "codecs": ["none"],
+        "index_entries": {"index": 0, "timeindex": 1},
+        "files": ["log", "index", "timeindex", "snapshot"],
+        "damage": [],
+    }
+
+
+def test_the_table_is_aligned_and_ends_with_totals_and_notes() -> None:
+    broker = fixture("kraft-jbod-before")
+    lines = run(broker, "--topic", "disk-0").splitlines()
+    assert lines[:4] == [
+        f"{broker}/a: node 1, shut down in good order",
+        f"{broker}/b: node 1, shut down in good order",
+        f"metadata: {broker}/a/__cluster_metadata-0, up to offset 92",
+        "",
+    ]
+    assert [" ".join(line.split()) for line in lines[4:8]] == [
+        "PARTITION STATE SEGMENTS BYTES START NEXT RECORDS POLICY CLEAN DIRTY CODECS OLDEST (UTC) NEWEST (UTC)",
+        "disk-0-0 - 5 12.0 kB 0 185 185 compact (topic) 0 B 12.0 kB none 2026-11-21 06:35:50 2026-11-21 06:35:52",
+        "disk-0-1 - 5 11.8 kB 0 174 174 compact (topic) 0 B 11.8 kB none 2026-11-21 06:35:50 2026-11-21 06:35:52",
+        "disk-0-1 future 2 4.8 kB 0 68 68 compact (topic) - - none 2026-11-21 06:35:50 2026-11-21 06:35:51",
+    ]
+    assert len({line.index("2026") for line in lines[5:8]}) == 1
+    assert lines[8:10] == ["", "3 partitions, 12 segments, 28.5 kB, 427 records"]
+    assert re.fullmatch(rf"disk-0-1: is being copied to {broker}/b/disk-0-1\.[0-9a-f]+-future", lines[10])
+
+
+def test_segments_have_a_line_each() -> None:
+    lines = run(fixture("kraft-jbod-after"), "--segments", "--partition", "disk-1-0").splitlines()
+    header = next(line for line in lines if line.startswith("PARTITION"))
+    assert " ".join(header.split()) == (
+        "PARTITION BASE OFFSET LAST BYTES BATCHES RECORDS MAX TIMESTAMP (UTC) CODECS INDEX ENTRIES FILES"
+    )
+    rows = [line for line in lines if line.startswith("disk-1-0 ")]
+    assert len(rows) == 9
+    assert rows[-1].split("  ")[-2:] == ["index 0 timeindex 1", "log index timeindex snapshot"]
+
+
+def test_who_said_the_policy_is_told_in_a_word(tmp_path: Path) -> None:
+    settings = tmp_path / "server.properties"
+    settings.write_text("log.cleanup.policy=compact\n")
+    old = fixture("legacy-v1-before")
+
+    def policy(*words: object) -> str:
+        line = next(line for line in run(*words).splitlines() if re.match("v1-none-0|empty-0|t-0", line))
+        return str(re.findall(r"[\w,]+ \([^)]*\)", line)[0])
+
+    assert policy(old) == "unknown (no metadata log)"
+    assert policy(old, "--server-properties", settings) == "compact (server.properties)"
+    assert policy(old, "--config", "v1-none:cleanup.policy=compact,delete") == "compact,delete (--config)"
+    assert policy(fixture("kraft-before")) == "compact (topic)"
+    assert "no metadata log, so policies are unknown" in run(old)
+
+
+def test_a_crashed_brokers_directory_says_so_and_damage_says_what_to_run() -> None:
+    broker = fixture("kraft-crashed-torn")
+    text = run(broker, exits=1)
+    assert text.startswith(f"{broker}: node 1, was not shut down in good order\n")
+    assert re.search("^moving-0 +crashed, damaged ", text, re.MULTILINE)
+    assert re.search(
+        r"^moving-0: a batch of 581 bytes starts here, but the file ends after 576 \(576 bytes\) in \S+\.log "
+        rf"at position 2918; run: cordwood check {broker}/moving-0$",
+        text,
+        re.MULTILINE,
+    )
+    assert "short-0: loading it would change 1 file\n" in text
+
+
+def test_names_from_disk_cannot_command_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "evil\x1b[2J-0"
+    path.mkdir()
+    (path / f"{0:020d}.log").write_bytes(encode_batch([Record(0, 1, b"k", b"v")]))
+    text = run(tmp_path)
+    assert "\x1b" not in text and r"evil\x1b[2J-0" in text
+    assert document(tmp_path)["partitions"][0]["topic"] == "evil\x1b[2J"
+
+
+def test_a_dot_is_the_partition_one_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(fixture("kraft-before") / "orders-1")
+    assert [(one["topic"], one["partition"]) for one in document(".")["partitions"]] == [("orders", 1)]
+    above = document("..", "--partition", "orders-*")["partitions"]
+    assert [one["path"] for one in above] == [f"{fixture('kraft-before')}/orders-{number}" for number in range(3)]
+    monkeypatch.chdir(fixture("kraft-before"))
+    assert [one["path"] for one in document("orders-1")["partitions"]] == ["orders-1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["/nothing-here"], "cordwood: /nothing-here does not exist"),
+        (["{}", "--topic", "nothing"], "matches nothing"),
+        (["{}", "--config", "cleanup.policy=shred"], "cleanup.policy=shred (--config) is not a value that Kafka takes"),
+        (["{}/meta.properties"], "is a file, not a directory. To see what is in it:  cordwood dump"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_cannot_be_done_ends_with_status_2_and_a_sentence(words: list[str], says: str) -> None:
+    filled = [word.format(fixture("kraft-before")) for word in words]
+    assert says in run(*filled, exits=2)
+
+
+def test_a_name_too_long_for_its_column_has_a_line_of_its_own() -> None:
+    lines = run(fixture("kraft-before"), "--partition", "go*").splitlines()
+    long = next(i for i, line in enumerate(lines) if len(line) > 200)
+    assert re.fullmatch("go{200}ne-0", lines[long])
+    assert lines[long + 1].startswith(" " * 11 + "to be deleted ")
+
+
+def test_a_log_directory_without_partitions_is_an_empty_table(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("node.id=7\nversion=1\ncluster.id=c\n")
+    lines = run(tmp_path).splitlines()
+    assert lines[0] == f"{tmp_path}: node 7, nobody holds it"
+    assert lines[3].startswith("PARTITION  STATE  SEGMENTS  BYTES")
+    assert lines[4:] == ["", "0 partitions, 0 segments, 0 B, 0 records"]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (None, "-"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (1_234_567_890, "1.2 GB"),
+        (2**63, "9.2 EB"),
+        (10**22, "10000.0 EB"),
+    ],
+)
+def test_bytes_for_people(size: int | None, text: str) -> None:
+    assert bytes_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [(None, "-"), (0, "1970-01-01 00:00:00"), (253402300799999, "9999-12-31 23:59:59"), (2**62, f"{2**62} ms")],
+)
+def test_times_for_people(time: int | None, text: str) -> None:
+    assert time_text(time) == text
+
+
+def test_a_listing_imports_neither_arrow_nor_spark_nor_rich_and_takes_a_second() -> None:
+    # Seconds of the processor, not of the clock: other work on the machine must not fail it. The first run may compile.
+    program = (
+        "import sys, resource; from cordwood.cli.main import app\n"
+        "try: app(['ls', sys.argv[1]])\n"
+        "except SystemExit: pass\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "heavy = {'pyarrow', 'pyspark', 'pandas', 'rich', 'hypothesis'} & {*sys.modules}\n"
+        "print(used.ru_utime + used.ru_stime, *sorted(heavy))"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    spent = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", program, fixture("kraft-before")],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        )
+        seconds, *heavy = done.stdout.splitlines()[-1].split()
+        assert heavy == []
+        spent.append(float(seconds))
+    assert min(spent) < 2, spent  # half of it on an idle machine
