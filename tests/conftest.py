@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from tests import kafka_tools
+from tests.damage.summary import lines_for
 
 # A kernel's first call compiles it, so the time of one example says nothing. In CI Hypothesis' own profile says so too.
 if "CI" not in os.environ:
@@ -76,7 +77,9 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how many slow tests did not run, and how to run them."""
+    """Say how much damage was tried and what no checksum covers; and how many slow tests did not run."""
+    for line in lines_for(terminalreporter):
+        terminalreporter.write_line(line)
     if count := config.stash.get(_left_out, 0):
         terminalreporter.write_line(
             f"{count} slow tests and comparisons with Kafka left out; to run them:  make check-kafka"

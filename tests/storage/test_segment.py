@@ -101,6 +101,16 @@ def test_reading_goes_on_behind_damage_where_batches_start_again(name: str, at: 
     ]
 
 
+def test_batches_that_a_wrong_size_swallowed_are_read_all_the_same() -> None:
+    size = len(batch(0))
+    for declared in (size + 20, 2 * size - 30, 2 * size + 1):
+        broken = bytearray(batch(3))
+        broken[8:12] = (declared - 12).to_bytes(4, "big")
+        records, gaps = read(batch(0) + bytes(broken) + batch(6) + batch(9))
+        assert [record.offset for record in records] == [0, 1, 2, 6, 7, 8, 9, 10, 11], declared
+        assert gaps == []
+
+
 def test_a_batch_behind_damage_must_have_an_offset_of_this_segment_and_place() -> None:
     damage = b"\xff" * 30
     assert offsets(batch(5) + damage + batch(2), base_offset=5) == [5, 6, 7]

@@ -59,7 +59,9 @@ def _folder(directory: str | None) -> Iterator[Path]:
 def _unpack(folder: Path) -> None:
     packed = importlib.resources.files("cordwood").joinpath("data/demo.tar.gz")
     with packed.open("rb") as data, tarfile.open(fileobj=data) as tar:
-        tar.extractall(folder, filter="data")
+        # Set, not given as an argument: Python 3.11 knows that only from its fourth release on.
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        tar.extractall(folder)
 
 
 def _flip(path: Path, position: int) -> None:

@@ -10,7 +10,8 @@ one can mistake for it, so nothing is ever lost:
     json      the JSON value                              the JSON value        hex:00ff   {"hex": "…"}
     int       -5, of 1, 2, 4 or 8 bytes, big-endian       -5                    hex:00ff   {"hex": "…"}
 
-Null is null everywhere. A `Printer` turns batches, records and the rest into lines of one kind.
+Null is null everywhere. (A JSON value may itself be {"hex": "…"}; only json within JSON is open to that doubt.)
+A `Printer` turns batches, records and the rest into lines of one kind.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Protocol
 from cordwood.errors import RequestError
 from cordwood.record.batch import Batch
 from cordwood.record.record import Header, read_headers
-from cordwood.types import NONE, ControlType
+from cordwood.types import NONE
 
 #: A decoded RECORD_ROW: offset, timestamp, batch, start and size of key and value, start and number of headers.
 Row = tuple[int, int, int, int, int, int, int, int, int]
@@ -382,8 +383,13 @@ class TextPrinter:
     def entry(self, kind: str, fields: Fields) -> bytes:
         """See Printer."""
         name = "DAMAGE" if kind == "damage" else kind
-        cells = [f"{name}={_shown(name, value)}".ljust(_ENTRY_CELL) for name, value in fields.items() if name != "what"]
-        what = f" {fields['what']}" if "what" in fields else ""
+        is_place = "what" in fields
+        cells = [
+            f"{field}={_shown(field, value)}".ljust(_PLACE_CELL if is_place else _ENTRY_CELL)
+            for field, value in fields.items()
+            if field != "what" and not (is_place and value is None)
+        ]
+        what = f" {fields['what']}" if is_place else ""
         return self._lines([f"{name:<6} {' '.join(cells).rstrip()}{what}\n"])
 
     def _lines(self, lines: Sequence[str]) -> bytes:
@@ -407,6 +413,7 @@ _BATCH_CELLS = {
     "attributes": 13,
 }
 _PRODUCER_CELLS = ("producer_id", "producer_epoch", "base_sequence", "last_sequence")
+_PLACE_CELL = 18
 _ENTRY_CELL = 24
 
 
@@ -454,8 +461,10 @@ _LETTERS: Mapping[str, Callable[[_Record], bytes]] = {
     "T": lambda record: b"%d" % record.row[1],
     "h": _Record.headers,
 }
-_PIECES = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)|((?:[^%\\]|\\$)+)", re.DOTALL)
+_PIECES = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{1,2}|0[0-7]{0,3}|[1-9][0-9]{0,2}|.)|((?:[^%\\]|\\\Z)+)", re.DOTALL)
 _CONTROLS = {"n": b"\n", "r": b"\r", "t": b"\t"}
+#: How a number behind a backslash is written, told by its first character as in C.
+_BASES = {"x": 16, "0": 8, **dict.fromkeys("123456789", 10)}
 
 
 class PatternPrinter:
@@ -476,8 +485,8 @@ class PatternPrinter:
                 raise RequestError(f"%{letter} is not known in --format; there are {known} and %%")
             return _LETTERS[letter]
         if escape is not None:
-            if escape[0] in "x01234567":
-                return bytes([int(escape.lstrip("x"), 16 if escape[0] == "x" else 8) & 0xFF])
+            if escape[0] in _BASES and escape != "x":
+                return bytes([int(escape.lstrip("x"), _BASES[escape[0]]) & 0xFF])
             return _CONTROLS.get(escape, escape.encode("utf-8", "surrogateescape"))
         return text.encode("utf-8", "surrogateescape")
 
@@ -510,8 +519,3 @@ def _raw(data: memoryview | None) -> bytes:
 def _encoded(value_format: ValueFormat) -> Callable[[memoryview | None], bytes]:
     show = for_people(value_format)
     return lambda data: show(data).encode()
-
-
-def control_name(kind: ControlType) -> str:
-    """Kafka's name of a control record's type."""
-    return kind.name

@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from cordwood.errors import BadNameError, CorruptBatchError, CorruptFileError, DataError, NotFoundError
 from cordwood.fs.base import File, FileSystem
+from cordwood.fs.locks import LockHolder, lock_holder
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Batch, to_batches
-from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage
+from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage
 from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES
 from cordwood.record.record import Record, to_records
 from cordwood.storage import checkpoints, filenames, offset_index, time_index, transaction_index
@@ -130,8 +131,10 @@ class Segment:
                     yield item
                     continue
                 batches = item.batches
-                if batches["last_offset"][0] < start_offset:
-                    batches = batches[batches["last_offset"] >= start_offset]
+                below = batches["last_offset"] < start_offset
+                if below[0]:
+                    # One with a wrong CRC is never passed over: what it says of its offsets proves nothing.
+                    batches = batches[~(below & is_valid(batches))]
                 # A wrapper does not say where it starts; it does not start behind its predecessor's end.
                 behind = np.flatnonzero(batches["base_offset"] >= end_offset)
                 if behind.size:
@@ -434,6 +437,15 @@ def _placed(on_damage: OnDamage, segment: Segment) -> OnDamage:
     return placed
 
 
+def lock_holder_in(fs: FileSystem, directory: str) -> LockHolder | None:
+    """Who holds the lock of a log directory, as far as that can be seen without opening its `.lock`."""
+    try:
+        lock = fs.stat(f"{directory}/{filenames.LOCK}")
+    except OSError:
+        return None
+    return lock_holder(lock.device, lock.inode) if lock.inode else None
+
+
 def read_file(fs: FileSystem, path: str) -> bytes:
     """All bytes of a small file."""
     with fs.open(path) as file:
@@ -441,7 +453,7 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 
 
 def open_log(path: str, *, fs: FileSystem | None = None) -> Log:
-    """Open the log of one partition for reading.
+    """Open the log of one partition for reading, also while a broker writes to it.
 
     Args:
         path: of a partition's directory, such as `/var/kafka/orders-0`.
@@ -450,7 +462,10 @@ def open_log(path: str, *, fs: FileSystem | None = None) -> Log:
     Raises:
         NotFoundError: there is no such directory, or no segment in it.
     """
-    log = Log(path, fs=fs)
+    fs = fs or PosixFileSystem()
+    path = path.rstrip("/") or "/"
+    holder = lock_holder_in(fs, path.rpartition("/")[0] or ".")
+    log = Log(path, fs=fs, live=holder is not None and holder.is_broker)
     if not log.segments:
         raise NotFoundError(f"{path} holds no log segment; a partition's directory has files like {_EXAMPLE}")
     return log

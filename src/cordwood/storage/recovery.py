@@ -162,17 +162,18 @@ def _finish_swaps(fs: FileSystem, directory: str, files: _Files) -> None:
 
 
 def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
-    by_base: dict[int, dict[FileKind, FileInfo]] = {}
-    for _, file, info in files.of(Temporary.NONE):
+    by_base: dict[int, dict[FileKind, str]] = {}
+    for name, file, _ in files.of(Temporary.NONE):
         if file.kind is FileKind.LOG or file.kind in INDEX_KINDS:
-            by_base.setdefault(file.offset, {})[file.kind] = info
+            by_base.setdefault(file.offset, {})[file.kind] = name
     segments = []
-    for base_offset, kinds in sorted(by_base.items()):
-        log = kinds.pop(FileKind.LOG, None)
-        if log is None:
-            for info in kinds.values():
-                files.delete(info.name, "it has no log file")
+    for base_offset, names in sorted(by_base.items()):
+        if FileKind.LOG not in names:
+            for name in names.values():
+                files.delete(name, "it has no log file")
             continue
+        kinds = {kind: files.kept[name][1] for kind, name in names.items()}
+        log = kinds.pop(FileKind.LOG)
         if FileKind.OFFSET_INDEX not in kinds:
             name = PartitionFile(FileKind.OFFSET_INDEX, base_offset).name
             files.actions.append(Action(Verb.REBUILD, name, "it is missing; the segment's tail is checked with it"))

@@ -46,6 +46,8 @@ MAX_BATCHES = 1 << 14
 #: A segment's offsets are less than this above its base.
 MAX_OFFSETS = 2**31
 _PIECE_BYTES = 1 << 20
+#: Ends of a walk at bytes that no entry starts with.
+_BROKEN = (scan.PARTIAL, scan.BAD_SIZE, scan.BAD_MAGIC)
 _SEARCH_BYTES = 8 << 20
 
 
@@ -105,7 +107,7 @@ def read_windows(
     position = start
     wanted = window_bytes
     last_offset = base_offset - 1
-    budget = 4 * (end - start) + LARGEST_WINDOW_BYTES
+    budget = 4 * (end - start) + LARGEST_WINDOW_BYTES if search else -1
     while position < end:
         data = _read(file, position, min(wanted, end - position))
         if data.size < min(wanted, end - position):
@@ -116,12 +118,29 @@ def read_windows(
             count, taken, status = scan.scan_batches(
                 data.ctypes.data + at, data.size - at, end - position, position, check_crcs, rows
             )
-            if count:
-                yield BatchWindow(position, data[at : at + taken], rows[:count], _pieces_of(file))
-                last_offset = max(last_offset, int(rows["last_offset"][count - 1]))
+            rows = rows[:count]
+            valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
+            if valid.size:
+                last_offset = int(rows["last_offset"][valid[-1]])
+            swallowed = -1
+            if status in _BROKEN and (run := int(valid[-1]) + 1 if valid.size else 0) < count:
+                # Wrong CRCs, and where the last of these batches says that it ends, nothing starts. The size of the
+                # first may be what is wrong: then good batches lie within what it and the next take for themselves.
+                first = int(rows["position"][run])
+                swallowed, budget = _search(file, first + 1, end, base_offset, last_offset, budget)
+                if swallowed >= 0:
+                    rows = rows[: run + 1]
+            if rows.size:
+                yield BatchWindow(position, data[at : at + taken], rows, _pieces_of(file))
             at += taken
             position += taken
         wanted = window_bytes
+        if swallowed >= 0:
+            position = int(rows["position"][-1] + rows["size_bytes"][-1])
+            if swallowed > position:
+                yield Gap(position, swallowed - position, GapKind.DAMAGE, "bytes behind a batch with a wrong CRC")
+            position = swallowed
+            continue
         if status == scan.END:
             return
         if status == scan.WINDOW:
@@ -133,7 +152,7 @@ def read_windows(
                     wanted = window_bytes
             continue
         what = _describe(status, data[at:], end - position)
-        gap, budget = _gap(file, position, end, what, status, base_offset, last_offset, budget if search else -1)
+        gap, budget = _gap(file, position, end, what, status, base_offset, last_offset, budget)
         yield gap
         position = gap.end
 
@@ -215,20 +234,26 @@ def _gap(
     """The gap at `position`, reaching to where valid batches start again, and what is left of the search budget."""
     if _is_zero(file, position, end):
         return Gap(position, end - position, GapKind.ZEROS, f"{end - position} zero bytes"), budget
-    at = position + 1
+    found, budget = _search(file, position + 1, end, base_offset, last_offset, budget)
+    if found >= 0:
+        return Gap(position, found - position, GapKind.DAMAGE, what), budget
+    kind = GapKind.TORN if status == scan.PARTIAL else GapKind.DAMAGE
+    return Gap(position, end - position, kind, what), budget
+
+
+def _search(file: File, at: int, end: int, base_offset: int, last_offset: int, budget: int) -> tuple[int, int]:
+    """Where in [at, end) a valid batch starts that fits the segment, or -1; and what is left of the search budget."""
+    below = min(base_offset + MAX_OFFSETS, 2**63 - 1)
     while budget >= 0 and at < end:
         data = _read(file, at, min(_SEARCH_BYTES, end - at))
-        found, budget = scan.find_batch(
-            data.ctypes.data, data.size, end - at, last_offset, base_offset + MAX_OFFSETS, budget
-        )
+        found, budget = scan.find_batch(data.ctypes.data, data.size, end - at, last_offset, below, budget)
         if found >= 0:
-            return Gap(position, at + found - position, GapKind.DAMAGE, what), budget
+            return at + found, budget
         if data.size < _SEARCH_BYTES:
             break
         # Half a window on, so that every batch of up to half a window is seen whole.
         at += _SEARCH_BYTES // 2
-    kind = GapKind.TORN if status == scan.PARTIAL else GapKind.DAMAGE
-    return Gap(position, end - position, kind, what), budget
+    return -1, budget
 
 
 def _is_zero(file: File, position: int, end: int) -> bool:

@@ -1,0 +1,412 @@
+"""One `.log` file: its batches one by one, their order, and the records in them.
+
+The file passes once, in windows, as columns. Rules about a header are a table; rules about the order of batches compare
+each with its neighbour; rules about records look at what `columns.decode` gives. Whoever else wants to see the headers
+(indexes, producer state, leader epochs) is handed them on the way, so nothing is read twice or kept.
+
+Of a batch whose checksum is wrong, or whose header cannot be, nothing else is believed, and so nothing else reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import BatchTooLargeError, DataError
+from cordwood.fs.base import File
+from cordwood.kernels import decode as kernel
+from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
+from cordwood.record.layout import CODEC_MASK, CONTROL, TRANSACTIONAL, BatchRows
+from cordwood.storage.check.findings import FINDINGS_MAX, Findings, Kind, Severity
+from cordwood.storage.check.records import BoolArray, RecordCheck, has_flag, is_marker
+from cordwood.storage.segment import MAX_OFFSETS, Gap, GapKind, read_windows
+from cordwood.types import Codec, ControlType
+
+#: A broker opens no log file that is longer.
+SEGMENT_BYTES_MAX = 2**31 - 1
+
+
+class Observer(Protocol):
+    """Wants to see the headers of a segment, in file order; those that are not good are left out."""
+
+    def add(self, batches: BatchRows) -> None:
+        """The next batches (BATCH_ROW[some])."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A `.log` file and what it may hold.
+
+    Attributes:
+        path: of the file.
+        base_offset: lowest offset.
+        end_offset: base offset of the next segment; None for the last one.
+        live: a broker writes to it.
+        rebuilt: the next load reads it through and cuts what is not valid.
+        flushed_offset: offsets below are known to have reached the disk.
+    """
+
+    path: str
+    base_offset: int = 0
+    end_offset: int | None = None
+    live: bool = False
+    rebuilt: bool = False
+    flushed_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    kind: Kind
+    breaks: Callable[[BatchRows], BoolArray]
+    what: str
+
+
+def _codec(batches: BatchRows) -> npt.NDArray[np.int16]:
+    return np.asarray(batches["attributes"] & CODEC_MASK)
+
+
+def _wide(batches: BatchRows) -> BoolArray:
+    """More records than offsets. Compared without the sum that might overflow."""
+    return np.asarray(batches["record_count"] - 1 > batches["last_offset"] - batches["base_offset"])
+
+
+#: What a single header may not say. The first rule that a batch breaks is reported.
+_RULES = (
+    _Rule(Kind.UNKNOWN_CODEC, lambda b: _codec(b) > Codec.ZSTD, "compression type {codec}; Kafka has 0 to 4"),
+    _Rule(
+        Kind.CODEC_NOT_ALLOWED,
+        lambda b: (_codec(b) == Codec.ZSTD) & (b["magic"] < 2),
+        "zstd in a message of magic {magic}",
+    ),
+    _Rule(
+        Kind.OFFSET_DELTA,
+        lambda b: (b["magic"] == 2) & (b["last_offset"] < b["base_offset"]),
+        "last offset {last_offset} is below base offset {base_offset}",
+    ),
+    _Rule(Kind.NEGATIVE_OFFSET, lambda b: b["last_offset"] < 0, "offset {last_offset} is negative"),
+    _Rule(
+        Kind.RECORD_COUNT,
+        lambda b: (b["magic"] == 2) & (b["record_count"] < 0),
+        "record count {record_count} is negative",
+    ),
+    _Rule(
+        Kind.RECORD_COUNT,
+        lambda b: (b["magic"] == 2) & _wide(b),
+        "{record_count} records between offsets {base_offset} and {last_offset}",
+    ),
+    _Rule(
+        Kind.CONTROL_BATCH, lambda b: has_flag(b, CONTROL) & (_codec(b) != 0), "a control batch is compressed ({codec})"
+    ),
+    _Rule(
+        Kind.CONTROL_BATCH,
+        lambda b: is_marker(b) & (b["record_count"] > 1),
+        "a transaction marker with {record_count} records",
+    ),
+    _Rule(
+        Kind.CONTROL_BATCH,
+        lambda b: (
+            is_marker(b)
+            & (b["record_count"] == 1)
+            & ((b["control_type"] < 0) | (b["control_type"] > ControlType.COMMIT))
+        ),
+        "a transaction marker that is neither ABORT nor COMMIT",
+    ),
+    _Rule(
+        Kind.CONTROL_BATCH,
+        lambda b: has_flag(b, CONTROL) & ~is_marker(b) & (b["producer_id"] >= 0),
+        "a control batch of producer {producer_id} that is not transactional",
+    ),
+    _Rule(
+        Kind.CONTROL_BATCH,
+        lambda b: (
+            has_flag(b, CONTROL)
+            & ~is_marker(b)
+            & (b["record_count"] > 0)
+            & (b["control_type"] < ControlType.LEADER_CHANGE)
+        ),
+        "a control batch of no known type",
+    ),
+    _Rule(
+        Kind.CONTROL_BATCH,
+        lambda b: is_marker(b) & (b["base_sequence"] != -1),
+        "a transaction marker with sequence {base_sequence}",
+    ),
+    _Rule(
+        Kind.BATCH_PRODUCER,
+        lambda b: has_flag(b, TRANSACTIONAL) & (b["producer_id"] < 0),
+        "a transactional batch without a producer id ({producer_id})",
+    ),
+    _Rule(
+        Kind.BATCH_PRODUCER,
+        lambda b: (b["producer_id"] >= 0) & (b["producer_epoch"] < 0),
+        "producer {producer_id} with epoch {producer_epoch}",
+    ),
+    _Rule(
+        Kind.BATCH_PRODUCER,
+        lambda b: (b["producer_id"] >= 0) & ~has_flag(b, CONTROL) & (b["base_sequence"] < 0),
+        "producer {producer_id} with sequence {base_sequence}",
+    ),
+    _Rule(
+        Kind.BATCH_PRODUCER,
+        lambda b: (b["magic"] == 2) & (b["producer_id"] < -1),
+        "producer id {producer_id}",
+    ),
+)
+#: Bits that no release sets.
+_UNUSED_BITS = (0xF0, 0xF0, 0xFF80)
+
+#: What a decoding problem is, by what the decoder calls it. All else is RECORD, or of a wrapper INNER_MESSAGE.
+_PROBLEMS = {
+    kernel.PROBLEMS[kernel.TRAILING_BYTES]: Kind.TRAILING_BYTES,
+    kernel.PROBLEMS[kernel.MISSING_RECORDS]: Kind.MISSING_RECORDS,
+    kernel.PROBLEMS[kernel.BAD_MESSAGE_CRC]: Kind.INNER_CRC,
+    **{
+        kernel.PROBLEMS[status]: Kind.RECORD
+        for status in (
+            kernel.BAD_VARINT,
+            kernel.BAD_LENGTH,
+            kernel.RECORD_OVERRUN,
+            kernel.LENGTH_MISMATCH,
+            kernel.BAD_HEADERS,
+        )
+    },
+}
+
+
+class LogCheck:
+    """Checks one `.log` file.
+
+    Attributes:
+        batches: how many there were.
+        last_offset: of the last good batch; below the base offset if there is none.
+        end_position: behind the last batch.
+        damaged: something of it cannot be believed, so that nothing can be compared with it.
+    """
+
+    def __init__(self, place: Place, findings: Findings, *, ordered: bool = True) -> None:
+        self.place = place
+        self.findings = findings
+        self.ordered = ordered
+        self.batches = 0
+        self.last_offset = place.base_offset - 1
+        self.end_position = 0
+        self.damaged = False
+        self._records = RecordCheck(self._report)
+        self._reported: set[int] = set()
+        self._invalid: list[np.void] = []
+        self._more_invalid = 0
+        self._gap: Gap | None = None
+
+    def run(
+        self,
+        file: File,
+        observers: Sequence[Observer],
+        see_all: Sequence[Observer],
+        progress: Callable[[int], None],
+    ) -> None:
+        """Read the file and report what is wrong with it.
+
+        Args:
+            file: the open file.
+            observers: see the batches that can be believed.
+            see_all: see all batches.
+            progress: called with counts of bytes that were read.
+        """
+        size = file.size()
+        if size > SEGMENT_BYTES_MAX:
+            self._report(Kind.SEGMENT_SIZE, f"{size} bytes; a segment has at most {SEGMENT_BYTES_MAX}")
+        place = self.place
+        seen = 0
+        for item in read_windows(file, base_offset=place.base_offset, end=size, search=not place.live):
+            if self._gap is not None:
+                self._report_gap(self._gap, followed=True)
+                self._gap = None
+            if isinstance(item, Gap):
+                self._gap = item
+                if place.live and place.end_offset is None:
+                    break
+                end = item.end
+            else:
+                self._window(item, observers, see_all)
+                end = self.end_position
+            progress(end - seen)
+            seen = end
+        self._records.end()
+        if self._gap is not None:
+            self._report_gap(self._gap, followed=False)
+        self._report_invalid(followed=False)
+        progress(size - seen)
+
+    # ---- headers -----------------------------------------------------------------------------------------------------
+
+    def _window(self, window: BatchWindow, observers: Sequence[Observer], see_all: Sequence[Observer]) -> None:
+        batches = window.batches
+        self.batches += batches.size
+        self.end_position = int(batches["position"][-1] + batches["size_bytes"][-1])
+        for observer in see_all:
+            observer.add(batches)
+        good = is_valid(batches)
+        followed = bool(good[0 if self._invalid else int(np.argmin(good)) :].any())
+        invalid = np.flatnonzero(~good)
+        kept = invalid[: max(0, FINDINGS_MAX - len(self._invalid))]
+        self._invalid += [batches[i] for i in kept.tolist()]
+        self._more_invalid += invalid.size - kept.size
+        if self._invalid and followed:
+            self._report_invalid(followed=True)
+        good &= ~self._header_faults(batches, good)
+        batches = batches[good]
+        if not batches.size:
+            return
+        if self.ordered:
+            self._order(batches)
+        self.last_offset = int(batches["last_offset"][-1])
+        for observer in observers:
+            observer.add(batches)
+        believed = BatchWindow(window.position, window.data, batches, window.read)
+        for columns in decode(believed, on_damage=self._on_damage):
+            self._records.add(columns)
+
+    def _header_faults(self, batches: BatchRows, good: BoolArray) -> BoolArray:
+        """Report the good batches that break a rule; bool[batches]: those that broke one."""
+        broken = np.zeros(batches.size, bool)
+        for rule in _RULES:
+            breaks = rule.breaks(batches) & good & ~broken
+            for i in np.flatnonzero(breaks).tolist():
+                self._batch(rule.kind, batches[i], rule.what)
+            broken |= breaks
+        unused = np.array(_UNUSED_BITS, np.uint16)[batches["magic"]]
+        odd = batches["attributes"].astype(np.uint16) & unused
+        for i in np.flatnonzero((odd != 0) & good & ~broken).tolist():
+            self._batch(Kind.ATTRIBUTES, batches[i], f"attributes {{attributes}} have unused bits {odd[i]:#x} set")
+        return broken
+
+    def _order(self, batches: BatchRows) -> None:
+        place = self.place
+        last = batches["last_offset"]
+        first = np.where(batches["base_offset"] < 0, last, batches["base_offset"])
+        before = np.concatenate([np.array([self.last_offset]), last[:-1]])
+        below = first < place.base_offset
+        high = ~below & (last - np.int64(place.base_offset) >= MAX_OFFSETS)
+        overlap = np.zeros(last.size, bool)
+        if place.end_offset is not None and not place.live:
+            overlap = ~below & ~high & (last >= place.end_offset)
+        for kind, mask, what in (
+            (Kind.OFFSET_BELOW_BASE, below, f"offset {{first}} is below the segment's base offset {place.base_offset}"),
+            (
+                Kind.OFFSET_TOO_HIGH,
+                high,
+                f"offset {{last_offset}} is 2^31 or more above the base offset {place.base_offset}",
+            ),
+            (
+                Kind.SEGMENT_OVERLAP,
+                overlap,
+                f"offsets up to {{last_offset}}, but the next segment starts at {place.end_offset}",
+            ),
+        ):
+            for i in np.flatnonzero(mask).tolist():
+                self._batch(kind, batches[i], what)
+        if self.batches == batches.size:
+            before[0] = min(int(before[0]), int(first[0]) - 1)  # judged by the base offset already
+        placed = below | high | overlap
+        for i in np.flatnonzero(first <= before).tolist():
+            # Of the two, that one is to blame without which the order is right.
+            between = 0 < i < first.size - 1
+            if between and first[i + 1] <= last[i - 1] and first[i] > before[i - 1]:
+                blamed, where = i - 1, f"comes before a batch that starts at offset {first[i]}"
+            else:
+                blamed, where = i, f"follows offset {before[i]}"
+            if not placed[blamed]:
+                self._batch(
+                    Kind.BATCH_ORDER, batches[blamed], f"a batch of offsets {{first}} to {{last_offset}} {where}"
+                )
+
+    # ---- what is not a batch, or not the one it was ------------------------------------------------------------------
+
+    def _report_invalid(self, *, followed: bool) -> None:
+        """Report batches with a wrong checksum. At the very end of a log that crashed it is part of the torn tail."""
+        repaired = not followed and self._is_repaired()
+        for batch in self._invalid:
+            error = crc_error(batch)
+            self._report(
+                Kind.BATCH_CRC,
+                error.what,
+                position=error.position,
+                offset=error.offset,
+                severity=Severity.RECOVERY if repaired else None,
+                meaning="written in part when the broker crashed: the next load cuts it off" if repaired else None,
+            )
+        self.findings.count(Kind.BATCH_CRC, self.place.path, self._more_invalid)
+        self._invalid.clear()
+        self._more_invalid = 0
+
+    def _is_repaired(self) -> bool:
+        """Whether an invalid end of this segment is what a crash leaves, and nothing that was flushed."""
+        place = self.place
+        return place.rebuilt and place.end_offset is None and self.last_offset + 1 >= place.flushed_offset
+
+    def _report_gap(self, gap: Gap, *, followed: bool) -> None:
+        place = self.place
+        if place.live and place.end_offset is None:
+            return
+        what = f"{gap.what}; {gap.size_bytes} bytes are no batch"
+        if gap.kind is GapKind.DAMAGE and (followed or not self._is_repaired()):
+            self._report(Kind.NOT_A_BATCH, what, position=gap.position, offset=self.last_offset + 1)
+        elif place.end_offset is not None:
+            self._report(Kind.TORN_SEGMENT, what, position=gap.position, offset=self.last_offset + 1)
+        else:
+            kind = Kind.ZERO_TAIL if gap.kind is GapKind.ZEROS else Kind.TORN_TAIL
+            damage = not self._is_repaired()
+            self._report(
+                kind,
+                what if kind is Kind.TORN_TAIL else gap.what,
+                position=gap.position,
+                offset=self.last_offset + 1,
+                severity=Severity.DAMAGE if damage else None,
+                meaning=_FLUSHED_TAIL if damage else None,
+            )
+
+    # ---- records -----------------------------------------------------------------------------------------------------
+
+    def _on_damage(self, error: DataError) -> None:
+        if error.position is not None:
+            self._records.spoil(error.position)
+        if isinstance(error, BatchTooLargeError):
+            kind = Kind.BATCH_TOO_LARGE
+        elif error.what in _PROBLEMS:
+            kind = _PROBLEMS[error.what]
+        elif error.what in kernel.PROBLEMS.values() or "wrapper" in error.what or "message set" in error.what:
+            kind = Kind.INNER_MESSAGE
+        else:
+            kind = Kind.COMPRESSION
+        self._report(kind, error.what, position=error.position, offset=error.offset)
+
+    def _batch(self, kind: Kind, batch: np.void, what: str) -> None:
+        values = {name: int(batch[name]) for name in batch.dtype.names or ()}
+        first = values["base_offset"] if values["base_offset"] >= 0 else values["last_offset"]
+        text = what.format(**values, first=first, codec=values["attributes"] & CODEC_MASK)
+        self._report(kind, text, position=values["position"], offset=first)
+
+    def _report(
+        self,
+        kind: Kind,
+        what: str,
+        *,
+        position: int | None = None,
+        offset: int | None = None,
+        severity: Severity | None = None,
+        meaning: str | None = None,
+    ) -> None:
+        self.damaged |= kind is not Kind.ATTRIBUTES
+        self.findings.add(
+            kind, self.place.path, what, position=position, offset=offset, severity=severity, meaning=meaning
+        )
+
+
+_FLUSHED_TAIL = (
+    "what was flushed or closed in good order is not whole: records are lost, and appends go behind these bytes"
+)

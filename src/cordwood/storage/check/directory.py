@@ -1,0 +1,457 @@
+"""Log directories: checkpoints beside the partitions, names, and what several directories hold twice.
+
+`Check` takes whatever paths a user names: log directories, folders of several (one node's disks), partitions, files. A
+file is checked with what it has to agree with, and only what concerns it is reported.
+
+While a broker runs, files change between the look at one and the look at another. A finding there is believed when a
+second look finds it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cordwood.errors import CorruptFileError, DataError, NotFoundError
+from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.storage import checkpoints, cluster_metadata, filenames, properties
+from cordwood.storage.check.findings import READ_ERRORS, Finding, Findings, Kind, Severity, why_unreadable
+from cordwood.storage.check.partition import (
+    PartitionCheck,
+    Stop,
+    check_metadata_snapshot,
+    is_cluster_metadata,
+    is_deleted,
+    open_log,
+)
+from cordwood.storage.directory import LogDirectory, Partition, PathKind, log_directories, look
+from cordwood.storage.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    DirectoryState,
+    FileKind,
+    Temporary,
+    parse_directory,
+    parse_file,
+)
+from cordwood.storage.log import Log, read_file
+from cordwood.storage.recovery import INDEX_KINDS
+from cordwood.storage.transactions import READ_UNCOMMITTED
+from cordwood.types import NONE, TopicPartition
+
+#: Checkpoints that a broker does without when it cannot read them.
+_FORGIVEN = (filenames.RECOVERY_POINTS, filenames.LOG_START_OFFSETS)
+_FORGIVEN_MEANING = (
+    "a broker warns and goes on with 0 for all partitions: recovery from the start, deleted records again"
+)
+_KNOWN_FILES = {
+    *filenames.OFFSET_CHECKPOINTS,
+    filenames.META_PROPERTIES,
+    filenames.CLEAN_SHUTDOWN,
+    filenames.LOCK,
+    filenames.BOOTSTRAP_CHECKPOINT,
+}
+#: Checkpoint: what a value of it beyond the log's end means for a broker.
+_BEYOND = {
+    filenames.RECOVERY_POINTS: "what was flushed once is not there any more: records are lost",
+    filenames.LOG_START_OFFSETS: "a load deletes the whole log and starts it anew at this offset",
+    filenames.CLEANER_OFFSETS: "the cleaner starts over from the log's start",
+    filenames.HIGH_WATERMARKS: "records that consumers may have read are not there any more",
+}
+
+
+@dataclass
+class Summary:
+    """What was looked at, and how much was found.
+
+    Attributes:
+        partitions: directories by state.
+        files: of partitions and log directories.
+        size_bytes: of these files.
+        findings: by severity.
+    """
+
+    partitions: Counter[DirectoryState] = field(default_factory=Counter)
+    files: int = 0
+    size_bytes: int = 0
+    findings: Counter[Severity] = field(default_factory=Counter)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether there is any damage. What a recovery repairs is none."""
+        return self.findings[Severity.DAMAGE] > 0
+
+
+class Check:
+    """Checks paths, and counts what it saw.
+
+    Attributes:
+        summary: grows while `run` goes on.
+        bytes_total: of all log files, known when `run` begins.
+        bytes_done: how far it is.
+    """
+
+    def __init__(self, fs: FileSystem, on_progress: Callable[[Check], None] = lambda _: None) -> None:
+        self.fs = fs
+        self.summary = Summary()
+        self.bytes_total = 0
+        self.bytes_done = 0
+        self._on_progress = on_progress
+        self._findings = Findings()
+
+    def run(self, paths: Sequence[str]) -> Iterator[Finding]:
+        """Everything that is wrong, partition by partition.
+
+        Raises:
+            NotFoundError: a path leads to nothing that could be checked.
+        """
+        todo: list[Callable[[], Iterator[Finding]]] = []
+        directories: list[LogDirectory] = []
+        for path in paths:
+            todo += self._plan(path.rstrip("/") or "/", directories)
+        for step in todo:
+            yield from self._counted(step())
+        self._duplicates(directories)
+        yield from self._counted(self._findings.take())
+
+    def _counted(self, findings: Iterator[Finding] | list[Finding]) -> Iterator[Finding]:
+        for finding in findings:
+            self.summary.findings[finding.severity] += 1
+            yield finding
+
+    def _progress(self, count: int) -> None:
+        self.bytes_done += count
+        self._on_progress(self)
+
+    def _plan(self, path: str, directories: list[LogDirectory]) -> list[Callable[[], Iterator[Finding]]]:
+        try:
+            kind = look(self.fs, path)
+        except NotFoundError:
+            found = log_directories(self.fs, [path])
+            return [step for one in found for step in self._plan(one, directories)]
+        if kind is PathKind.FILE:
+            return [lambda: self._file(path)]
+        if kind is PathKind.PARTITION:
+            self._count(self.fs.list(path))
+            return [lambda: self._lone_partition(path)]
+        directory = LogDirectory.open(self.fs, path)
+        directories.append(directory)
+        self._count(directory.entries)
+        for partition in directory.partitions:
+            try:
+                self._count(self.fs.list(partition.path))
+            except READ_ERRORS:
+                continue  # reported when it is its turn
+        return [lambda: self._directory(directory)]
+
+    def _count(self, entries: Sequence[FileInfo]) -> None:
+        files = [info for info in entries if not info.is_directory]
+        size = sum(info.size_bytes for info in files)
+        self.summary.files += len(files)
+        self.summary.size_bytes += size
+        self.bytes_total += size
+
+    # ---- partitions --------------------------------------------------------------------------------------------------
+
+    def _partition(
+        self,
+        directory: LogDirectory | None,
+        path: str,
+        topics: Mapping[str, str],
+        ends: dict[TopicPartition, int],
+        only: int | None = None,
+    ) -> list[Finding]:
+        """The findings of one partition."""
+        found = self._look(directory, path, topics, ends, only)
+        if directory is not None and directory.live and found:
+            again = {(f.path, f.kind, f.position, f.offset) for f in self._look(directory, path, topics, {}, only)}
+            found = [f for f in found if (f.path, f.kind, f.position, f.offset) in again]
+        return found
+
+    def _look(
+        self,
+        directory: LogDirectory | None,
+        path: str,
+        topics: Mapping[str, str],
+        ends: dict[TopicPartition, int],
+        only: int | None,
+    ) -> list[Finding]:
+        findings = Findings()
+        live = directory is not None and directory.live
+        start = 0
+        name = _partition_name(path)
+        if directory is not None and name is not None and name.state is DirectoryState.CURRENT:
+            start = _offset(directory, filenames.LOG_START_OFFSETS, name.topic_partition)
+        log = open_log(self.fs, path, live=live, log_start_offset=start, findings=findings)
+        if log is None:
+            return findings.take()
+        check = PartitionCheck(log, _stop(directory, log), findings, self._progress)
+        check.run(only=only)
+        if name is not None and name.state is DirectoryState.CURRENT:
+            if not check.damaged and log.segments:
+                ends[name.topic_partition] = check.log_end_offset
+            known = topics.get(name.topic_partition.topic)
+            if known is not None and check.topic_id not in (None, known):
+                what = f"topic id {check.topic_id}, the cluster's metadata has {known}"
+                findings.add(Kind.TOPIC_ID, f"{path}/{FileKind.PARTITION_METADATA}", what)
+        found = findings.take()
+        if is_deleted(log):
+            note = "the directory only waits to be deleted"
+            found = [Finding(f.path, f.kind, Severity.NOTE, f.what, note, f.position, f.offset) for f in found]
+        return found
+
+    def _lone_partition(self, path: str) -> Iterator[Finding]:
+        directory = self._parent(path)
+        name = _partition_name(path)
+        self.summary.partitions[name.state if name else DirectoryState.CURRENT] += 1
+        ends: dict[TopicPartition, int] = {}
+        yield from self._partition(directory, path, {}, ends)
+        if directory is not None and name is not None and name.topic_partition in ends:
+            findings = Findings()
+            for checkpoint in filenames.OFFSET_CHECKPOINTS:
+                self._checkpoint(directory, checkpoint, findings, ends, ends)
+            yield from findings.take()
+
+    def _parent(self, path: str) -> LogDirectory | None:
+        """The broker's log directory that a partition lies in, if it does."""
+        parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+        try:
+            directory = LogDirectory.open(self.fs, parent)
+        except READ_ERRORS:
+            return None
+        return directory if directory.is_brokers else None
+
+    # ---- log directories ---------------------------------------------------------------------------------------------
+
+    def _directory(self, directory: LogDirectory) -> Iterator[Finding]:
+        topics = self._topic_ids(directory)
+        ends: dict[TopicPartition, int] = {}
+        for partition in directory.partitions:
+            self.summary.partitions[partition.name.state] += 1
+            yield from self._partition(directory, partition.path, topics, ends)
+        findings = Findings()
+        self._directory_names(directory, findings)
+        self._directory_files(directory, findings, ends, _present(directory))
+        yield from findings.take()
+
+    def _directory_names(self, directory: LogDirectory, findings: Findings) -> None:
+        parsed = {partition.path.rpartition("/")[2]: partition for partition in directory.partitions}
+        current = {p.name.topic_partition for p in directory.partitions if p.name.state is DirectoryState.CURRENT}
+        for info in directory.entries:
+            path = f"{directory.path}/{info.name}"
+            partition = parsed.get(info.name)
+            if partition is not None:
+                if partition.name.name != info.name:
+                    findings.add(Kind.NAME_NOT_CANONICAL, path, f"Kafka would name it {partition.name.name}")
+                elif partition.name.topic_partition.partition < 0:
+                    findings.add(Kind.BAD_DIRECTORY_NAME, path, "a partition's number is not negative")
+                elif partition.name.state is DirectoryState.FUTURE and partition.name.topic_partition in current:
+                    findings.add(Kind.FUTURE_TWIN, path, f"{partition.name.topic_partition} is in the same directory")
+            elif info.is_directory and info.name != filenames.REMOTE_INDEX_CACHE:
+                if directory.is_brokers:
+                    findings.add(Kind.BAD_DIRECTORY_NAME, path, "a directory that is not named like a partition")
+                else:
+                    findings.add(Kind.FOREIGN_FILE, path, "a directory that is not named like a partition")
+            elif not info.is_directory and info.name not in _KNOWN_FILES and directory.is_brokers:
+                if info.name.removesuffix(Temporary.TMP) in _KNOWN_FILES:
+                    if not directory.live:
+                        meaning = "the next write of the file replaces it"
+                        findings.add(Kind.LEFTOVER, path, "a file that was being written", meaning=meaning)
+                else:
+                    findings.add(Kind.FOREIGN_FILE, path, "not a file that Kafka knows")
+
+    def _directory_files(
+        self,
+        directory: LogDirectory,
+        findings: Findings,
+        ends: Mapping[TopicPartition, int],
+        present: set[TopicPartition],
+    ) -> None:
+        for name in filenames.OFFSET_CHECKPOINTS:
+            self._checkpoint(directory, name, findings, ends, present)
+        self._meta(directory, findings)
+        data = self._read(directory, filenames.CLEAN_SHUTDOWN, findings)
+        if data and properties.decode_clean_shutdown(data) is None:
+            path = f"{directory.path}/{filenames.CLEAN_SHUTDOWN}"
+            findings.add(Kind.CLEAN_SHUTDOWN, path, f"{len(data)} bytes that hold no broker epoch")
+        if directory.info(filenames.BOOTSTRAP_CHECKPOINT) is not None:
+            path = f"{directory.path}/{filenames.BOOTSTRAP_CHECKPOINT}"
+            check_metadata_snapshot(self.fs, path, findings, self._progress)
+
+    def _meta(self, directory: LogDirectory, findings: Findings) -> None:
+        path = f"{directory.path}/{filenames.META_PROPERTIES}"
+        data = self._read(directory, filenames.META_PROPERTIES, findings)
+        if data is None:
+            return
+        try:
+            properties.meta_properties(properties.decode_properties(data, path), path)
+        except CorruptFileError as error:
+            findings.add(Kind.META_PROPERTIES, path, error.what, position=error.position)
+
+    def _checkpoint(
+        self,
+        directory: LogDirectory,
+        name: str,
+        findings: Findings,
+        ends: Mapping[TopicPartition, int],
+        present: set[TopicPartition] | Mapping[TopicPartition, int],
+    ) -> None:
+        """One checkpoint file against the ends of the logs; `present` are the partitions that it may name."""
+        path = f"{directory.path}/{name}"
+        data = self._read(directory, name, findings)
+        if data is None:
+            return
+        try:
+            offsets = checkpoints.decode(data, path)
+        except CorruptFileError as error:
+            meaning = _FORGIVEN_MEANING if name in _FORGIVEN else None
+            findings.add(Kind.CHECKPOINT_UNREADABLE, path, error.what, position=error.position, meaning=meaning)
+            return
+        for partition, offset in offsets.items():
+            if offset < 0 or partition.partition < 0:
+                findings.add(Kind.CHECKPOINT_OFFSET, path, f"{partition}: offset {offset}", offset=offset)
+            elif partition not in present:
+                if isinstance(present, set) and not directory.live:
+                    findings.add(
+                        Kind.CHECKPOINT_PARTITION, path, f"{partition} is not in this directory", offset=offset
+                    )
+            elif partition in ends and offset > ends[partition] and not directory.live:
+                crashed = not directory.clean_shutdown
+                findings.add(
+                    Kind.CHECKPOINT_BEYOND_END,
+                    path,
+                    f"{partition}: offset {offset} is beyond the log's end, {ends[partition]}",
+                    offset=offset,
+                    # A power cut may take what a high watermark counted; what was flushed or deleted it may not.
+                    severity=Severity.RECOVERY if crashed and name == filenames.HIGH_WATERMARKS else None,
+                    meaning=_BEYOND[name],
+                )
+
+    def _read(self, directory: LogDirectory, name: str, findings: Findings) -> bytes | None:
+        if directory.info(name) is None:
+            return None
+        path = f"{directory.path}/{name}"
+        try:
+            return read_file(self.fs, path)
+        except FileNotFoundError:
+            return None  # replaced by a running broker
+        except READ_ERRORS as error:
+            findings.add(Kind.UNREADABLE, path, why_unreadable(error))
+            return None
+
+    def _topic_ids(self, directory: LogDirectory) -> dict[str, str]:
+        """Topic ids as the directory's own metadata log has them; nothing where it cannot be read from its start."""
+        name = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+        found = [p for p in directory.partitions if p.name.topic_partition == name and not p.name.state]
+        if not found or directory.live:
+            return {}
+        try:
+            log = directory.log(found[0])
+            if not log.segments or log.first_offset > 0:
+                return {}
+            records = ((r.offset, r.value) for r in log.records(isolation=READ_UNCOMMITTED))
+            metadata = cluster_metadata.apply(records)
+        except (DataError, *READ_ERRORS):
+            return {}  # what is wrong with it is reported when its turn comes
+        return {topic.name: topic.topic_id for topic in metadata.topics.values()}
+
+    def _duplicates(self, directories: Sequence[LogDirectory]) -> None:
+        """Partitions that two log directories of one node hold. Copies of one directory are not two."""
+        seen: dict[tuple[object, ...], list[tuple[object, Partition]]] = {}
+        for directory in directories:
+            meta = _meta(directory)
+            node = (meta.cluster_id, meta.node_id) if meta is not None else (None, directory.path)
+            for partition in directory.partitions:
+                state = partition.name.state
+                if state not in (DirectoryState.CURRENT, DirectoryState.FUTURE) or (
+                    partition.name.topic_partition.topic == CLUSTER_METADATA_TOPIC
+                ):
+                    continue
+                where = (meta.directory_id if meta is not None else None) or directory.path
+                others = seen.setdefault((node, partition.name.topic_partition, state), [])
+                for other_where, other in others:
+                    if other_where != where or other.path.rpartition("/")[0] == directory.path:
+                        what = f"{partition.name.topic_partition} is also in {other.path}"
+                        self._findings.add(Kind.DUPLICATE_PARTITION, partition.path, what)
+                        break
+                others.append((where, partition))
+
+    # ---- single files ------------------------------------------------------------------------------------------------
+
+    def _file(self, path: str) -> Iterator[Finding]:
+        parent, _, name = path.rpartition("/")
+        parent = parent or ("/" if path.startswith("/") else ".")
+        self._count([self.fs.stat(path)])
+        found: list[Finding]
+        own = f"{parent}/{name}"
+        parsed = parse_file(name)
+        if name == filenames.BOOTSTRAP_CHECKPOINT or (parsed and parsed.kind is FileKind.CHECKPOINT_SNAPSHOT):
+            findings = Findings()
+            check_metadata_snapshot(self.fs, own, findings, self._progress)
+            found = findings.take()
+        elif name in _KNOWN_FILES:
+            directory = LogDirectory.open(self.fs, parent)
+            findings = Findings()
+            self._directory_files(directory, findings, self._ends(directory), _present(directory))
+            found = findings.take()
+        else:
+            only = None
+            if parsed and parsed.temporary is Temporary.NONE and parsed.kind in (FileKind.LOG, *INDEX_KINDS):
+                only = parsed.offset
+            found = self._partition(self._parent(parent), parent, {}, {}, only)
+        yield from (finding for finding in found if finding.path == own)
+
+    def _ends(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        """Where the logs of a directory end, by their last batches."""
+        ends = {}
+        for partition in directory.partitions:
+            if partition.name.state is DirectoryState.CURRENT:
+                try:
+                    ends[partition.name.topic_partition] = directory.log(partition).next_offset
+                except (DataError, *READ_ERRORS):
+                    continue
+        return ends
+
+
+def _offset(directory: LogDirectory, name: str, partition: TopicPartition) -> int:
+    """What a checkpoint says of a partition; 0 if it does not, or cannot be read, which is reported elsewhere."""
+    try:
+        offsets = directory.recovery_points if name == filenames.RECOVERY_POINTS else directory.log_start_offsets
+        return max(0, offsets.get(partition, 0))
+    except READ_ERRORS:
+        return 0
+
+
+def _meta(directory: LogDirectory) -> properties.MetaProperties | None:
+    try:
+        return directory.meta
+    except READ_ERRORS:
+        return None
+
+
+def _present(directory: LogDirectory) -> set[TopicPartition]:
+    """The partitions that checkpoints of a directory may name."""
+    states = (DirectoryState.CURRENT, DirectoryState.FUTURE)
+    return {p.name.topic_partition for p in directory.partitions if p.name.state in states}
+
+
+def _partition_name(path: str) -> filenames.PartitionDirectory | None:
+    try:
+        return parse_directory(path.rpartition("/")[2])
+    except DataError:
+        return None
+
+
+def _stop(directory: LogDirectory | None, log: Log) -> Stop:
+    """How a partition was left, by what its log directory says."""
+    if directory is not None and directory.live:
+        return Stop(live=True)
+    if is_cluster_metadata(log):
+        return Stop(recovery_point=0)  # KRaft's own log is read through at every start
+    if directory is None or not directory.is_brokers:
+        return Stop()
+    state = log.name.state if log.name is not None else DirectoryState.CURRENT
+    if directory.clean_shutdown or state is DirectoryState.DELETED:
+        return Stop(clean=True, set_aside=state in (DirectoryState.DELETED, DirectoryState.STRAY))
+    name = log.name.topic_partition if log.name is not None else TopicPartition("", NONE)
+    return Stop(recovery_point=_offset(directory, filenames.RECOVERY_POINTS, name))

@@ -1,0 +1,297 @@
+"""What a check can find: kinds, how bad each is, and what it means for a broker.
+
+A finding states a fact with its place and, separately, what a broker would make of it. The table `KINDS` has one line
+per kind; a finding's severity may be milder than its kind's, when the next load repairs the file anyway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cordwood.errors import RequestError
+
+#: What opening or reading a file may raise: what the system says, or that it is no regular file.
+READ_ERRORS = (OSError, RequestError)
+
+#: Of one kind in one file so many are reported one by one; a damaged file must not make a report as large as itself.
+FINDINGS_MAX = 100
+#: And so many where the next load repairs the file as a whole.
+REPAIRED_MAX = 3
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    #: A broker would reject, lose or misread something.
+    DAMAGE = "damage"
+    #: What a crash or a stop leaves behind and the next load repairs.
+    RECOVERY = "recovery"
+    #: Odd, and harmless.
+    NOTE = "note"
+
+
+class Kind(StrEnum):
+    """What was found. The value is what `--json` says."""
+
+    # the file itself
+    UNREADABLE = "unreadable"
+    BAD_FILE_NAME = "bad-file-name"
+    NAME_NOT_CANONICAL = "name-not-canonical"
+    FOREIGN_FILE = "foreign-file"
+    LEFTOVER = "leftover"
+    SWAP_UNFINISHED = "swap-unfinished"
+    # batches
+    TORN_TAIL = "torn-tail"
+    ZERO_TAIL = "zero-tail"
+    TORN_SEGMENT = "torn-segment"
+    NOT_A_BATCH = "not-a-batch"
+    BATCH_CRC = "batch-crc"
+    UNKNOWN_CODEC = "unknown-codec"
+    CODEC_NOT_ALLOWED = "codec-not-allowed"
+    COMPRESSION = "compression"
+    OFFSET_DELTA = "offset-delta"
+    NEGATIVE_OFFSET = "negative-offset"
+    RECORD_COUNT = "record-count"
+    ATTRIBUTES = "attributes"
+    BATCH_PRODUCER = "batch-producer"
+    BATCH_ORDER = "batch-order"
+    OFFSET_BELOW_BASE = "offset-below-base"
+    OFFSET_TOO_HIGH = "offset-too-high"
+    SEGMENT_OVERLAP = "segment-overlap"
+    SEGMENT_SIZE = "segment-size"
+    MAX_TIMESTAMP = "max-timestamp"
+    CONTROL_BATCH = "control-batch"
+    # records
+    RECORD = "record"
+    TRAILING_BYTES = "trailing-bytes"
+    MISSING_RECORDS = "missing-records"
+    RECORD_OFFSET = "record-offset"
+    INNER_CRC = "inner-crc"
+    INNER_MESSAGE = "inner-message"
+    BATCH_TOO_LARGE = "batch-too-large"
+    # indexes
+    INDEX_MISSING = "index-missing"
+    INDEX_WITHOUT_LOG = "index-without-log"
+    INDEX_PADDED = "index-padded"
+    INDEX_SIZE = "index-size"
+    OFFSET_INDEX_ORDER = "offset-index-order"
+    OFFSET_INDEX_POSITION = "offset-index-position"
+    OFFSET_INDEX_OFFSET = "offset-index-offset"
+    TIME_INDEX_ORDER = "time-index-order"
+    TIME_INDEX_ENTRY = "time-index-entry"
+    TIME_INDEX_END = "time-index-end"
+    TRANSACTION_INDEX_VERSION = "transaction-index-version"
+    TRANSACTION_INDEX_ORDER = "transaction-index-order"
+    TRANSACTION_INDEX_EXTRA = "transaction-index-extra"
+    TRANSACTION_INDEX_MISSING = "transaction-index-missing"
+    TRANSACTION_INDEX_ENTRY = "transaction-index-entry"
+    # state
+    SNAPSHOT_UNREADABLE = "snapshot-unreadable"
+    SNAPSHOT_BEYOND_END = "snapshot-beyond-end"
+    SNAPSHOT_ENTRY = "snapshot-entry"
+    LEADER_EPOCHS_UNREADABLE = "leader-epochs-unreadable"
+    LEADER_EPOCHS_MISSING = "leader-epochs-missing"
+    LEADER_EPOCHS_ORDER = "leader-epochs-order"
+    LEADER_EPOCHS_BEYOND_END = "leader-epochs-beyond-end"
+    LEADER_EPOCHS_MISMATCH = "leader-epochs-mismatch"
+    BATCH_LEADER_EPOCH = "batch-leader-epoch"
+    PARTITION_METADATA = "partition-metadata"
+    TOPIC_ID = "topic-id"
+    QUORUM_STATE = "quorum-state"
+    NO_SEGMENT = "no-segment"
+    # the log directory
+    CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
+    CHECKPOINT_OFFSET = "checkpoint-offset"
+    CHECKPOINT_BEYOND_END = "checkpoint-beyond-end"
+    CHECKPOINT_PARTITION = "checkpoint-partition"
+    META_PROPERTIES = "meta-properties"
+    CLEAN_SHUTDOWN = "clean-shutdown"
+    BAD_DIRECTORY_NAME = "bad-directory-name"
+    DUPLICATE_PARTITION = "duplicate-partition"
+    FUTURE_TWIN = "future-twin"
+
+
+_D, _R, _N = Severity.DAMAGE, Severity.RECOVERY, Severity.NOTE
+
+_LOST_BEHIND = (
+    "a read that reaches it fails; a recovery cuts the segment here and deletes all later segments, valid data included"
+)
+_MISDIRECTED = "a read by offset that uses this entry starts at the wrong place, and fails or misses records"
+_MISDATED = "looking up an offset by time, and retention by time, go wrong in this segment"
+_STATE = (
+    "after a load from this snapshot the broker judges this producer's next batch, or the last stable offset, wrongly"
+)
+_EPOCHS = (
+    "followers and consumers that ask where an epoch ended get a wrong offset, and truncate too much or too little"
+)
+_OFFLINE = "a broker that loads it takes the whole log directory offline"
+
+#: Kind: how bad it is, and what it means for a broker.
+KINDS: dict[Kind, tuple[Severity, str]] = {
+    Kind.UNREADABLE: (_D, _OFFLINE),
+    Kind.BAD_FILE_NAME: (_D, "a broker fails to load the partition because of this name"),
+    Kind.NAME_NOT_CANONICAL: (_D, "a broker lists it, then looks for the canonical name, which is not there"),
+    Kind.FOREIGN_FILE: (_N, "brokers leave it alone"),
+    Kind.LEFTOVER: (_R, "the next load deletes it"),
+    Kind.SWAP_UNFINISHED: (_R, "the next load finishes the swap: it deletes what the file replaces and renames it"),
+    Kind.TORN_TAIL: (_R, "normal after a crash: the next load cuts it off; nothing complete is lost"),
+    Kind.ZERO_TAIL: (_R, "room that was set aside, or lost by a power cut; the next load cuts it off"),
+    Kind.TORN_SEGMENT: (_D, "reads skip to the next segment; a recovery cuts here and deletes all later segments"),
+    Kind.NOT_A_BATCH: (_D, _LOST_BEHIND),
+    Kind.BATCH_CRC: (
+        _D,
+        "consumers and followers reject the batch; a recovery cuts the log here, valid data behind it too",
+    ),
+    Kind.UNKNOWN_CODEC: (_D, "no consumer can read the batch, and the cleaner stops at it"),
+    Kind.CODEC_NOT_ALLOWED: (_D, "brokers and consumers refuse zstd in message formats 0 and 1"),
+    Kind.COMPRESSION: (_D, "no consumer can decompress the batch, and the cleaner stops at it"),
+    Kind.OFFSET_DELTA: (_D, "the batch ends before it starts; offset look-ups and recovery go wrong here"),
+    Kind.NEGATIVE_OFFSET: (_D, "no record can have a negative offset; a recovery cuts the log here"),
+    Kind.RECORD_COUNT: (_D, "consumers reject the batch as corrupt"),
+    Kind.ATTRIBUTES: (_N, "brokers write these bits as 0 and ignore them"),
+    Kind.BATCH_PRODUCER: (_D, "no broker accepts such a producer; rebuilding producer state from it goes wrong"),
+    Kind.BATCH_ORDER: (_D, "offsets must increase from batch to batch; consumers skip or repeat records here"),
+    Kind.OFFSET_BELOW_BASE: (
+        _D,
+        "no index can hold it; reads look for it in an earlier segment; a recovery fails here",
+    ),
+    Kind.OFFSET_TOO_HIGH: (_D, "no index of this segment can hold it; a load splits the segment"),
+    Kind.SEGMENT_OVERLAP: (_D, "two segments hold the same offsets; a read gets them from either"),
+    Kind.SEGMENT_SIZE: (_D, "brokers refuse to open a segment of 2 GiB or more"),
+    Kind.MAX_TIMESTAMP: (_D, "the batch's time is not that of its records; look-ups and retention by time go wrong"),
+    Kind.CONTROL_BATCH: (
+        _D,
+        "a broker cannot tell what it ends; consumers and recovery fail at it, or misjudge transactions",
+    ),
+    Kind.RECORD: (_D, "consumers and the cleaner fail at this batch"),
+    Kind.TRAILING_BYTES: (_D, "consumers reject the batch: bytes remain after its last record"),
+    Kind.MISSING_RECORDS: (_D, "consumers reject the batch: it ends before its last record"),
+    Kind.RECORD_OFFSET: (_D, "consumers skip or repeat records of this batch"),
+    Kind.INNER_CRC: (_D, "consumers that check the messages inside reject the batch"),
+    Kind.INNER_MESSAGE: (_D, "consumers and the cleaner fail at this compressed message set"),
+    Kind.BATCH_TOO_LARGE: (_D, "whoever reads the batch needs more memory than is sane; it may be made to exhaust it"),
+    Kind.INDEX_MISSING: (_R, "the next load rebuilds the segment's indexes"),
+    Kind.INDEX_WITHOUT_LOG: (_D, "its log file is gone; the next load deletes it"),
+    Kind.INDEX_PADDED: (_R, "kept at full size while in use; the next load after a crash rebuilds it"),
+    Kind.INDEX_SIZE: (_D, "part of an entry at the end: what is appended next stands out of step"),
+    Kind.OFFSET_INDEX_ORDER: (_D, _MISDIRECTED),
+    Kind.OFFSET_INDEX_POSITION: (_D, _MISDIRECTED),
+    Kind.OFFSET_INDEX_OFFSET: (_D, _MISDIRECTED),
+    Kind.TIME_INDEX_ORDER: (_D, _MISDATED),
+    Kind.TIME_INDEX_ENTRY: (_D, _MISDATED),
+    Kind.TIME_INDEX_END: (_D, _MISDATED),
+    Kind.TRANSACTION_INDEX_VERSION: (_D, "reads of committed data fail; a load rebuilds the segment's indexes"),
+    Kind.TRANSACTION_INDEX_ORDER: (
+        _D,
+        "reads of committed data miss aborted transactions; a load may rebuild the index",
+    ),
+    Kind.TRANSACTION_INDEX_EXTRA: (
+        _D,
+        "data that was not aborted by this may be hidden from readers of committed data",
+    ),
+    Kind.TRANSACTION_INDEX_MISSING: (_D, "readers of committed data get the records of this aborted transaction"),
+    Kind.TRANSACTION_INDEX_ENTRY: (_D, "readers of committed data get aborted records, or miss committed ones"),
+    Kind.SNAPSHOT_UNREADABLE: (_D, "a broker deletes it and rebuilds from an older one, or with less than it knew"),
+    Kind.SNAPSHOT_BEYOND_END: (_D, "a broker deletes it; what it knew of producers is rebuilt from what is left"),
+    Kind.SNAPSHOT_ENTRY: (_D, _STATE),
+    Kind.LEADER_EPOCHS_UNREADABLE: (_D, _OFFLINE),
+    Kind.LEADER_EPOCHS_MISSING: (_D, _EPOCHS),
+    Kind.LEADER_EPOCHS_ORDER: (_D, "a broker drops the entries before it that contradict it"),
+    Kind.LEADER_EPOCHS_BEYOND_END: (_D, "the log once was longer; a load drops the entry"),
+    Kind.LEADER_EPOCHS_MISMATCH: (_D, _EPOCHS),
+    Kind.BATCH_LEADER_EPOCH: (
+        _D,
+        "leader epochs never decrease in a log; a recovery would write a wrong epoch history",
+    ),
+    Kind.PARTITION_METADATA: (_D, _OFFLINE),
+    Kind.TOPIC_ID: (_D, "the cluster knows this topic by another id: a broker takes the partition for a stray"),
+    Kind.QUORUM_STATE: (_D, "the node does not start: it cannot tell how it voted"),
+    Kind.NO_SEGMENT: (_D, "a broker starts an empty log here"),
+    Kind.CHECKPOINT_UNREADABLE: (_D, _OFFLINE),
+    Kind.CHECKPOINT_OFFSET: (_D, "no offset can be negative; a broker fails on it or starts over"),
+    Kind.CHECKPOINT_BEYOND_END: (_D, "the log once was longer: what lay beyond its end is lost"),
+    Kind.CHECKPOINT_PARTITION: (_N, "the entry is of a partition that is not here; brokers ignore it"),
+    Kind.META_PROPERTIES: (_D, "a broker does not start with this directory"),
+    Kind.CLEAN_SHUTDOWN: (_N, "the stop counts as clean; the broker epoch is not known"),
+    Kind.BAD_DIRECTORY_NAME: (_D, _OFFLINE),
+    Kind.DUPLICATE_PARTITION: (_D, "a broker does not start with both"),
+    Kind.FUTURE_TWIN: (_N, "a move between log directories has its source and its target in the same one"),
+}
+
+assert set(KINDS) == set(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One inconsistency.
+
+    Attributes:
+        path: the file, or directory, that it is in.
+        kind: of finding.
+        severity: how bad it is here.
+        what: the fact.
+        meaning: what it means for a broker, and what it would do.
+        position: byte in the file.
+        offset: in the log.
+    """
+
+    path: str
+    kind: Kind
+    severity: Severity
+    what: str
+    meaning: str
+    position: int | None = None
+    offset: int | None = None
+
+
+@dataclass
+class Findings:
+    """Takes down findings, of one kind in one file a limited number."""
+
+    found: list[Finding] = field(default_factory=list)
+    _counts: Counter[tuple[str, Kind]] = field(default_factory=Counter)
+
+    def add(
+        self,
+        kind: Kind,
+        path: str,
+        what: str,
+        *,
+        position: int | None = None,
+        offset: int | None = None,
+        severity: Severity | None = None,
+        meaning: str | None = None,
+    ) -> None:
+        """Take one down; severity and meaning are its kind's unless given."""
+        usual, usually = KINDS[kind]
+        severity = severity or usual
+        self._counts[path, kind] += 1
+        if self._counts[path, kind] <= _limit(severity):
+            self.found.append(Finding(path, kind, severity, what, meaning or usually, position, offset))
+
+    def count(self, kind: Kind, path: str, more: int) -> None:
+        """Count some that nobody needs to see one by one, after `add` took down as many as it takes."""
+        self._counts[path, kind] += more
+
+    def take(self) -> list[Finding]:
+        """All that was found since the last call, with a line for what was too much to list."""
+        listed = Counter((finding.path, finding.kind) for finding in self.found)
+        worst = {(f.path, f.kind): f for f in sorted(self.found, key=lambda f: -list(Severity).index(f.severity))}
+        for place, count in (self._counts - listed).items():
+            one = worst[place]
+            what = f"{count} more of this kind in this file"
+            self.found.append(Finding(one.path, one.kind, one.severity, what, one.meaning))
+        found, self.found = self.found, []
+        self._counts.clear()
+        return found
+
+
+def why_unreadable(error: Exception) -> str:
+    """What a READ_ERRORS says, as a finding says it."""
+    return f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+
+
+def _limit(severity: Severity) -> int:
+    return FINDINGS_MAX if severity is Severity.DAMAGE else REPAIRED_MAX

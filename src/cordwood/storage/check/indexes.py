@@ -1,0 +1,379 @@
+"""The index files of a segment against its log.
+
+Each index is decoded before the log is read, and then watches the batches pass: an entry is compared when the batch
+that it is about comes by. So a log that grows meanwhile is always at least as long as what its indexes say.
+
+An index of a segment that the next load reads through anyway is rebuilt then: what is wrong with it is no damage.
+
+Brokers before 4.0 wrote one offset index entry per append, naming the last offset of all its batches (before 0.11 the
+first); newer ones, and a recovery, name the batch's own. Any of them is right here. An entry of the time index names
+the largest timestamp up to a batch, and an offset of that batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.errors import CorruptFileError
+from cordwood.record.layout import CODEC_MASK, BatchRows
+from cordwood.storage import offset_index, time_index, transaction_index
+from cordwood.storage.check.findings import FINDINGS_MAX, KINDS, Finding, Findings, Kind, Severity
+from cordwood.storage.entries import Int64Array
+from cordwood.storage.transactions import is_control, is_transactional_data
+from cordwood.types import NONE, ControlType
+
+_REBUILT = "the next load reads the segment through and rebuilds its indexes"
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How the indexes of a segment were left, and what becomes of them.
+
+    Attributes:
+        rebuilt: the next load rebuilds them.
+        live: a broker is running.
+        in_use: the segment is the last one, so that they were kept at full size.
+        closed: a stop in good order cut them to their entries.
+        set_aside: the directory was renamed while they were in use, and they stayed as they were.
+    """
+
+    rebuilt: bool = False
+    live: bool = False
+    in_use: bool = False
+    closed: bool = False
+    set_aside: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that belongs in them must be there."""
+        return not self.live and not self.rebuilt and (not self.in_use or (self.closed and not self.set_aside))
+
+
+class IndexCheck:
+    """What the three have in common.
+
+    Attributes:
+        path: of the index file.
+        handling: how it was left.
+    """
+
+    def __init__(self, path: str, findings: Findings, handling: Handling) -> None:
+        self.path = path
+        self.handling = handling
+        self._findings = findings
+        self._compared: list[Finding] = []
+        self._compared_count: Counter[Kind] = Counter()
+
+    def report(self, kind: Kind, what: str, *, position: int | None = None, offset: int | None = None) -> None:
+        """Report what is wrong with the file by itself."""
+        if self.handling.rebuilt:
+            self._findings.add(
+                kind, self.path, what, position=position, offset=offset, severity=Severity.RECOVERY, meaning=_REBUILT
+            )
+        else:
+            self._findings.add(kind, self.path, what, position=position, offset=offset)
+
+    def report_faults(self, faults: Iterable[CorruptFileError], order: Kind) -> set[int]:
+        """Report what a decoder found wrong; positions of the entries concerned."""
+        bad: set[int] = set()
+        for fault in faults:
+            torn = "after the last whole entry" in fault.what
+            if not (torn and self.handling.live):
+                self.report(
+                    Kind.INDEX_SIZE if torn else order, fault.what, position=fault.position, offset=fault.offset
+                )
+            bad.add(fault.position or 0)
+        return bad
+
+    def compare(self, kind: Kind, what: str, *, position: int | None = None, offset: int | None = None) -> None:
+        """Note what does not fit the log; `end` tells whether the log can be believed."""
+        self._compared_count[kind] += 1
+        if self._compared_count[kind] <= FINDINGS_MAX:
+            self._compared.append(Finding(self.path, kind, KINDS[kind][0], what, "", position, offset))
+
+    def close(self, *, log_damaged: bool) -> None:
+        """Report what did not fit the log, unless the log itself is damaged."""
+        if not log_damaged:
+            for finding in self._compared:
+                self.report(finding.kind, finding.what, position=finding.position, offset=finding.offset)
+            for kind, count in self._compared_count.items():
+                self._findings.count(kind, self.path, max(0, count - FINDINGS_MAX))
+
+    def report_padding(self, entries: int, max_entries: int, entry_bytes: int) -> None:
+        """Report a tail of zeros, which a stop in good order cuts off."""
+        how = self.handling
+        if max_entries == entries or how.live or (how.in_use and how.set_aside):
+            return
+        have = f"{entries} {'entry' if entries == 1 else 'entries'}"
+        what = f"{have} and room for {max_entries - entries} more, filled with zeros"
+        position = entries * entry_bytes
+        if how.rebuilt or (how.in_use and not how.closed):
+            self._findings.add(Kind.INDEX_PADDED, self.path, what, position=position)
+        else:
+            meaning = "a broker takes the zeros for entries: " + KINDS[Kind.OFFSET_INDEX_POSITION][1]
+            self._findings.add(
+                Kind.INDEX_PADDED, self.path, what, position=position, severity=Severity.DAMAGE, meaning=meaning
+            )
+
+
+class OffsetIndexCheck(IndexCheck):
+    """The offset index: entries point at batches, and name their last offset."""
+
+    def __init__(self, index: offset_index.OffsetIndex, path: str, findings: Findings, handling: Handling) -> None:
+        super().__init__(path, findings, handling)
+        self.report_padding(index.entries, index.max_entries, offset_index.ENTRY.itemsize)
+        bad = self.report_faults(offset_index.faults(index), Kind.OFFSET_INDEX_ORDER)
+        keep = np.ones(index.entries, bool)
+        keep[[at // offset_index.ENTRY.itemsize for at in bad if at < index.entries * offset_index.ENTRY.itemsize]] = (
+            False
+        )
+        if handling.live and handling.in_use:
+            keep[-1:] = False  # may just be being written
+        self._entries = np.flatnonzero(keep)
+        self._offsets = index.offsets[self._entries]
+        self._positions = np.maximum.accumulate(index.positions[self._entries]) if keep.any() else index.positions[:0]
+        self._end = 0
+        self._last_offset = index.base_offset - 1
+        #: Entries that name a later batch than the one they point at: (entry, position at which to give up).
+        self._open: list[int] = []
+
+    def add(self, batches: BatchRows) -> None:
+        """The next batches, good or not."""
+        starts, lasts = batches["position"], batches["last_offset"]
+        self._end = int(starts[-1] + batches["size_bytes"][-1])
+        first = int(np.searchsorted(self._positions, starts[0]))
+        end = int(np.searchsorted(self._positions, self._end))
+        positions = self._positions[first:end]
+        rows = np.searchsorted(starts, positions, side="right") - 1
+        hit = starts[rows] == positions
+        for i in np.flatnonzero(~hit).tolist():
+            what = f"position {positions[i]} is inside the batch at {starts[rows[i]]}"
+            self._entry(Kind.OFFSET_INDEX_POSITION, first + i, what)
+        names = self._offsets[first:end]
+        before = np.concatenate([np.array([self._last_offset]), lasts[:-1]])[rows]
+        self._last_offset = int(lasts[-1])
+        # Brokers before 0.11 named the first offset of an append, which of a wrapper lies before its own.
+        wrapper = (batches["magic"] < 2) & (batches["attributes"] & CODEC_MASK != 0)
+        early = (names < lasts[rows]) & ~(wrapper[rows] & (names > before))
+        for i in np.flatnonzero(hit & early).tolist():
+            what = f"offset {names[i]}, but the batch at position {positions[i]} ends at offset {lasts[rows[i]]}"
+            self._entry(Kind.OFFSET_INDEX_OFFSET, first + i, what)
+        self._open += (first + np.flatnonzero(hit & (names > lasts[rows]))).tolist()
+        if self._open:
+            self._look_ahead(starts, lasts)
+
+    def _look_ahead(self, starts: Int64Array, lasts: Int64Array) -> None:
+        """An older broker's entry names the end of an append: a batch before the one that the next entry points at."""
+        still = []
+        for i in self._open:
+            limit = int(self._positions[i + 1]) if i + 1 < self._positions.size else 2**63 - 1
+            row = int(np.searchsorted(lasts, self._offsets[i]))
+            if row == lasts.size and self._end <= limit:
+                still.append(i)
+            elif row == lasts.size or lasts[row] != self._offsets[i] or starts[row] >= limit:
+                self._wrong_offset(i)
+        self._open = still
+
+    def _wrong_offset(self, i: int) -> None:
+        where = f"the batch at position {self._positions[i]}"
+        what = f"offset {self._offsets[i]}, which is the last neither of {where} nor of its append"
+        self._entry(Kind.OFFSET_INDEX_OFFSET, i, what)
+
+    def end(self) -> None:
+        """There are no more batches."""
+        for i in self._open:
+            self._wrong_offset(i)
+        for i in range(int(np.searchsorted(self._positions, self._end)), self._positions.size):
+            what = f"position {self._positions[i]} is at or beyond the log's end, {self._end}"
+            self._entry(Kind.OFFSET_INDEX_POSITION, i, what)
+
+    def _entry(self, kind: Kind, i: int, what: str) -> None:
+        entry = int(self._entries[i])
+        position = entry * offset_index.ENTRY.itemsize
+        self.compare(kind, f"index entry {entry}: {what}", position=position, offset=int(self._offsets[i]))
+
+
+class TimeIndexCheck(IndexCheck):
+    """The time index: an entry is the largest timestamp of the batches up to the one it names."""
+
+    def __init__(self, index: time_index.TimeIndex | None, path: str, findings: Findings, handling: Handling) -> None:
+        super().__init__(path, findings, handling)
+        self._largest = NONE
+        self._missing = index is None
+        if index is None:
+            index = time_index.decode(b"", 0)
+        self.report_padding(index.entries, index.max_entries, time_index.ENTRY.itemsize)
+        self._faulty = bool(self.report_faults(time_index.faults(index), Kind.TIME_INDEX_ORDER))
+        count = index.entries - (1 if handling.live and handling.in_use else 0)
+        self._index = index
+        # Where the order is broken nothing more is said.
+        self._count = 0 if self._faulty else count
+        self._at = 0
+
+    def add(self, batches: BatchRows) -> None:
+        """The next good batches."""
+        lasts = batches["last_offset"]
+        running = np.maximum(np.maximum.accumulate(batches["max_timestamp"]), self._largest)
+        first = self._at
+        end = first + int(np.searchsorted(self._index.offsets[first : self._count], lasts[-1], side="right"))
+        self._at = end
+        if end > first:
+            rows = np.minimum(np.searchsorted(lasts, self._index.offsets[first:end]), lasts.size - 1)
+            stated = self._index.timestamps[first:end]
+            for i in np.flatnonzero(stated != running[rows]).tolist():
+                what = (
+                    f"timestamp {stated[i]} up to offset {self._index.offsets[first + i]}, "
+                    f"but the log's largest up to there is {running[rows[i]]}"
+                )
+                self._entry(first + i, what)
+        self._largest = int(running[-1])
+
+    def end(self) -> None:
+        """There are no more batches."""
+        for i in range(self._at, self._count):
+            self._entry(i, f"offset {self._index.offsets[i]} is beyond the segment's last")
+        if self._missing:
+            if self._largest >= 0 and not self.handling.live:
+                self.compare(Kind.INDEX_MISSING, f"missing, but the segment has timestamps up to {self._largest}")
+            return
+        if not self.handling.complete or self._faulty or self._at < self._count or self._largest < 0:
+            return
+        last = self._index.last_entry[0]
+        # Timestamp 0 at the segment's first batch makes an entry of zeros, which cannot be told from none.
+        if last != self._largest and (self._largest > 0 or self._index.max_entries == 0):
+            what = f"the last entry has timestamp {last}, the segment's largest is {self._largest}"
+            if not self._compared:
+                entry = max(self._index.entries - 1, 0)
+                self.compare(Kind.TIME_INDEX_END, what, position=entry * time_index.ENTRY.itemsize)
+
+    def report(self, kind: Kind, what: str, *, position: int | None = None, offset: int | None = None) -> None:
+        """A missing time index is made anew, but empty."""
+        if kind is Kind.INDEX_MISSING and not self.handling.rebuilt:
+            self._findings.add(kind, self.path, what, severity=Severity.DAMAGE, meaning=_EMPTY)
+        else:
+            super().report(kind, what, position=position, offset=offset)
+
+    def _entry(self, entry: int, what: str) -> None:
+        position, offset = entry * time_index.ENTRY.itemsize, int(self._index.offsets[entry])
+        self.compare(Kind.TIME_INDEX_ENTRY, f"time index entry {entry}: {what}", position=position, offset=offset)
+
+
+_EMPTY = "a broker makes an empty one and does not fill it: look-ups and retention by time go wrong in this segment"
+
+
+class Transactions:
+    """The transactions of a log while its batches pass, from segment to segment.
+
+    Attributes:
+        open: producer id to first offset.
+        ended: producer id to the offset of its last marker.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
+
+
+class TransactionIndexCheck(IndexCheck):
+    """The transaction index: one entry per ABORT marker that ends a transaction with data."""
+
+    def __init__(
+        self,
+        data: bytes | None,
+        path: str,
+        base_offset: int,
+        findings: Findings,
+        transactions: Transactions,
+        handling: Handling,
+    ) -> None:
+        super().__init__(path, findings, handling)
+        self._transactions = transactions
+        self._believed = True
+        try:
+            self._index = transaction_index.decode(data or b"", path)
+            self._bad = self.report_faults(
+                transaction_index.faults(self._index, base_offset), Kind.TRANSACTION_INDEX_ORDER
+            )
+        except CorruptFileError as error:
+            self.report(Kind.TRANSACTION_INDEX_VERSION, error.what, position=error.position)
+            self._index = transaction_index.decode(b"")
+            self._bad = set()
+            self._believed = False
+        order = np.argsort(self._index.last_offsets, kind="stable")
+        self._order = order
+        self._lasts = self._index.last_offsets[order]
+        self._at = 0
+
+    def add(self, batches: BatchRows) -> None:
+        """The next good batches."""
+        control = is_control(batches)
+        matters = control | is_transactional_data(batches)
+        if not matters.any():
+            return
+        state = self._transactions
+        columns = ("base_offset", "last_offset", "producer_id", "control_type")
+        rows = zip(control[matters].tolist(), *(batches[c][matters].tolist() for c in columns), strict=True)
+        for is_marker, base_offset, last_offset, producer_id, kind in rows:
+            if not is_marker:
+                state.open.setdefault(producer_id, base_offset)
+            elif kind in (ControlType.ABORT, ControlType.COMMIT):
+                first = state.open.pop(producer_id, None)
+                self._marker(last_offset, producer_id, first, aborted=kind == ControlType.ABORT)
+                state.ended[producer_id] = last_offset
+
+    def _marker(self, offset: int, producer_id: int, first: int | None, *, aborted: bool) -> None:
+        entry = self._entry_at(offset)
+        if entry is None:
+            if aborted and first is not None and self._believed and not self.handling.live:
+                what = f"no entry for producer {producer_id}'s transaction from {first}, aborted at {offset}"
+                self.compare(Kind.TRANSACTION_INDEX_MISSING, what, offset=offset)
+            return
+        if entry * transaction_index.ENTRY.itemsize in self._bad:
+            return
+        index = self._index
+        stated, stable = int(index.first_offsets[entry]), int(index.last_stable_offsets[entry])
+        before = self._transactions.ended.get(producer_id, NONE)
+        limit = min(self._transactions.open.values(), default=offset + 1)
+        what = ""
+        if not aborted:
+            what = f"the marker at {offset} is a COMMIT"
+        elif index.producer_ids[entry] != producer_id:
+            what = f"producer {index.producer_ids[entry]}, but the marker at {offset} is of producer {producer_id}"
+        elif first is not None and stated > first:
+            what = f"first offset {stated}, but the transaction's data starts at {first}"
+        elif stated <= before or stated < 0:
+            what = f"first offset {stated}, but the producer's transaction before ended at {before}"
+        elif stable > limit:
+            what = f"last stable offset {stable}, but it can be at most {limit}"
+        if what:
+            position = entry * transaction_index.ENTRY.itemsize
+            self.compare(
+                Kind.TRANSACTION_INDEX_ENTRY, f"aborted transaction {entry}: {what}", position=position, offset=offset
+            )
+
+    def _entry_at(self, offset: int) -> int | None:
+        """The entry of the marker at this offset; entries before it that no marker was met for are reported."""
+        while self._at < self._lasts.size and self._lasts[self._at] < offset:
+            self._extra(int(self._order[self._at]))
+            self._at += 1
+        if self._at < self._lasts.size and self._lasts[self._at] == offset:
+            self._at += 1
+            return int(self._order[self._at - 1])
+        return None
+
+    def _extra(self, entry: int) -> None:
+        position = entry * transaction_index.ENTRY.itemsize
+        if position not in self._bad:
+            offset = int(self._index.last_offsets[entry])
+            what = f"aborted transaction {entry}: no marker at its last offset {offset}"
+            self.compare(Kind.TRANSACTION_INDEX_EXTRA, what, position=position, offset=offset)
+
+    def end(self) -> None:
+        """There are no more batches."""
+        while self._at < self._lasts.size:
+            self._extra(int(self._order[self._at]))
+            self._at += 1

@@ -1,0 +1,319 @@
+"""One partition: its names, its segments with their indexes, and what it remembers of producers and leaders.
+
+The log passes once. What is compared across segments (offsets, transactions, producers, leader epochs) goes along from
+one to the next; where a segment is damaged, what depends on it is not compared any more, so that one damage is one
+finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cordwood.errors import CorruptFileError, MissingCodecError
+from cordwood.fs.base import FileSystem
+from cordwood.storage import offset_index, properties, quorum_state, time_index
+from cordwood.storage.check import state
+from cordwood.storage.check.batches import LogCheck, Observer, Place
+from cordwood.storage.check.findings import READ_ERRORS, Findings, Kind, Severity, why_unreadable
+from cordwood.storage.check.indexes import (
+    Handling,
+    OffsetIndexCheck,
+    TimeIndexCheck,
+    TransactionIndexCheck,
+    Transactions,
+)
+from cordwood.storage.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    DirectoryState,
+    FileKind,
+    PartitionFile,
+    Temporary,
+    parse_file,
+)
+from cordwood.storage.log import Log, Segment, read_file
+from cordwood.storage.recovery import Verb
+
+#: Files with fixed names, read whole; none is ever larger.
+SMALL_FILE_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """How the log was left.
+
+    Attributes:
+        live: it was not: a broker is running on it.
+        clean: its broker closed it in good order.
+        recovery_point: after a crash the next load reads the log through from the segment that holds this offset; None
+            when it does not, or when nothing is known of it (a partition that was copied somewhere).
+        set_aside: the broker renamed the directory, to delete it or as a stray, and left files as they were in use.
+    """
+
+    live: bool = False
+    clean: bool = False
+    recovery_point: int | None = None
+    set_aside: bool = False
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the next load will recover the log."""
+        return self.recovery_point is not None
+
+
+class PartitionCheck:
+    """Checks one partition.
+
+    Attributes:
+        log_end_offset: once it ran: where the log ends, as far as it can be read.
+        damaged: once it ran: something of the log cannot be believed, so its end is not known.
+        topic_id: once it ran: from `partition.metadata`, if there is one.
+    """
+
+    def __init__(self, log: Log, stop: Stop, findings: Findings, progress: Callable[[int], None]) -> None:
+        self.log = log
+        self.stop = stop
+        self.findings = findings
+        self.progress = progress
+        self.log_end_offset = 0
+        self.topic_id: str | None = None
+        self._transactions = Transactions()
+        self._epochs = state.EpochCheck(log.log_start_offset)
+        self.damaged = False
+        bases = [segment.base_offset for segment in log.segments]
+        point = stop.recovery_point
+        #: Base offset of the first segment that the next load reads through.
+        self._rebuilt_from = (
+            None if point is None else max((b for b in bases if b <= point), default=bases[0] if bases else 0)
+        )
+
+    def run(self, *, only: int | None = None) -> None:
+        """Report everything that is wrong.
+
+        Args:
+            only: the base offset of a segment: look at no other, nor at anything but its files.
+        """
+        if only is None:
+            self._names()
+            self._small_files()
+        segments = self.log.segments
+        if not segments and only is None and not self.stop.live:
+            self.findings.add(
+                Kind.NO_SEGMENT,
+                self.log.path,
+                "there is no .log file in it",
+                severity=Severity.RECOVERY if self.stop.crashed else None,
+            )
+        snapshots = state.SnapshotCheck([], self.findings) if only is not None else self._snapshots()
+        for segment, following in zip(segments, (*segments[1:], None), strict=False):
+            if only in (None, segment.base_offset):
+                try:
+                    self._segment(segment, following, snapshots)
+                except MissingCodecError:
+                    raise
+                except READ_ERRORS as error:
+                    self._unreadable(segment.path, error)
+                    self.damaged = True
+                if self.damaged:
+                    snapshots.stop()
+        if only is not None:
+            return
+        crashed, live = self.stop.crashed, self.stop.live
+        snapshots.end(self.log_end_offset, damaged=self.damaged, live=live, crashed=crashed)
+        path = f"{self.log.path}/{FileKind.LEADER_EPOCHS}"
+        data = self._read(path)
+        entries = None if data is None else state.read_epochs(data, path, self.findings)
+        if data is None or entries is not None:
+            self._epochs.end(
+                path, entries, self.log_end_offset, self.findings, damaged=self.damaged, crashed=crashed, live=live
+            )
+
+    # ---- names -------------------------------------------------------------------------------------------------------
+
+    def _names(self) -> None:
+        log = self.log
+        for name in log.recovery.foreign:
+            path = f"{log.path}/{name}"
+            if parse_file(name) is None:
+                self.findings.add(Kind.BAD_FILE_NAME, path, "it ends like a data file, but no offset starts its name")
+            elif not (self.stop.live and name.endswith(Temporary.TMP)):
+                tmp = name.endswith(Temporary.TMP) and name.removesuffix(Temporary.TMP) in _FIXED_NAMES
+                self.findings.add(
+                    Kind.LEFTOVER if tmp else Kind.FOREIGN_FILE,
+                    path,
+                    "a checkpoint that was being written" if tmp else "not a file that Kafka knows",
+                    meaning="the next write of the checkpoint replaces it" if tmp else None,
+                )
+        for info in log.entries:
+            parsed = None if info.is_directory else parse_file(info.name)
+            if parsed is not None and parsed.kind is not FileKind.FOREIGN and parsed.name != info.name:
+                what = f"Kafka would name it {parsed.name}"
+                self.findings.add(Kind.NAME_NOT_CANONICAL, f"{log.path}/{info.name}", what, offset=parsed.offset)
+        if self.stop.live:
+            return
+        for action in log.recovery.actions:
+            path = f"{log.path}/{action.file}"
+            offset = parsed.offset if (parsed := parse_file(action.file)) and parsed.offset >= 0 else None
+            if action.verb is Verb.RENAME:
+                self.findings.add(
+                    Kind.SWAP_UNFINISHED, path, f"{action.why}; it will be {action.target}", offset=offset
+                )
+            elif action.verb is Verb.REBUILD:
+                self._index_missing(path, offset)
+            elif action.why == _NO_LOG:
+                severity = Severity.RECOVERY if self.stop.crashed else None
+                self.findings.add(Kind.INDEX_WITHOUT_LOG, path, action.why, offset=offset, severity=severity)
+            elif not (self.stop.clean and action.file.endswith(Temporary.DELETED)):
+                # A broker that stops does not wait until its last deletions are due.
+                self.findings.add(Kind.LEFTOVER, path, action.why, offset=offset)
+
+    def _index_missing(self, path: str, offset: int | None) -> None:
+        sizes = {segment.base_offset: segment.size_bytes for segment in self.log.segments}
+        if offset is not None and sizes.get(offset, 0) > 0:  # an empty segment has no index before it is used
+            self.findings.add(Kind.INDEX_MISSING, path, "missing", offset=offset)
+
+    # ---- small files -------------------------------------------------------------------------------------------------
+
+    def _small_files(self) -> None:
+        path = f"{self.log.path}/{FileKind.PARTITION_METADATA}"
+        data = self._read(path)
+        if data is not None:
+            try:
+                self.topic_id = properties.encode_id(properties.decode_partition_metadata(data, path).topic_id)
+            except CorruptFileError as error:
+                self.findings.add(Kind.PARTITION_METADATA, path, error.what, position=error.position)
+        path = f"{self.log.path}/{FileKind.QUORUM_STATE}"
+        data = self._read(path)
+        if data is not None:
+            try:
+                quorum_state.decode(data, path)
+            except CorruptFileError as error:
+                self.findings.add(Kind.QUORUM_STATE, path, error.what, position=error.position)
+        for info in self.log.entries:
+            parsed = None if info.is_directory else parse_file(info.name)
+            if parsed and parsed.kind is FileKind.CHECKPOINT_SNAPSHOT and parsed.temporary is Temporary.NONE:
+                check_metadata_snapshot(self.log.fs, f"{self.log.path}/{info.name}", self.findings, self.progress)
+
+    def _snapshots(self) -> state.SnapshotCheck:
+        files = {}
+        for offset, info in self.log.recovery.snapshots.items():
+            path = f"{self.log.path}/{info.name}"
+            data = self._read(path)
+            if data is not None:
+                files[offset] = (path, data)
+        snapshots = state.decode_snapshots(files, self.findings, rebuilt_above=self._rebuilt_from)
+        return state.SnapshotCheck(snapshots, self.findings)
+
+    def _read(self, path: str) -> bytes | None:
+        """A small file, if it is there and can be read."""
+        try:
+            info = next((i for i in self.log.entries if i.name == path.rpartition("/")[2]), None)
+            if info is None or info.is_directory:
+                return None
+            if info.size_bytes > SMALL_FILE_BYTES_MAX:
+                self.findings.add(Kind.UNREADABLE, path, f"{info.size_bytes} bytes; such a file never has so many")
+                return None
+            data = read_file(self.log.fs, path)
+            self.progress(len(data))
+            return data
+        except READ_ERRORS as error:
+            self._unreadable(path, error)
+            return None
+
+    def _unreadable(self, path: str, error: Exception) -> None:
+        if not (self.stop.live and isinstance(error, FileNotFoundError)):
+            self.findings.add(Kind.UNREADABLE, path, why_unreadable(error))
+
+    # ---- segments ----------------------------------------------------------------------------------------------------
+
+    def _segment(self, segment: Segment, following: Segment | None, snapshots: state.SnapshotCheck) -> None:
+        stop, base = self.stop, segment.base_offset
+        in_use = following is None
+        rebuilt = self._rebuilt_from is not None and base >= self._rebuilt_from
+        unknown = not stop.live and not stop.clean and not stop.crashed
+        place = Place(
+            segment.path,
+            base,
+            None if following is None else following.base_offset,
+            live=stop.live,
+            rebuilt=rebuilt or (unknown and in_use),
+            flushed_offset=stop.recovery_point or 0,
+        )
+        check = LogCheck(place, self.findings)
+        rebuilt |= FileKind.OFFSET_INDEX not in segment.files.indexes and segment.size_bytes > 0
+        handling = Handling(rebuilt, stop.live, in_use, stop.clean, stop.set_aside)
+        offsets = self._offset_index(segment, handling)
+        times = self._time_index(segment, handling)
+        aborted = self._transaction_index(segment, handling)
+        self._epochs.segment_path = segment.path
+        watching: list[Observer] = [times, aborted, self._epochs, snapshots]
+        with segment.open() as file:
+            check.run(file, watching, [offsets] if offsets is not None else [], self.progress)
+        self.damaged |= check.damaged
+        for index in (offsets, times, aborted):
+            if index is not None:
+                index.end()
+                index.close(log_damaged=self.damaged if index is aborted else check.damaged)
+        self.log_end_offset = max(base, check.last_offset + 1)
+
+    def _index_data(self, segment: Segment, kind: FileKind) -> tuple[str, bytes | None]:
+        name = PartitionFile(kind, segment.base_offset).name
+        path = segment.index_path(kind) or f"{segment.directory}/{name}"
+        try:
+            data = segment.read_index(kind)
+        except FileNotFoundError:
+            data = None
+        except READ_ERRORS as error:
+            self._unreadable(path, error)
+            data = None
+        self.progress(len(data or b""))
+        return path, data
+
+    def _offset_index(self, segment: Segment, handling: Handling) -> OffsetIndexCheck | None:
+        path, data = self._index_data(segment, FileKind.OFFSET_INDEX)
+        if data is None:
+            return None
+        index = offset_index.decode(data, segment.base_offset)
+        return OffsetIndexCheck(index, path, self.findings, handling)
+
+    def _time_index(self, segment: Segment, handling: Handling) -> TimeIndexCheck:
+        path, data = self._index_data(segment, FileKind.TIME_INDEX)
+        index = None if data is None else time_index.decode(data, segment.base_offset)
+        return TimeIndexCheck(index, path, self.findings, handling)
+
+    def _transaction_index(self, segment: Segment, handling: Handling) -> TransactionIndexCheck:
+        path, data = self._index_data(segment, FileKind.TRANSACTION_INDEX)
+        return TransactionIndexCheck(data, path, segment.base_offset, self.findings, self._transactions, handling)
+
+
+_NO_LOG = "it has no log file"
+_FIXED_NAMES = (str(FileKind.LEADER_EPOCHS), str(FileKind.PARTITION_METADATA), str(FileKind.QUORUM_STATE))
+
+
+def check_metadata_snapshot(fs: FileSystem, path: str, findings: Findings, progress: Callable[[int], None]) -> None:
+    """Check a KRaft snapshot: batches, as in a log, that count from 0."""
+    try:
+        with fs.open(path) as file:
+            LogCheck(Place(path), findings).run(file, [], [], progress)
+    except READ_ERRORS as error:
+        findings.add(Kind.UNREADABLE, path, why_unreadable(error))
+
+
+def open_log(fs: FileSystem, path: str, *, live: bool, log_start_offset: int | None, findings: Findings) -> Log | None:
+    """Open a partition to check it; None, and a finding, if that cannot be done."""
+    try:
+        return Log(path, fs=fs, live=live, log_start_offset=log_start_offset)
+    except READ_ERRORS as error:
+        if not live:
+            findings.add(Kind.UNREADABLE, path, f"cannot be listed: {error}")
+        return None
+
+
+def is_cluster_metadata(log: Log) -> bool:
+    """Whether it is KRaft's own log, which every start reads through."""
+    return log.name is not None and log.name.topic_partition.topic == CLUSTER_METADATA_TOPIC
+
+
+def is_deleted(log: Log) -> bool:
+    """Whether the directory only waits to be deleted."""
+    return log.name is not None and log.name.state is DirectoryState.DELETED

@@ -1,0 +1,91 @@
+"""The command `cordwood check`: its text, its JSON lines, its exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cordwood.cli.main import app
+from cordwood.storage.check import Kind, Severity
+from tests.fixtures import fixture
+from tests.storage.test_check_damage import FIRST, flip, site
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["check", *map(str, arguments)])
+
+
+def test_a_directory_in_good_order_gives_one_line_and_exit_code_zero() -> None:
+    result = run(fixture("kraft-jbod-before"))
+    assert result.exit_code == 0
+    assert result.stdout == "checked 10 partitions (1 being moved), 213 files, 0.1 MB: no problem found\n"
+
+
+def test_damage_gives_exit_code_one_and_says_where_what_and_what_it_means(tmp_path: Path) -> None:
+    partition = site("orders", tmp_path)
+    flip(f"{FIRST}.log", 943)(partition)
+    result = run(partition.parent)
+    assert result.exit_code == 1
+    text = result.stdout
+    assert text.startswith("DAMAGE: ")
+    assert f"{partition}/{FIRST}.log at position 882 (offset 13)\n      CRC-32C mismatch: stored 0x" in text
+    assert "batch-crc: consumers and followers reject the batch" in text
+    assert text.splitlines()[-1].endswith(": 1 damage")
+
+
+def test_what_a_crash_left_is_explained_with_exit_code_zero() -> None:
+    result = run(fixture("kraft-crashed-swap"))
+    assert result.exit_code == 0
+    assert "RECOVERY: " in result.stdout
+    assert "swap-unfinished: the next load finishes the swap" in result.stdout
+    # Hundreds of files that wait to be deleted are counted, not listed.
+    assert result.stdout.count("00000.log.deleted") <= 3
+    assert " more in " in result.stdout
+
+
+def test_json_has_a_line_per_finding_and_the_summary_last(tmp_path: Path) -> None:
+    partition = site("orders", tmp_path)
+    flip(f"{FIRST}.log", 943)(partition)
+    result = run("--json", partition.parent)
+    assert result.exit_code == 1
+    finding, summary = map(json.loads, result.stdout.splitlines())
+    assert finding.pop("what").startswith("CRC-32C mismatch")
+    assert finding.pop("meaning")
+    assert finding == {
+        "type": "finding",
+        "severity": "damage",
+        "kind": "batch-crc",
+        "file": f"{partition}/{FIRST}.log",
+        "position": 882,
+        "offset": 13,
+    }
+    assert {key: summary[key] for key in ("type", "partitions", "damage", "recovery", "note")} == {
+        "type": "summary", "partitions": 1, "damage": 1, "recovery": 0, "note": 0,
+    }  # fmt: skip
+
+
+def test_a_single_file_can_be_given(tmp_path: Path) -> None:
+    partition = site("orders", tmp_path)
+    result = run(partition / f"{FIRST}.index")
+    assert (result.exit_code, result.stdout) == (0, "checked 0 partitions, 1 file, 96 bytes: no problem found\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["/nowhere/at/all"]])
+def test_wrong_use_gives_exit_code_two(arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_names_from_disk_do_not_reach_a_terminal_as_they_are(tmp_path: Path) -> None:
+    partition = site("orders", tmp_path)
+    (partition / "evil\x1b[2J.log").write_bytes(b"")
+    result = run(partition.parent)
+    assert "\x1b" not in result.stdout
+    assert "evil\\x1b[2J.log" in result.stdout
+
+
+def test_kinds_and_severities_are_what_the_json_says() -> None:
+    assert all(kind.value == kind.value.lower() and " " not in kind.value for kind in Kind)
+    assert [severity.value for severity in Severity] == ["damage", "recovery", "note"]

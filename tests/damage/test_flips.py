@@ -1,0 +1,196 @@
+"""Every byte of a small file of each format is flipped, in several ways; reading either reports it, or reads the same,
+or the byte lies in a field that no checksum covers. `UNCOVERED` lists those fields; nowhere else may a flip pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cordwood.record.record import Record
+from tests.damage.samples import Reading, Sample, entries, logs, small_files
+from tests.damage.summary import PROPERTY, Tally
+
+#: Each single bit, and all of them. Of what a checksum covers as a block, fewer.
+PATTERNS = (1, 2, 4, 8, 16, 32, 64, 128, 255)
+FEWER_PATTERNS = (1, 128, 255)
+BLOCKS = ("records", "message under the CRC")
+SIZES = ("batch length", "message size")
+
+_BROKER = "set by the leader after the producer's CRC, so left out of it; caught by"
+_PLAIN = "no checksum in the whole file; caught by"
+#: Format and field: why nothing in the file itself tells, and which other file or neighbour does.
+UNCOVERED = {
+    "log, magic 2": {
+        "base offset": f"{_BROKER} the order of batches, the segment's name, index entries, producer snapshots",
+        "batch length": "only of a last batch, which then seems cut off; caught by how the log was closed",
+        "leader epoch": f"{_BROKER} the order of epochs and leader-epoch-checkpoint",
+    },
+    "log, magic 0 and 1": {
+        "offset": f"{_BROKER} the order of messages, the segment's name, index entries",
+        "message size": "only of a last message, as in magic 2",
+    },
+    "log, mixed": {
+        "base offset": "as in magic 2",
+        "batch length": "as in magic 2",
+        "leader epoch": "as in magic 2",
+        "offset": "as in magic 0 and 1",
+    },
+    "offset index": {
+        "entry's offset": f"{_PLAIN} the batch it points at",
+        "entry's position": f"{_PLAIN} the batch it points at",
+    },
+    "time index": {
+        "entry's timestamp": f"{_PLAIN} the batch it is about",
+        "entry's offset": f"{_PLAIN} the batch it is about",
+    },
+    "transaction index": {
+        "producer id": f"{_PLAIN} the marker",
+        "first offset": f"{_PLAIN} the transaction's first batch",
+        "last offset": f"{_PLAIN} the marker",
+        "last stable offset": f"{_PLAIN} the transactions that were open",
+    },
+    "leader-epoch-checkpoint": {
+        "epoch": f"{_PLAIN} the batches' epochs",
+        "start offset": f"{_PLAIN} the batches' epochs",
+    },
+    "offset checkpoint": {
+        "topic": f"{_PLAIN} nothing: partitions that are not there are normal, one that is missing starts at 0",
+        "partition": f"{_PLAIN} nothing, as the topic",
+        "offset": f"{_PLAIN} the log's first and next offset",
+    },
+    "partition.metadata": {
+        "version": f"{_PLAIN} nothing: Kafka takes any version that is not negative",
+        "topic id": f"{_PLAIN} the cluster's metadata",
+    },
+    "meta.properties": {
+        "key": f"{_PLAIN} nothing where the key may be missing",
+        "line end": f"{_PLAIN} nothing: two lines become one",
+        "node id": f"{_PLAIN} the other log directories",
+        "directory id": f"{_PLAIN} the cluster's metadata",
+        "version": f"{_PLAIN} the keys that the version needs",
+        "cluster id": f"{_PLAIN} the other log directories",
+    },
+    ".kafka_cleanshutdown": {
+        "version": "Kafka takes a file that it cannot parse for one without a broker epoch",
+        "broker epoch": "as the version; compared by the controller, not on disk",
+        "frame": "as the version",
+    },
+    "quorum-state": {
+        "leader id": f"{_PLAIN} the next election",
+        "leader epoch": f"{_PLAIN} the metadata log's epochs",
+        "voted id": f"{_PLAIN} nothing",
+        "voted directory id": f"{_PLAIN} nothing",
+    },
+}
+
+
+def flips(sample: Sample) -> Iterator[tuple[int, int]]:
+    """All (position, pattern) that are tried."""
+    for one in sample.fields:
+        for position in range(one.start, one.end):
+            for pattern in FEWER_PATTERNS if one.name in BLOCKS else PATTERNS:
+                yield position, pattern
+
+
+def flipped(data: bytes, position: int, pattern: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ pattern]) + data[position + 1 :]
+
+
+def records_of(reading: Reading) -> tuple[Record, ...]:
+    return reading.facts[1]  # type: ignore[return-value]
+
+
+#: Given what was read, what should have been, the damaged bytes, the position of the flip and the name of its field.
+Judge = Callable[[Reading, Reading, bytes, int, str], None]
+
+
+def try_all(sample: Sample, judge: Judge) -> Tally:
+    """Read a file with each of its flips, and judge each."""
+    tally = Tally("flips", sample.group)
+    read = sample.open()
+    good = read(sample.data)
+    assert not good.damage
+    allowed = UNCOVERED.get(sample.group, {})
+    for position, pattern in flips(sample):
+        data = flipped(sample.data, position, pattern)
+        found = read(data)
+        name = sample.field_at(position).name
+        judge(found, good, data, position, name)
+        if found.damage:
+            tally.reported += 1
+        elif found.facts == good.facts:
+            tally.same += 1
+        else:
+            assert name in allowed, f"flip {pattern:#x} of byte {position} ({name}) passes"
+            tally.uncovered[name] += 1
+    # What follows a flip leaves no trace: the file as it was is read as it was.
+    assert read(sample.data) == good
+    return tally
+
+
+@pytest.mark.parametrize("sample", logs(), ids=str)
+def test_a_flip_in_a_log_is_reported_where_it_is_and_harms_no_other_batch(
+    sample: Sample, record_property: Callable[[str, object], None]
+) -> None:
+    places = list(entries(sample.data))
+    alone = sample.open()
+    # Of the samples none shares a record between batches, so records tell whose they are.
+    own = {start: set(records_of(alone(sample.data[start:end]))) for start, end, _ in places}
+    expected = set().union(*own.values())
+
+    def judge(found: Reading, good: Reading, data: bytes, position: int, name: str) -> None:
+        start = next(start for start, end, _ in places if start <= position < end)
+        lost = own[start]
+        read = set(records_of(found))
+        if name in SIZES:
+            # No checksum covers the size either: a batch that seems longer takes with it what it seems to hold, and one
+            # that seems shorter may be followed by bytes that look like another.
+            end = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")
+            reach = max([end if end <= len(data) else 0, *(error.position or 0 for error in found.damage)])
+            lost = lost.union(*(own[other] for other, _, _ in places if start <= other < reach))
+        if found.damage:
+            first = found.damage[0]
+            assert first.path is not None and first.path.endswith(sample.file) and first.position == start
+            assert read <= expected, "what is damaged gives out no other records"
+        elif name in SIZES:
+            whole = [batch for batch in good.facts[0] if batch.position < start]  # type: ignore[attr-defined]
+            assert list(found.facts[0]) == whole  # type: ignore[call-overload]
+            assert read <= expected
+        assert expected - lost <= read, "the other batches are read as ever"
+
+    tally = try_all(sample, judge)
+    record_property(PROPERTY, tally.to_json())
+    covered = tally.reported - tally.uncovered.total()
+    assert covered > 0 and tally.same == 0, "every byte of a log means something"
+
+
+@pytest.mark.parametrize("sample", small_files(), ids=str)
+def test_a_flip_in_a_small_file_is_reported_or_lies_in_a_field_without_a_checksum(
+    sample: Sample, record_property: Callable[[str, object], None]
+) -> None:
+    def judge(found: Reading, good: Reading, data: bytes, position: int, name: str) -> None:
+        for error in found.damage:
+            assert error.position is None or error.position < len(sample.data)
+            assert str(error)
+
+    record_property(PROPERTY, try_all(sample, judge).to_json())
+
+
+def test_a_flip_in_an_index_is_reported_at_its_entry_or_the_next() -> None:
+    for sample, entry_bytes in zip(small_files()[:3], (8, 12, 34), strict=True):
+        read = sample.open()
+        for position, pattern in flips(sample):
+            places = [error.position for error in read(flipped(sample.data, position, pattern)).damage]
+            start = position - position % entry_bytes
+            assert set(places) <= {start, start + entry_bytes}
+
+
+def test_every_uncovered_field_that_is_listed_exists() -> None:
+    names = {(sample.group, one.name) for sample in (*logs(), *small_files()) for one in sample.fields}
+    assert {(group, name) for group, fields in UNCOVERED.items() for name in fields} <= names
+
+
+def test_more_than_fifty_thousand_flips_are_tried() -> None:
+    assert sum(len(list(flips(sample))) for sample in (*logs(), *small_files())) > 50_000
