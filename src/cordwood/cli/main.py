@@ -7,6 +7,7 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ EXIT_OK = 0
 EXIT_DAMAGE = 1
 EXIT_REQUEST = 2
 EXIT_LOCKED = 3
+EXIT_OUR_FAULT = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
@@ -91,7 +93,17 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
 def main() -> None:
     """Run the command line and leave with its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
-    app(prog_name="cordwood")
+    code: object = EXIT_OUR_FAULT
+    try:
+        app(prog_name="cordwood")
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is written. Python would now take the compiler behind the kernels apart, for a tenth of a second.
+    os._exit(code if isinstance(code, int) else EXIT_OK if code is None else EXIT_OUR_FAULT)
 
 
 if __name__ == "__main__":
