@@ -31,7 +31,7 @@ from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage import checkpoints, leader_epochs, producer_state, properties, quorum_state, transaction_index
 from cordwood.types import Codec, TopicPartition
-from tests.fixtures import PACKED, Isolation, fixture, reads
+from tests.fixtures import PACKED, Isolation, copy_of, fixture, reads
 
 Line = dict[str, Any]
 
@@ -746,3 +746,12 @@ def test_only_what_is_needed_is_imported() -> None:
     program = "import sys, cordwood.cli.dump; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pyarrow", "pyspark", "pandas", "rich", "hypothesis"} & {module.partition(".")[0] for module in modules}
+
+
+def test_batches_alone_tell_a_wrong_crc_by_the_exit_code_too(tmp_path: Path) -> None:
+    path = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0") / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(data)
+    for choice in (["--batches"], ["--records"], []):
+        assert CliRunner().invoke(app, ["dump", str(path), *choice]).exit_code == 1, choice

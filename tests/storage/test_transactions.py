@@ -100,4 +100,6 @@ def test_transactions_are_the_same_in_whatever_portions_the_headers_come() -> No
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_the_names_of_kafkas_isolation_levels_are_taken(isolation: str) -> None:
-    assert list(INTERLEAVED.records(isolation=isolation))
+    expected = [record.offset for record in INTERLEAVED.records(isolation=Isolation(isolation))]
+    assert [record.offset for record in INTERLEAVED.records(isolation=isolation)] == expected
+    assert INTERLEAVED.to_arrow(isolation=isolation)["offset"].to_pylist() == expected

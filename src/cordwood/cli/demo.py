@@ -19,12 +19,14 @@ from typing import Annotated
 
 import typer
 
+from cordwood.errors import RequestError
+
 LOG = "kafka-logs"
 
 
 def main(
     directory: Annotated[
-        str | None, typer.Option("--dir", help="Unpack the log into this new folder and leave it there to play with.")
+        str | None, typer.Option("--dir", help="Unpack the log into this folder and leave it there to play with.")
     ] = None,
 ) -> None:
     """Show a small real log: list it, look into it, check it, and find the one bit that was flipped in it."""
@@ -49,6 +51,8 @@ def main(
 @contextlib.contextmanager
 def _folder(directory: str | None) -> Iterator[Path]:
     if directory is not None:
+        if (Path(directory) / LOG).exists():
+            raise RequestError(f"{directory}/{LOG} is there already; name another folder, or remove it first")
         Path(directory).mkdir(parents=True, exist_ok=True)
         yield Path(directory)
         return

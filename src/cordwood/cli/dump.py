@@ -410,6 +410,7 @@ class _Window:
 
     def _batch(self, batch: Batch) -> None:
         if self.choice.batches and batch.base_offset < self.end:
+            self.dump.damaged |= not batch.is_valid
             self.dump.put(self.dump.printer.batch(batch))
             if not self.choice.records:
                 self.dump.count(1)

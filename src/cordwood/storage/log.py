@@ -271,14 +271,14 @@ class Log:
         end_offset: int | None = None,
         since_ms: int | None = None,
         until_ms: int | None = None,
-        isolation: Isolation | None = None,
+        isolation: Isolation | str | None = READ_UNCOMMITTED,
         on_damage: OnDamage = raise_damage,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> Iterator[RecordColumns]:
         """The records of the log as columns.
 
         Args:
-            start_offset: lowest offset; default: the log's first, or with an isolation the log start offset.
+            start_offset: lowest offset; default: the log start offset, or without isolation the log's first.
             end_offset: offsets from here on are left out; default: the log's end, with read_committed the last stable
                 offset.
             since_ms: lowest timestamp.
@@ -288,6 +288,7 @@ class Log:
             on_damage: called with each damage; when it returns, reading goes on behind it.
             max_batch_bytes: decompressed bytes above which a batch is damage.
         """
+        isolation = None if isolation is None else Isolation(isolation)
         start_offset, end_offset, transactions = self.scope(
             start_offset=start_offset, end_offset=end_offset, since_ms=since_ms, isolation=isolation
         )
@@ -318,18 +319,21 @@ class Log:
         start_offset: int | None = None,
         end_offset: int | None = None,
         since_ms: int | None = None,
-        isolation: Isolation | None = None,
+        isolation: Isolation | str | None = READ_UNCOMMITTED,
     ) -> tuple[int, int, Transactions]:
         """The offsets [start, end) that hold what `columns` is asked for, and what to judge transactions by.
 
         Transactions are looked for with read_committed only.
+
+        Raises:
+            NotFoundError: a broker replaced files faster than they could be read.
         """
         for _ in range(_ATTEMPTS):
             try:
                 first, end, transactions = start_offset or 0, end_offset, Transactions()
                 if isolation is not None:
                     first = max(first, self.log_start_offset)
-                if isolation is READ_COMMITTED:
+                if isolation == READ_COMMITTED:
                     transactions = self.transactions()
                     # What a broker wrote since then is not known to be committed.
                     stable = transactions.last_stable_offset
@@ -394,6 +398,7 @@ class Log:
         until_ms: int | None = None,
         isolation: Isolation | str | None = READ_UNCOMMITTED,
         on_damage: OnDamage = raise_damage,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> Iterator[Record]:
         """The records of the log as objects; see `columns` for the arguments, and for large logs."""
         for columns in self.columns(
@@ -401,8 +406,9 @@ class Log:
             end_offset=end_offset,
             since_ms=since_ms,
             until_ms=until_ms,
-            isolation=None if isolation is None else Isolation(isolation),
+            isolation=isolation,
             on_damage=on_damage,
+            max_batch_bytes=max_batch_bytes,
         ):
             yield from to_records(columns.data, columns.rows)
 
