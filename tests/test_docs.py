@@ -23,7 +23,6 @@ import shlex
 import struct
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from cordwood.cli.demo import unpack
 from cordwood.cli.main import VERBS, app
 from cordwood.errors import MissingCodecError
 from cordwood.record import compression
@@ -180,8 +180,7 @@ def console(body: str, shell: Shell) -> str:
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The demo log, in a folder that the test runs in."""
-    with tarfile.open(ROOT / "src/cordwood/data/demo.tar.gz") as tar:
-        tar.extractall(tmp_path, filter="data")
+    unpack(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -31,7 +31,7 @@ def main(
 ) -> None:
     """Show a small real log: list it, look into it, check it, and find the one bit that was flipped in it."""
     with _folder(directory) as folder:
-        _unpack(folder)
+        unpack(folder)
         with contextlib.chdir(folder):
             _say("A broker's log directory. Kafka's cleaner ran once; what it has not cleaned since is DIRTY.")
             _run("ls", LOG)
@@ -60,7 +60,8 @@ def _folder(directory: str | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _unpack(folder: Path) -> None:
+def unpack(folder: Path) -> None:
+    """Unpack the log that comes with the package, as `LOG` in a folder."""
     packed = importlib.resources.files("cordwood").joinpath("data/demo.tar.gz")
     with packed.open("rb") as data, tarfile.open(fileobj=data) as tar:
         # Set, not given as an argument: Python 3.11 knows that only from its fourth release on.
