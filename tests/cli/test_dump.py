@@ -68,6 +68,35 @@ def of_type(kind: str, found: Sequence[Line]) -> list[Line]:
     return [line for line in found if line["type"] == kind]
 
 
+def test_what_cannot_be_read_is_told_on_stderr_and_the_rest_is_shown(tmp_path: Path) -> None:
+    directory = copy_of(fixture("kraft-jbod-before"), tmp_path / "logs") / "a"
+    whole = lines(directory)
+    segment = min((directory / "disk-1-0").glob("*.log"))
+    segment.unlink()
+    os.mkfifo(segment)
+    result = run("--json", directory, exits=2)
+    what = "cannot be read: Not a regular file but a FIFO, socket or device"
+    assert result.stderr == f"cordwood: {segment} {what}\n"
+    shown = [json.loads(line) for line in result.stdout_bytes.splitlines()]
+    here = {line["file"] for line in whole if line.get("file", "").startswith(str(segment))}
+    assert here and {line["file"] for line in shown if "file" in line} == (
+        {line["file"] for line in whole if "file" in line} - here
+    )
+
+
+def test_partitions_are_chosen_as_for_ls(tmp_path: Path) -> None:
+    directory = fixture("kraft-classic-before")
+
+    def chosen(*words: str) -> set[tuple[str, int]]:
+        return {(one["topic"], one["partition"]) for one in lines(directory, "--records", *words)}
+
+    assert chosen("--topic", "ord*", "--partition", "1") == {("orders", 1)}
+    assert chosen("--partition", "orders-0", "--partition", "pay*-1") == {("orders", 0), ("payments", 1)}
+    assert "No partition in" in run(directory, "--topic", "nope", exits=2).stderr
+    (tmp_path / "t-0").mkdir()
+    assert "holds no log segment" in run(tmp_path / "t-0", exits=2).stderr
+
+
 # ---- as a consumer ---------------------------------------------------------------------------------------------------
 
 

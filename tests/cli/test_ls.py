@@ -81,6 +81,7 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
         "damage": [],
         "recovery": [],
         "notes": [],
+        "unreadable": [],
     }
     assert (first["base_offset"], first["files"]) == (0, ["log", "index", "timeindex"])
     assert last == {
@@ -97,6 +98,7 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
         "index_entries": {"index": 0, "timeindex": 1},
         "files": ["log", "index", "timeindex", "snapshot"],
         "damage": [],
+        "unreadable": None,
     }
 
 

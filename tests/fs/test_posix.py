@@ -30,12 +30,19 @@ def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, opened: C
     listener.bind(str(tmp_path / "socket"))
     before = open_descriptors()
     for path in (tmp_path / "fifo", tmp_path / "socket", Path("/dev/null"), Path("/dev/zero")):
-        with pytest.raises(RequestError, match="not a regular file"):
+        with pytest.raises(OSError, match="Not a regular file but a FIFO, socket or device: '"):
             opened(str(path))
     with pytest.raises(IsADirectoryError):
         opened(str(tmp_path))
     assert open_descriptors() == before
     listener.close()
+
+
+def test_an_error_of_an_open_file_says_which_file_it_is(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x")
+    with fs.open(str(tmp_path / "log")) as file, pytest.raises(OSError, match="log") as caught:
+        file.write(0, b"y")  # opened for reading only
+    assert caught.value.filename == str(tmp_path / "log")
 
 
 def test_a_lock_held_elsewhere_in_the_process_survives_an_attempt_to_open_it(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cordwood
 from cordwood.errors import NotFoundError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch, seal
@@ -25,7 +26,7 @@ from cordwood.storage.log import Log
 from cordwood.types import Codec
 from tests.fixtures import STOPPED, copy_of, facts, fixture
 from tests.kafka_tools import Broker
-from tests.storage.test_check_damage import FIRST, batch, built, check, damages, site
+from tests.storage.test_check_damage import FIRST, batch, built, check, damages, flip, site
 
 #: Old and new brokers, cleaned and not, one and two log directories, recovered from a crash. The rest is slow.
 SOME = (
@@ -46,6 +47,44 @@ SOME = (
 )
 def test_nothing_is_found_in_what_a_broker_left_in_good_order(name: str) -> None:
     assert check(fixture(name)) == []
+
+
+def test_what_cannot_be_read_is_found_once_and_nothing_is_concluded_from_it(tmp_path: Path) -> None:
+    partition = copy_of(fixture("kraft-classic-before"), tmp_path / "logs") / "payments-0"
+    names = [f"{FIRST}.timeindex", f"{FIRST}.txnindex", "leader-epoch-checkpoint", "partition.metadata"]
+    for name in names:
+        (partition / name).unlink()
+        os.mkfifo(partition / name)
+    (partition.parent / "recovery-point-offset-checkpoint").unlink()
+    (partition.parent / "recovery-point-offset-checkpoint").mkdir()
+    assert sorted((Path(one.path).name, one.kind, one.what) for one in check(partition)) == [
+        *((name, Kind.UNREADABLE, "cannot be read: Not a regular file but a FIFO, socket or device") for name in names),
+        ("recovery-point-offset-checkpoint", Kind.UNREADABLE, "cannot be read: Is a directory"),
+    ]
+
+
+def test_a_path_that_is_named_twice_is_checked_once(tmp_path: Path) -> None:
+    directory = str(fixture("kraft-jbod-before"))
+    found = Check(PosixFileSystem())
+    assert list(found.run([directory, f"{directory}/"])) == []
+    assert found.summary.partitions.total() == 10
+
+
+def test_a_leader_epoch_below_none_is_found(tmp_path: Path) -> None:
+    partition = built(tmp_path, batch(0), batch(1)[:12] + b"\xff\xff\xff\xfe" + batch(1)[16:])
+    assert [(one.kind, one.offset, one.what) for one in check(partition)] == [
+        (Kind.BATCH_LEADER_EPOCH, 1, "leader epoch -2")
+    ]
+
+
+def test_the_python_function_gives_findings_that_print_well(tmp_path: Path) -> None:
+    partition = site("orders", tmp_path)
+    flip(f"{FIRST}.log", 943)(partition)
+    (finding,) = cordwood.check(str(partition.parent))
+    assert str(finding).startswith(
+        f"damage batch-crc in {partition}/{FIRST}.log at position 882 (offset 13): CRC-32C mis"
+    )
+    assert finding.severity is cordwood.Severity.DAMAGE
 
 
 # ---- crashes ---------------------------------------------------------------------------------------------------------

@@ -294,11 +294,27 @@ def test_what_a_stop_leaves_at_the_end_is_damage_anywhere_but_there(tmp_path: Pa
     assert before.states == ("damaged",)
 
 
-def test_a_fifo_named_like_a_segment_is_damage_and_does_not_stop_the_listing(tmp_path: Path) -> None:
-    path = a_partition(tmp_path / "t-0", a_batch(0))
-    os.mkfifo(path / f"{10:020d}.log")
-    (one,) = ls(str(path)).partitions
-    assert one.states == ("damaged",) and "not a regular file" in str(one.damage[0])
+def test_what_cannot_be_read_is_said_and_the_rest_is_listed(tmp_path: Path) -> None:
+    segment = a_partition(tmp_path / "a-0", a_batch(0)) / f"{10:020d}.log"
+    index = a_partition(tmp_path / "b-0", a_batch(0)) / f"{0:020d}.index"
+    swap = a_partition(tmp_path / "c-0", a_batch(0)) / f"{0:020d}.log.swap"  # without it nobody knows what c-0 holds
+    checkpoint = tmp_path / "log-start-offset-checkpoint"
+    for path in (segment, index, swap, checkpoint):
+        os.mkfifo(path)
+    (tmp_path / "meta.properties").mkdir()
+    listing = ls(str(tmp_path), index_entries=True)
+    what = "cannot be read: Not a regular file but a FIFO, socket or device"
+    assert [(one.name, one.states, one.records, one.unreadable) for one in listing.partitions] == [
+        ("a-0", ("unreadable",), 1, (f"{segment} {what}",)),
+        ("b-0", (), 1, ()),
+        ("c-0", ("unreadable",), 0, (f"{swap} {what}",)),
+    ]
+    assert [one.records_exact for one in listing.partitions] == [False, True, False]
+    assert listing.partitions[1].segments[0].index_entries == {"index": None}
+    assert [(error.path, error.what) for error in listing.directories[0].problems] == [
+        (f"{tmp_path}/meta.properties", "cannot be read: Is a directory"),
+        (str(checkpoint), what),
+    ]
 
 
 def test_record_counts_of_damaged_headers_never_go_below_zero(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import functools
+import os
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +69,45 @@ def test_a_range_of_offsets_gives_just_those() -> None:
     for start in range(14):
         for end in range(14):
             assert offsets(log, start_offset=start, end_offset=end) == list(range(start, min(end, 12)))
+
+
+def test_a_base_offset_that_was_flipped_upwards_does_not_end_the_reading() -> None:
+    flipped = (1 << 55 | 3).to_bytes(8, "big") + batch(3)[8:]  # the CRC does not cover it
+    log = Log("d/t-0", fs=partition({name(0): batch(0) + flipped + batch(6) + batch(9) + batch(12) + batch(15)}))
+    assert offsets(log, end_offset=10) == [0, 1, 2, 6, 7, 8, 9]
+    last = Log("d/t-0", fs=partition({name(0): batch(0) + flipped}))
+    assert offsets(last, end_offset=10) == [0, 1, 2]
+
+
+def test_an_index_that_cannot_be_read_only_costs_time(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    for file, data in TWO_SEGMENTS.items():
+        (directory / file).write_bytes(data)
+    os.mkfifo(directory / name(0, ".index"))
+    os.mkfifo(directory / name(0, ".timeindex"))
+    with (directory / name(6, ".index")).open("wb") as index:
+        index.truncate(1 << 40)  # takes no room on the disk
+    log = Log(str(directory))
+    assert offsets(log, start_offset=4, since_ms=0) == list(range(4, 12))
+    assert offsets(log, start_offset=10) == [10, 11]
+    with pytest.raises(OSError, match="more than such a file ever has") as caught:
+        log.segments[1].offset_index()
+    assert caught.value.errno == errno.EFBIG
+
+
+def test_a_segment_that_cannot_be_read_is_told_and_the_next_is_read(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    (directory / name(6)).write_bytes(batch(6))
+    os.mkfifo(directory / name(0))
+    log = Log(str(directory))
+    told: list[tuple[int, str]] = []
+    windows = log.windows(on_unreadable=lambda segment, error: told.append((segment.base_offset, error.filename)))
+    assert [segment.base_offset for segment, _ in windows] == [6]
+    assert told == [(0, str(directory / name(0)))]
+    with pytest.raises(OSError, match="FIFO"):
+        offsets(log)
 
 
 def test_a_consumer_starts_at_the_log_start_offset() -> None:

@@ -206,3 +206,8 @@ def test_a_clean_shutdown_file_is_read_and_written(data: bytes, epoch: int | Non
 )
 def test_other_contents_have_no_broker_epoch(data: bytes) -> None:
     assert properties.decode_clean_shutdown(data) is None
+
+
+def test_properties_of_many_empty_lines_are_refused_rather_than_kept() -> None:
+    with pytest.raises(CorruptFileError, match="are not looked into"):
+        properties.decode_properties(b"\n" * (1 << 20 | 1), "meta.properties")

@@ -6,6 +6,7 @@ named and the others counted. What it means for a broker stands once per kind.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, printable
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Check, Finding, Kind, Severity, Summary
 from cordwood.storage.filenames import DirectoryState
@@ -49,17 +50,17 @@ def main(
     Changes nothing, also where a broker is running. Exits with 1 if anything is damaged. What a crash left and the
     next load repairs is explained, and is no damage.
     """
-    progress = _Progress(enabled=sys.stderr.isatty())
-    check = Check(PosixFileSystem(), progress.update)
-    findings = check.run(paths)
+    found = []
+    with contextlib.closing(_Progress(enabled=sys.stderr.isatty())) as progress:
+        check = Check(PosixFileSystem(), progress.update)
+        for finding in check.run([named(path) for path in paths]):
+            if as_json:
+                print(json.dumps(_finding_json(finding)), flush=True)
+            else:
+                found.append(finding)
     if as_json:
-        for finding in findings:
-            print(json.dumps(_finding_json(finding)), flush=True)
-        progress.clear()
         print(json.dumps(_summary_json(check.summary)))
     else:
-        found = list(findings)
-        progress.clear()
         _print_findings(found)
         print(summary_line(check.summary))
     return EXIT_DAMAGE if check.summary.damaged else EXIT_OK
@@ -70,10 +71,10 @@ def _finding_json(finding: Finding) -> dict[str, object]:
         "type": "finding",
         "severity": finding.severity.value,
         "kind": finding.kind.value,
-        "file": _text(finding.path),
+        "file": printable(finding.path),
         "position": finding.position,
         "offset": finding.offset,
-        "what": _text(finding.what),
+        "what": printable(finding.what),
         "meaning": finding.meaning,
     }
 
@@ -107,24 +108,19 @@ def _print_findings(findings: Iterable[Finding]) -> None:
                     explained = meaning
                 shown = group if severity is Severity.DAMAGE else group[:_FILES_SHOWN]
                 for finding in shown:
-                    print(f"    {_place(finding)}\n      {_text(finding.what)}")
+                    print(f"    {_place(finding)}\n      {printable(finding.what)}")
                 if len(group) > len(shown):
-                    print(f"    … and {len(group) - len(shown)} more in {_text(directory)}")
+                    print(f"    … and {len(group) - len(shown)} more in {printable(directory)}")
         print()
 
 
 def _place(finding: Finding) -> str:
-    place = _text(finding.path)
+    place = printable(finding.path)
     if finding.position is not None:
         place += f" at position {finding.position:,}"
     if finding.offset is not None:
         place += f" (offset {finding.offset:,})"
     return place
-
-
-def _text(text: str) -> str:
-    """A name from disk, fit for a terminal: it may hold anything."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def summary_line(summary: Summary) -> str:
@@ -169,7 +165,7 @@ class _Progress:
         sys.stderr.flush()
         self._width = len(line)
 
-    def clear(self) -> None:
+    def close(self) -> None:
         if self._width:
             sys.stderr.write("\r" + " " * self._width + "\r")
             sys.stderr.flush()

@@ -10,9 +10,8 @@ import dataclasses
 import itertools
 import posixpath
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -31,7 +30,7 @@ from cordwood.cli.formats import (
     parse_offsets,
     parse_time,
 )
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, tell
 from cordwood.errors import DataError, NotFoundError, RequestError
 from cordwood.fs.base import FileSystem
 from cordwood.fs.posix import PosixFileSystem
@@ -50,9 +49,9 @@ from cordwood.storage import (
     time_index,
     transaction_index,
 )
-from cordwood.storage.directory import LogDirectory, PathKind, log_directories, look
+from cordwood.storage.directory import LogDirectory, PathKind, is_wanted, log_directories, look
 from cordwood.storage.filenames import DirectoryState, FileKind, PartitionFile, parse_file
-from cordwood.storage.log import MAX_OFFSET, Log, Segment, read_file
+from cordwood.storage.log import MAX_OFFSET, Log, Segment, holds_nothing, read_file, why_unreadable
 from cordwood.storage.recovery import INDEX_KINDS, SegmentFiles
 from cordwood.storage.segment import Gap, GapKind
 from cordwood.storage.transactions import Isolation, Transactions
@@ -75,7 +74,7 @@ class Choice:
         until_ms: timestamps from here on are left out.
         key: of a record, exactly.
         isolation: only what a consumer with this isolation level gets.
-        topics, partitions: of a log directory; empty for all.
+        topics, partitions: of a log directory, as `is_wanted` takes them.
         limit: records (batches where no records are shown, entries of other files) after which it is enough.
     """
 
@@ -87,8 +86,8 @@ class Choice:
     until_ms: int | None = None
     key: bytes | None = None
     isolation: Isolation | None = None
-    topics: Collection[str] = ()
-    partitions: Collection[int] = ()
+    topics: Sequence[str] = ()
+    partitions: Sequence[str] = ()
     limit: int | None = None
 
     @property
@@ -106,6 +105,7 @@ class Dump:
 
     Attributes:
         damaged: something was damaged so far.
+        unreadable: something could not be read so far.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class Dump:
         self.choice = choice
         self.printer = printer
         self.damaged = False
+        self.unreadable = False
         self._fs: FileSystem = fs or PosixFileSystem()
         self._write = write
         self._lines: list[bytes] = []
@@ -128,7 +129,10 @@ class Dump:
             if self._left == 0:
                 return
             for path in paths:
-                self._dump(path)
+                try:
+                    self._dump(path)
+                except OSError as error:
+                    self._unreadable(error)
         except _LimitReached:
             pass
         finally:
@@ -148,36 +152,42 @@ class Dump:
             kind = look(self._fs, path)
         except NotFoundError:
             directories = log_directories(self._fs, [path])
-            for directory in directories:
-                self._directory(directory)
+            self._directories(directories)
             return
         if kind is PathKind.LOG_DIRECTORY:
-            self._directory(path)
+            self._directories([path])
         elif kind is PathKind.PARTITION:
-            self._log(self._open(path))
+            log = self._open(path)
+            if not log.segments:
+                raise holds_nothing(path)
+            self._log(log)
         else:
             self._file(path)
 
-    def _directory(self, path: str) -> None:
-        directory = LogDirectory.open(self._fs, path)
-        for partition in sorted(directory.partitions, key=lambda one: (one.name.topic_partition, one.path)):
-            name = partition.name.topic_partition
-            if self.choice.isolation is not None and partition.name.state is not DirectoryState.CURRENT:
-                continue  # no consumer gets what is on its way in or out
-            if self.choice.topics and name.topic not in self.choice.topics:
-                continue
-            if self.choice.partitions and name.partition not in self.choice.partitions:
-                continue
-            try:
-                self._log(directory.log(partition))
-            except NotFoundError:
-                continue  # a running broker deleted it
+    def _directories(self, paths: Sequence[str]) -> None:
+        choice = self.choice
+        found = False
+        for path in paths:
+            directory = LogDirectory.open(self._fs, path)
+            for partition in sorted(directory.partitions, key=lambda one: (one.name.topic_partition, one.path)):
+                if not is_wanted(partition.name.topic_partition, choice.topics, choice.partitions):
+                    continue
+                found = True
+                if choice.isolation is not None and partition.name.state is not DirectoryState.CURRENT:
+                    continue  # no consumer gets what is on its way in or out
+                try:
+                    self._log(directory.log(partition))
+                except NotFoundError:
+                    continue  # a running broker deleted it
+                except OSError as error:
+                    self._unreadable(error)
+        if not found and (choice.topics or choice.partitions):
+            wanted = ", ".join([*choice.topics, *choice.partitions])
+            raise NotFoundError(f"No partition in {', '.join(paths)} matches {wanted}")
 
     def _open(self, path: str) -> Log:
         """The log in a directory that may be a partition of a log directory that a broker is running on."""
-        # The name says which partition it is, so `.` and the like are spelled out.
-        if posixpath.basename(path) in ("", ".", ".."):
-            path = str(Path(path).resolve())
+        path = named(path or ".")
         try:
             live = LogDirectory.open(self._fs, posixpath.dirname(path) or ".").live
         except OSError:
@@ -219,7 +229,9 @@ class Dump:
         name = log.name.topic_partition if log.name else None
         items: Iterator[tuple[Segment, BatchWindow | Gap]]
         if only is None:
-            items = log.windows(start_offset=first, end_offset=end)
+            items = log.windows(
+                start_offset=first, end_offset=end, on_unreadable=lambda _, error: self._unreadable(error)
+            )
         else:
             windows = only.windows(start_offset=first, end_offset=end, search=not log.live)
             items = ((only, item) for item in windows)
@@ -321,8 +333,14 @@ class Dump:
             self.put(line)
         else:
             # A pattern has no place for it.
-            print(f"cordwood: damage: {DataError(what, path=self._place.file, position=position, offset=offset)}",
-                  file=sys.stderr)  # fmt: skip
+            tell(f"damage: {DataError(what, path=self._place.file, position=position, offset=offset)}")
+
+    def _unreadable(self, error: OSError) -> None:
+        """Tell what cannot be read, and go on; but not when it is our output that fails."""
+        if error.filename is None:
+            raise error
+        self.unreadable = True
+        tell(f"{error.filename} {why_unreadable(error)}")
 
     def damage(self, error: DataError) -> None:
         """Tell damage where it lies."""
@@ -543,12 +561,14 @@ _TIME = "Milliseconds since the epoch, or an ISO time (UTC without a zone)."
 
 def main(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH", help="Files, partitions, log directories.", show_default=False)
+        list[str], typer.Argument(metavar="PATH...", help="Files, partitions, log directories.", show_default=False)
     ],
     batches: Annotated[bool, typer.Option("--batches", help="Show batches; records too only with --records.")] = False,
     records: Annotated[bool, typer.Option("--records", help="Show records; batches too only with --batches.")] = False,
-    topic: Annotated[list[str] | None, typer.Option(help="Of a log directory, only this topic. Repeatable.")] = None,
-    partition: Annotated[list[int] | None, typer.Option(help="Only partitions of this number. Repeatable.")] = None,
+    topic: Annotated[list[str] | None, typer.Option(help="Only this topic, or those that match this glob.")] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option(help="Only this partition: its number, its name, or a glob of either.")
+    ] = None,
     key: Annotated[
         str | None, typer.Option(help="Only records with exactly this key: text, or bytes as hex:00ff or base64:AP8=.")
     ] = None,
@@ -589,7 +609,9 @@ def main(
     snapshots, checkpoints and the rest. With --key, --since or --until a batch is shown if it holds a record that is.
 
     Damage is shown where it lies, reading goes on behind it, and the exit code is 1. With --format it is told on
-    stderr. Bytes at the end of a log that are no batch yet, as a crash leaves them, are no damage but a "rest".
+    stderr. What the system does not let us read is told there too, and the exit code is 2.
+
+    Bytes at the end of a log that are no batch yet, as a crash leaves them, are no damage but a "rest".
 
     utf8 shows text in quotes, and as \xNN what does not print. json and int show what is none as hex:00ff.
 
@@ -632,5 +654,7 @@ def main(
         output.flush()
 
     dump = Dump(choice, printer, write)
-    dump.run(paths)
-    return EXIT_DAMAGE if dump.damaged else EXIT_OK
+    dump.run([named(path) for path in paths])
+    if dump.damaged:
+        return EXIT_DAMAGE
+    return EXIT_REQUEST if dump.unreadable else EXIT_OK

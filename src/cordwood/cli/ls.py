@@ -10,12 +10,11 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, printable
 from cordwood.config import SourceKind, show
 from cordwood.errors import DataError
 from cordwood.storage.listing import Listing, PartitionListing, Policy, SegmentListing, ls
@@ -38,7 +37,7 @@ _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 def main(
     directories: Annotated[
-        list[str], typer.Argument(metavar="DIR…", help="Log directories of one broker, or partitions' directories.")
+        list[str], typer.Argument(metavar="DIR...", help="Log directories of one broker, or partitions' directories.")
     ],
     segments: Annotated[bool, typer.Option("--segments", help="A line per segment.")] = False,
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic, or those that match this glob.")] = None,
@@ -59,10 +58,10 @@ def main(
     """List partitions: offsets, sizes, records, policy, what is dirty, codecs, times, and their state.
 
     Directories are taken as those of one broker. Nothing is changed, and a running broker is no obstacle. Exit status 1
-    when batches of a log do not follow each other.
+    when batches of a log do not follow each other, 2 when something could not be read.
     """
     listing = ls(
-        *(_named(directory) for directory in directories),
+        *map(named, directories),
         topics=topic or (),
         partitions=partition or (),
         metadata=metadata,
@@ -74,12 +73,9 @@ def main(
         print(json.dumps(document(listing, segments=segments), indent=1))
     else:
         print("\n".join(text(listing, segments=segments)))
-    return EXIT_DAMAGE if any(one.damage for one in listing.partitions) else EXIT_OK
-
-
-def _named(path: str) -> str:
-    """A path that ends with a name: `.` is a partition, or not, by what it is called."""
-    return path if Path(path).name not in ("", "..") else str(Path(path).resolve())
+    if any(one.damage for one in listing.partitions):
+        return EXIT_DAMAGE
+    return EXIT_REQUEST if any(one.unreadable for one in listing.partitions) else EXIT_OK
 
 
 # ---- JSON ------------------------------------------------------------------------------------------------------------
@@ -142,6 +138,7 @@ def _partition(one: PartitionListing, segments: bool) -> dict[str, Any]:
         "damage": [_damage(error) for error in one.damage],
         "recovery": list(one.recovery),
         "notes": list(one.notes),
+        "unreadable": list(one.unreadable),
     }
     return values | {"by_segment": [_segment(segment) for segment in one.segments]} if segments else values
 
@@ -161,6 +158,7 @@ def _segment(one: SegmentListing) -> dict[str, Any]:
         "index_entries": None if one.index_entries is None else dict(one.index_entries),
         "files": list(one.files),
         "damage": [_damage(error) for error in one.damage],
+        "unreadable": one.unreadable,
     }
 
 
@@ -183,7 +181,7 @@ def _entries(segment: SegmentListing) -> str:
 
 
 _PARTITION_COLUMNS: Sequence[tuple[_Column, Callable[[PartitionListing], str]]] = (
-    (_Column("PARTITION"), lambda one: _printable(one.name)),
+    (_Column("PARTITION"), lambda one: printable(one.name)),
     (_Column("STATE"), lambda one: ", ".join(one.states) or "-"),
     (_Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
     (_Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
@@ -215,14 +213,14 @@ def text(listing: Listing, *, segments: bool) -> Iterable[str]:
     """The listing as lines for people."""
     for directory in listing.directories:
         node = "" if directory.node_id is None else f"node {directory.node_id}, "
-        yield f"{_printable(directory.path)}: {node}{directory.summary}"
-        yield from (f"  {_printable(str(error))}" for error in directory.problems)
+        yield f"{printable(directory.path)}: {node}{directory.summary}"
+        yield from (f"  {printable(str(error))}" for error in directory.problems)
     yield from _metadata_lines(listing)
     yield ""
     if segments:
         columns = [_PARTITION_COLUMNS[0][0], *(column for column, _ in _SEGMENT_COLUMNS)]
         rows = [
-            [_printable(one.name), *(cell(segment) for _, cell in _SEGMENT_COLUMNS)]
+            [printable(one.name), *(cell(segment) for _, cell in _SEGMENT_COLUMNS)]
             for one in listing.partitions
             for segment in one.segments
         ]
@@ -242,9 +240,9 @@ def _metadata_lines(listing: Listing) -> Iterable[str]:
             "or what they are with --config"
         )
         return
-    yield f"metadata: {_printable(listing.metadata_path)}, up to offset {listing.metadata_next_offset}"
+    yield f"metadata: {printable(listing.metadata_path)}, up to offset {listing.metadata_next_offset}"
     if listing.metadata_problems:
-        yield f"  damaged, so its word does not count: {_printable(str(listing.metadata_problems[0]))}"
+        yield f"  damaged, so its word does not count: {printable(str(listing.metadata_problems[0]))}"
 
 
 def _totals(listing: Listing) -> str:
@@ -262,13 +260,16 @@ def _totals(listing: Listing) -> str:
 
 def _footnotes(listing: Listing) -> Iterable[str]:
     for one in listing.partitions:
-        name = _printable(one.name)
-        yield from (f"{name}: {_printable(note)}" for note in one.notes)
+        name = printable(one.name)
+        yield from (f"{name}: {printable(note)}" for note in one.notes)
+        if one.unreadable:
+            more = f", and {len(one.unreadable) - 1:,} more" if len(one.unreadable) > 1 else ""
+            yield f"{name}: {printable(one.unreadable[0])}{more}"
         if one.recovery and one.states:
             yield f"{name}: loading it would change {_number(len(one.recovery), 'file')}"
         if one.damage:
             more = f", and {_number(len(one.damage) - 1, 'more place')}" if len(one.damage) > 1 else ""
-            yield f"{name}: {_printable(str(one.damage[0]))}{more}; run: cordwood check {_printable(one.path)}"
+            yield f"{name}: {printable(str(one.damage[0]))}{more}; run: cordwood check {printable(one.path)}"
 
 
 def table(columns: Sequence[_Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
@@ -322,8 +323,3 @@ def time_text(timestamp_ms: int | None) -> str:
         return f"{_EPOCH + timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"
     except OverflowError:
         return f"{timestamp_ms} ms"
-
-
-def _printable(text: str) -> str:
-    """Text from disk, without what a terminal might obey."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

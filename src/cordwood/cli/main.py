@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from cordwood.errors import CordwoodError, DataError, LockedError
+from cordwood.errors import CordwoodError, DataError, LockedError, NotFoundError
 
-#: What a shell, a script or a pipeline learns from how we end. Wrong usage, 2, is Typer's.
+#: What a shell, a script or a pipeline learns from how we end. 2 is also Typer's, for wrong usage.
 EXIT_OK = 0
 EXIT_DAMAGE = 1
 EXIT_REQUEST = 2
@@ -70,37 +73,80 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = command(*arguments, **options)
             sys.stdout.flush()
-        except BrokenPipeError:
-            # Whoever reads our output has enough, as `head` does. Python would complain once more when it flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = EXIT_OK
-        except KeyboardInterrupt:
-            print("cordwood: interrupted; nothing was changed", file=sys.stderr)
-            code = EXIT_INTERRUPTED
-        except CordwoodError as error:
-            print(f"cordwood: {error}", file=sys.stderr)
-            code = EXIT_LOCKED if isinstance(error, LockedError) else EXIT_REQUEST
-            code = EXIT_DAMAGE if isinstance(error, DataError) else code
-        except OSError as error:
-            place = f": {error.filename}" if error.filename else ""
-            print(f"cordwood: {error.strerror or error}{place}", file=sys.stderr)
-            code = EXIT_REQUEST
+        except (CordwoodError, OSError) as error:
+            code = _explained(error)
         raise typer.Exit(code or EXIT_OK)
 
     return run
 
 
+def _explained(error: CordwoodError | OSError) -> int:
+    """Say what went wrong in one line; the exit code."""
+    if isinstance(error, BrokenPipeError):
+        # Whoever reads our output has enough, as `head` does. Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    if isinstance(error, OSError):
+        # Every file that we open has a name; what has none is where our output goes.
+        tell(f"{error.strerror or error}: {error.filename or 'the output'}")
+        return EXIT_REQUEST
+    tell(str(error))
+    if isinstance(error, DataError):
+        return EXIT_DAMAGE
+    return EXIT_LOCKED if isinstance(error, LockedError) else EXIT_REQUEST
+
+
+def tell(message: str) -> None:
+    """Say something to the user beside the output."""
+    print(f"cordwood: {printable(message)}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Text with names from disk in it, without what a terminal might obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def named(path: str) -> str:
+    """A path that ends with a name: `.` is a partition, or not, by what it is called."""
+    if not path:
+        raise NotFoundError("an empty path leads nowhere; the directory you are in is .")
+    return path if Path(path).name not in ("", "..") else str(Path(path).resolve())
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """End on a signal, with all that is open put away. Commands change nothing, so there is nothing to undo."""
+    if number == signal.SIGINT:
+        print("cordwood: interrupted", file=sys.stderr)
+    sys.exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
+
+
+def _repair_streams() -> None:
+    """Make sure that writing to the standard streams fails for good reasons only."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed before we were started
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale may know less than we print
+
+
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    _repair_streams()
     code: object = EXIT_OUR_FAULT
     try:
-        app(prog_name="cordwood")
+        try:
+            app(prog_name="cordwood")
+        finally:
+            sys.stdout.flush()
     except SystemExit as end:
         code = end.code
+    except OSError as error:  # of help and the like, which no verb guards
+        code = _explained(error)
     except BaseException:
         traceback.print_exc()
-    sys.stdout.flush()
     sys.stderr.flush()
     # All is written. Python would now take the compiler behind the kernels apart, for a tenth of a second.
     os._exit(code if isinstance(code, int) else EXIT_OK if code is None else EXIT_OUR_FAULT)

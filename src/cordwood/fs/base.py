@@ -93,7 +93,7 @@ class File(Protocol):
 
 
 class FileSystem(Protocol):
-    """A place for files. Symlinks are followed; what is neither a file nor a directory is never opened."""
+    """A place for files. Symlinks are followed; what is neither a file nor a directory is not opened (EINVAL)."""
 
     def list(self, path: str) -> Sequence[FileInfo]:
         """The entries of a directory by name, sorted. One that vanishes during the listing is left out."""

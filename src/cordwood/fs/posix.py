@@ -7,15 +7,15 @@ hang or feed us, and a read never allocates more than the file holds.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from cordwood.errors import RequestError
 from cordwood.fs.base import Bytes, FileInfo, refuse_lock_file, view_of
 
 
@@ -28,14 +28,16 @@ class PosixFile:
 
     def size(self) -> int:
         """Length in bytes, now."""
-        return os.fstat(self._open_descriptor()).st_size
+        with self._named():
+            return os.fstat(self._open_descriptor()).st_size
 
     def read_into(self, position: int, target: memoryview) -> int:
         """Fill `target` from `position`; return how many bytes there were (fewer only at the end of the file)."""
         descriptor, rest = self._open_descriptor(), target.cast("B")
-        while rest and (count := os.preadv(descriptor, [rest], position)):
-            rest = rest[count:]
-            position += count
+        with self._named():
+            while rest and (count := os.preadv(descriptor, [rest], position)):
+                rest = rest[count:]
+                position += count
         return target.nbytes - rest.nbytes
 
     def read(self, position: int, size_bytes: int) -> bytes:
@@ -44,27 +46,31 @@ class PosixFile:
         # pread allocates what it is asked for, and what we are asked for may be a length read from a damaged file.
         missing = min(size_bytes, max(0, self.size() - position))
         parts = []
-        while missing and (part := os.pread(descriptor, missing, position)):
-            parts.append(part)
-            missing -= len(part)
-            position += len(part)
+        with self._named():
+            while missing and (part := os.pread(descriptor, missing, position)):
+                parts.append(part)
+                missing -= len(part)
+                position += len(part)
         return b"".join(parts)
 
     def write(self, position: int, data: Bytes) -> None:
         """Write all of `data` at `position`, extending the file where needed."""
         descriptor, rest = self._open_descriptor(), view_of(data)
-        while rest:
-            count = os.pwrite(descriptor, rest, position)
-            rest = rest[count:]
-            position += count
+        with self._named():
+            while rest:
+                count = os.pwrite(descriptor, rest, position)
+                rest = rest[count:]
+                position += count
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file, or lengthen it with zeros."""
-        os.ftruncate(self._open_descriptor(), size_bytes)
+        with self._named():
+            os.ftruncate(self._open_descriptor(), size_bytes)
 
     def sync(self) -> None:
         """Make the file's bytes and length durable. After an error nothing is known about them: don't just retry."""
-        _sync(self._open_descriptor())
+        with self._named():
+            _sync(self._open_descriptor())
 
     def close(self) -> None:
         """Give the descriptor back. Closing again does nothing."""
@@ -85,6 +91,15 @@ class PosixFile:
         if self._descriptor is None:
             raise OSError(errno.EBADF, "the file is closed", self.path)
         return self._descriptor
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """The system does not say which file an error of a descriptor is about."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = self.path
+            raise
 
 
 class PosixFileSystem:
@@ -172,8 +187,8 @@ def _open(path: str, flags: int, mode: int = 0o666) -> PosixFile:
     return PosixFile(path, descriptor)
 
 
-def _not_regular(path: str) -> RequestError:
-    return RequestError(f"{path} is not a regular file but a FIFO, socket or device; it was not read. Move it away")
+def _not_regular(path: str) -> OSError:
+    return OSError(errno.EINVAL, "Not a regular file but a FIFO, socket or device", path)
 
 
 def _info(name: str, status: os.stat_result) -> FileInfo:

@@ -48,8 +48,7 @@ LEGACY_HEADER = struct.Struct(">qiIbb")
 #: Where the CRC's range starts.
 CRC_START = 21
 LEGACY_CRC_START = 16
-#: The smallest size field that Kafka's readers let pass, and the smallest whole entry per magic.
-MIN_SIZE_FIELD = 14
+#: The smallest whole entry per magic.
 MIN_ENTRY_BYTES = (26, 34, 61)
 
 assert HEADER.size == 61 == MIN_ENTRY_BYTES[2]

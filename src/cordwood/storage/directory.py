@@ -7,20 +7,27 @@ directory, or one file. `look` tells which, by what is in it; names alone prove 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError
 from cordwood.fs.base import FileInfo, FileSystem
 from cordwood.fs.locks import LockHolder
 from cordwood.storage import checkpoints, filenames, properties
 from cordwood.storage.filenames import DirectoryState, FileKind, PartitionDirectory, parse_directory, parse_file
-from cordwood.storage.log import Log, lock_holder_in, read_file
+from cordwood.storage.log import Log, lock_holder_in, read_file, why_unreadable
 from cordwood.types import TopicPartition
+
+T = TypeVar("T")
 
 #: Files that only a broker's log directory has.
 _MARKS = {*filenames.OFFSET_CHECKPOINTS, filenames.META_PROPERTIES, filenames.CLEAN_SHUTDOWN, filenames.LOCK}
+#: Every ext4 file system has it at its root, and lets only root read it.
+_LOST_AND_FOUND = "lost+found"
 
 
 class PathKind(StrEnum):
@@ -74,14 +81,18 @@ class LogDirectory:
                     continue
         return cls(fs, path, entries, partitions)
 
+    @functools.cached_property
+    def _by_name(self) -> Mapping[str, FileInfo]:
+        return {info.name: info for info in self.entries}
+
     def info(self, name: str) -> FileInfo | None:
         """A file of the directory itself, if it is there."""
-        return next((info for info in self.entries if info.name == name), None)
+        return self._by_name.get(name)
 
     @property
     def is_brokers(self) -> bool:
         """Whether a broker made it; otherwise it is a folder that partitions were copied into."""
-        return any(info.name in _MARKS for info in self.entries)
+        return any(name in self._by_name for name in _MARKS)
 
     @property
     def clean_shutdown(self) -> bool:
@@ -100,20 +111,24 @@ class LogDirectory:
 
     @functools.cached_property
     def problems(self) -> list[DataError]:
-        """What is wrong with the checkpoint files that were read so far."""
+        """What is wrong with the directory's own files that were read so far."""
         return []
 
-    def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
-        if self.info(name) is None:
-            return {}
+    def _decoded(self, name: str, decode: Callable[[bytes, str], T]) -> T | None:
+        """What is in a file of the directory itself; None without it, and when it cannot be read."""
         path = f"{self.path}/{name}"
         try:
-            return checkpoints.decode(read_file(self.fs, path), path)
+            return None if self.info(name) is None else decode(read_file(self.fs, path), path)
         except FileNotFoundError:
-            return {}  # replaced by a running broker
+            pass  # replaced by a running broker
         except CorruptFileError as error:
             self.problems.append(error)
-            return {}
+        except OSError as error:
+            self.problems.append(CorruptFileError(why_unreadable(error), path=path))
+        return None
+
+    def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
+        return self._decoded(name, checkpoints.decode) or {}
 
     @functools.cached_property
     def recovery_points(self) -> Mapping[TopicPartition, int]:
@@ -138,16 +153,10 @@ class LogDirectory:
     @functools.cached_property
     def meta(self) -> properties.MetaProperties | None:
         """What meta.properties says, if it is there and readable."""
-        if self.info(filenames.META_PROPERTIES) is None:
-            return None
-        path = f"{self.path}/{filenames.META_PROPERTIES}"
-        try:
-            return properties.meta_properties(properties.decode_properties(read_file(self.fs, path), path), path)
-        except FileNotFoundError:
-            return None
-        except CorruptFileError as error:
-            self.problems.append(error)
-            return None
+        return self._decoded(
+            filenames.META_PROPERTIES,
+            lambda data, path: properties.meta_properties(properties.decode_properties(data, path), path),
+        )
 
     def log(self, partition: Partition) -> Log:
         """Open one of its partitions."""
@@ -155,6 +164,20 @@ class LogDirectory:
         if partition.name.state is DirectoryState.CURRENT:
             start = self.log_start_offsets.get(partition.name.topic_partition, 0)
         return Log(partition.path, fs=self.fs, live=self.live, log_start_offset=start)
+
+
+def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequence[str] = ()) -> bool:
+    """Whether a partition is one that a user asks for.
+
+    Args:
+        name: of the partition.
+        topics: names or globs; none: any.
+        partitions: numbers or names (`3`, `orders-3`) or globs of either; none: any.
+    """
+    texts = (str(name.partition), str(name))
+    return (not topics or any(fnmatchcase(name.topic, glob) for glob in topics)) and (
+        not partitions or any(fnmatchcase(text, glob) for glob in partitions for text in texts)
+    )
 
 
 def look(fs: FileSystem, path: str) -> PathKind:
@@ -180,7 +203,7 @@ def look(fs: FileSystem, path: str) -> PathKind:
     for entry in entries:
         if entry.is_directory and _is_partition_name(entry.name):
             return PathKind.LOG_DIRECTORY
-    if _is_partition_name(path.rpartition("/")[2]):
+    if _is_partition_name(posixpath.basename(path)):
         return PathKind.PARTITION
     raise NotFoundError(f"{path} is neither a log directory (with topic-0/ in it) nor a partition (with .log files)")
 
@@ -193,7 +216,7 @@ def log_directories(fs: FileSystem, paths: Sequence[str]) -> list[str]:
         inner: list[str] = []
         # First, as disks may be named like partitions: data-0, data-1.
         if not any(info.name in _MARKS for info in entries):
-            inside = [f"{path}/{info.name}" for info in entries if info.is_directory]
+            inside = [f"{path}/{info.name}" for info in entries if info.is_directory and info.name != _LOST_AND_FOUND]
             inner = [one for one in inside if any(info.name in _MARKS for info in fs.list(one))]
         if inner:
             found += inner

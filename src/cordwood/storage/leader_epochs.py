@@ -71,7 +71,7 @@ class LeaderEpochs:
         """
         assert epoch >= 0 and start_offset >= 0, "an epoch or offset of -1 means that there is none"
         kept = list(self.entries)
-        _assign(kept, EpochEntry(epoch, start_offset))
+        assign(kept, EpochEntry(epoch, start_offset))
         return LeaderEpochs(tuple(kept))
 
     def epoch_for_offset(self, offset: int) -> int | None:
@@ -107,11 +107,12 @@ def history(entries: Iterable[EpochEntry], path: str | None = None) -> LeaderEpo
         if entry.epoch < 0 or entry.start_offset < 0:
             what = f"entry {index}: epoch {entry.epoch} from offset {entry.start_offset}; neither can be negative"
             raise CorruptFileError(what, path=path)
-        _assign(kept, entry)
+        assign(kept, entry)
     return LeaderEpochs(tuple(kept))
 
 
-def _assign(kept: list[EpochEntry], entry: EpochEntry) -> None:
+def assign(kept: list[EpochEntry], entry: EpochEntry) -> None:
+    """Add an entry to a history, as `LeaderEpochs.assigned` does, in place."""
     if kept and kept[-1].epoch == entry.epoch and kept[-1].start_offset <= entry.start_offset:
         return
     while kept and (kept[-1].epoch >= entry.epoch or kept[-1].start_offset >= entry.start_offset):

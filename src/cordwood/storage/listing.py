@@ -16,19 +16,18 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fnmatch import fnmatchcase
 
 import numpy as np
 
 from cordwood.config import SourceKind
-from cordwood.errors import ConfigError, CorruptFileError, DataError, NotFoundError, RequestError
+from cordwood.errors import ConfigError, CorruptFileError, DataError, NotFoundError
 from cordwood.fs.base import FileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
-from cordwood.storage.directory import LogDirectory
+from cordwood.storage.directory import LogDirectory, is_wanted
 from cordwood.storage.filenames import CLUSTER_METADATA_TOPIC, LOCK, DirectoryState, FileKind
-from cordwood.storage.log import Log, Segment, gap_error
+from cordwood.storage.log import Log, Segment, gap_error, why_unreadable
 from cordwood.storage.node import Node, Place
 from cordwood.storage.segment import Gap, GapKind, read_headers
 from cordwood.storage.transactions import is_control
@@ -51,6 +50,7 @@ class State(StrEnum):
     FUTURE = "future"  #: being copied from another log directory of the broker
     DUPLICATE = "duplicate"  #: in more than one log directory
     DAMAGED = "damaged"
+    UNREADABLE = "unreadable"  #: the system does not let us read all of it
 
 
 _OF_NAME = {
@@ -78,6 +78,7 @@ class SegmentListing:
         index_entries: by index, those in use; None when nobody asked, or for an index that cannot be read.
         files: kinds of files it has, by the ends of their names.
         damage: where its batches do not follow each other.
+        unreadable: why its batches cannot be read, so that nothing is known of them; None if they can.
     """
 
     base_offset: int
@@ -93,6 +94,7 @@ class SegmentListing:
     index_entries: Mapping[str, int | None] | None
     files: tuple[str, ...]
     damage: tuple[DataError, ...]
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class PartitionListing:
         first_dirty_offset: where the cleaner goes on; None where nothing is compacted, as far as is known.
         recovery: what loading it would change.
         notes: what else there is to say.
+        unreadable: what of it cannot be read, and why.
     """
 
     path: str
@@ -139,6 +142,14 @@ class PartitionListing:
     first_dirty_offset: int | None
     recovery: tuple[str, ...]
     notes: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        states = f", {', '.join(self.states)}" if self.states else ""
+        return (
+            f"{self.name}: {len(self.segments)} segments, {self.size_bytes} bytes, "
+            f"start offset {self.log_start_offset}, next offset {self.next_offset}{states}"
+        )
 
     @property
     def name(self) -> str:
@@ -172,7 +183,7 @@ class PartitionListing:
     @property
     def records_exact(self) -> bool:
         """Whether there are just so many; otherwise, at least."""
-        return all(segment.records_exact for segment in self.segments)
+        return not self.unreadable and all(segment.records_exact for segment in self.segments)
 
     @property
     def oldest_ms(self) -> int | None:
@@ -233,6 +244,9 @@ class Listing:
     metadata_next_offset: int | None
     metadata_problems: tuple[DataError, ...]
 
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.partitions))
+
 
 def ls(
     *paths: str,
@@ -262,7 +276,7 @@ def ls(
         ConfigError: a setting that Kafka would not take.
     """
     node = Node.open(fs or PosixFileSystem(), paths, metadata, server_properties, overrides)
-    wanted = [place for place in node.places if _is_wanted(place, topics, partitions)]
+    wanted = [place for place in node.places if _is_asked_for(place, topics, partitions)]
     if not wanted and (topics or partitions):
         raise NotFoundError(f"No partition in {', '.join(paths)} matches {', '.join([*topics, *partitions])}")
     listed = [_partition(node, place, index_entries) for place in wanted]
@@ -275,14 +289,10 @@ def ls(
     )
 
 
-def _is_wanted(place: Place, topics: Sequence[str], partitions: Sequence[str]) -> bool:
+def _is_asked_for(place: Place, topics: Sequence[str], partitions: Sequence[str]) -> bool:
     if place.name is None:
         return not topics and not partitions
-    name = place.name.topic_partition
-    texts = (str(name.partition), str(name))
-    return (not topics or any(fnmatchcase(name.topic, glob) for glob in topics)) and (
-        not partitions or any(fnmatchcase(text, glob) for glob in partitions for text in texts)
-    )
+    return is_wanted(place.name.topic_partition, topics, partitions)
 
 
 # ---- log directories -------------------------------------------------------------------------------------------------
@@ -320,21 +330,27 @@ def _directory(directory: LogDirectory) -> DirectoryListing:
 
 def _partition(node: Node, place: Place, index_entries: bool) -> PartitionListing | None:
     """A partition; None if it is gone."""
+    unreadable: tuple[str, ...]
     for _ in range(_ATTEMPTS):
         try:
             log = place.log()
             segments = tuple(_segments(log, index_entries))
+            log_start = next_offset = log.log_start_offset
+            recovery = log.recovery.actions
+            unreadable = tuple(one.unreadable for one in segments if one.unreadable is not None)
             break
         except FileNotFoundError:
             continue  # deleted, or replaced by the cleaner
         except NotFoundError:
             return None
+        except OSError as error:
+            segments, log_start, next_offset, recovery = (), 0, 0, ()
+            unreadable = (f"{error.filename or place.path} {why_unreadable(error)}",)
+            break
     else:
         return None
     directory, name = place.directory, place.name
     topic_partition = None if name is None else name.topic_partition
-    log_start = log.log_start_offset
-    next_offset = log.first_offset
     if segments:
         last = segments[-1].last_offset
         next_offset = segments[-1].base_offset if last is None else last + 1
@@ -343,7 +359,7 @@ def _partition(node: Node, place: Place, index_entries: bool) -> PartitionListin
     return PartitionListing(
         path=place.path,
         topic_partition=topic_partition,
-        states=tuple(_states(node, place, segments)),
+        states=tuple(_states(node, place, segments, unreadable)),
         segments=segments,
         log_start_offset=log_start,
         next_offset=next_offset,
@@ -354,12 +370,13 @@ def _partition(node: Node, place: Place, index_entries: bool) -> PartitionListin
             if topic_partition is not None and current
             else None
         ),
-        recovery=tuple(str(action) for action in log.recovery.actions),
+        recovery=tuple(str(action) for action in recovery),
         notes=tuple(_notes(node, place)),
+        unreadable=unreadable,
     )
 
 
-def _states(node: Node, place: Place, segments: Sequence[SegmentListing]) -> Iterator[State]:
+def _states(node: Node, place: Place, segments: Sequence[SegmentListing], unreadable: Sequence[str]) -> Iterator[State]:
     state = _state(place.directory)
     if state is not None:
         yield state
@@ -370,6 +387,8 @@ def _states(node: Node, place: Place, segments: Sequence[SegmentListing]) -> Ite
             yield State.DUPLICATE
     if any(segment.damage for segment in segments):
         yield State.DAMAGED
+    if unreadable:
+        yield State.UNREADABLE
 
 
 def _notes(node: Node, place: Place) -> Iterator[str]:
@@ -425,8 +444,10 @@ def _segments(log: Log, index_entries: bool) -> Iterator[SegmentListing]:
                     elif not last or (item.kind is GapKind.DAMAGE and not log.live):
                         # Otherwise it is an end that a stop may leave, and a running broker any.
                         tally.damage.append(gap_error(segment, item))
-        except RequestError as error:
-            tally.damage.append(CorruptFileError(str(error)))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            tally.unreadable = f"{segment.path} {why_unreadable(error)}"
         yield _segment(log, segment, tally, index_entries)
 
 
@@ -442,6 +463,7 @@ class _Tally:
     max_timestamps: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     damage: list[DataError] = field(default_factory=list)
+    unreadable: str | None = None
 
     def add(self, batches: BatchRows) -> None:
         """Go on with the next headers (BATCH_ROW[some])."""
@@ -462,8 +484,8 @@ class _Tally:
 
 
 def _segment(log: Log, segment: Segment, tally: _Tally, index_entries: bool) -> SegmentListing:
-    records, exact = tally.records, tally.wrapper_bytes == 0
-    if 0 < tally.wrapper_bytes <= WRAPPER_BYTES_MAX:
+    records, exact = tally.records, tally.wrapper_bytes == 0 and tally.unreadable is None
+    if tally.unreadable is None and 0 < tally.wrapper_bytes <= WRAPPER_BYTES_MAX:
         more, exact = _in_wrappers(segment)
         records += more
     return SegmentListing(
@@ -480,6 +502,7 @@ def _segment(log: Log, segment: Segment, tally: _Tally, index_entries: bool) -> 
         index_entries=_index_entries(segment) if index_entries else None,
         files=tuple(_files(log, segment)),
         damage=tuple(tally.damage),
+        unreadable=tally.unreadable,
     )
 
 
@@ -514,7 +537,7 @@ def _index_entries(segment: Segment) -> dict[str, int | None]:
             try:
                 index = read()
                 entries[kind.removeprefix(".")] = None if index is None else index.entries
-            except CorruptFileError:
+            except (OSError, CorruptFileError):
                 entries[kind.removeprefix(".")] = None
     return entries
 

@@ -11,7 +11,9 @@ directory is listed again.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+import errno
+import posixpath
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,7 @@ from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
 from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES
 from cordwood.record.record import Record, to_records
 from cordwood.storage import checkpoints, filenames, offset_index, time_index, transaction_index
-from cordwood.storage.filenames import FileKind, PartitionDirectory, parse_directory
+from cordwood.storage.filenames import FileKind, PartitionDirectory, parse_directory, parse_file
 from cordwood.storage.recovery import Recovery, SegmentFiles, plan_recovery
 from cordwood.storage.segment import Gap, GapKind, read_headers, read_windows
 from cordwood.storage.transactions import READ_COMMITTED, READ_UNCOMMITTED, Isolation, Transactions
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 #: An offset above all offsets.
 MAX_OFFSET = 2**63 - 1
+#: The most that a file has that is read whole. Indexes and producer snapshots have an offset as their name: a segment
+#: of 2 GiB holds no more batches than 256 MiB of index can name. The others are texts with a line per partition or so.
+OFFSET_FILE_BYTES_MAX = 256 << 20
+TEXT_FILE_BYTES_MAX = 16 << 20
 _ATTEMPTS = 5
 
 
@@ -103,7 +109,10 @@ class Segment:
 
     def position_of(self, file: File, offset: int) -> int:
         """Position of a batch at or before the one that holds `offset`; 0 where the index does not help."""
-        index = self.offset_index()
+        try:
+            index = self.offset_index()
+        except OSError:
+            return 0
         if index is None:
             return 0
         found, position = index.lookup(offset)
@@ -124,6 +133,7 @@ class Segment:
         """The batches that hold any offset of [start_offset, end_offset), and gaps, in file order."""
         with self.open() as file:
             start = self.position_of(file, start_offset) if start_offset > self.base_offset else 0
+            is_behind = False
             for item in read_windows(
                 file, base_offset=self.base_offset, start=start, check_crcs=check_crcs, search=search
             ):
@@ -135,13 +145,18 @@ class Segment:
                 if below[0]:
                     # One with a wrong CRC is never passed over: what it says of its offsets proves nothing.
                     batches = batches[~(below & is_valid(batches))]
+                if not batches.size:
+                    continue
                 # A wrapper does not say where it starts; it does not start behind its predecessor's end.
-                behind = np.flatnonzero(batches["base_offset"] >= end_offset)
-                if behind.size:
-                    batches = batches[: behind[0]]
+                behind = batches["base_offset"] >= end_offset
+                # No checksum covers a base offset: one that was flipped upwards is followed by one that was not.
+                ends = np.flatnonzero(behind & np.concatenate([np.array([is_behind]), behind[:-1]]))
+                is_behind = bool(behind[-1])
+                batches = batches[: ends[0]] if ends.size else batches
+                batches = batches[~behind[: batches.size]]
                 if batches.size:
                     yield BatchWindow(item.position, item.data, batches, item.read)
-                if behind.size:
+                if ends.size:
                     return
 
 
@@ -214,9 +229,8 @@ class Log:
     def _read_log_start(self) -> int:
         if self.name is None or self.name.state is not filenames.DirectoryState.CURRENT:
             return 0
-        parent = self.path.rpartition("/")[0] or "."
         try:
-            data = read_file(self.fs, f"{parent}/{filenames.LOG_START_OFFSETS}")
+            data = read_file(self.fs, posixpath.join(posixpath.dirname(self.path), filenames.LOG_START_OFFSETS))
             return checkpoints.decode(data).get(self.name.topic_partition, 0)
         except (OSError, CorruptFileError):
             return 0  # as Kafka does; `check` reports a bad file
@@ -236,9 +250,22 @@ class Log:
         return 0
 
     def windows(
-        self, *, start_offset: int = 0, end_offset: int = MAX_OFFSET, check_crcs: bool = True
+        self,
+        *,
+        start_offset: int = 0,
+        end_offset: int = MAX_OFFSET,
+        check_crcs: bool = True,
+        on_unreadable: Callable[[Segment, OSError], None] | None = None,
     ) -> Iterator[tuple[Segment, BatchWindow | Gap]]:
-        """Batches of all segments from the one that holds `start_offset` on."""
+        """Batches of all segments from the one that holds `start_offset` on.
+
+        Args:
+            start_offset: lowest offset.
+            end_offset: batches from here on are left out.
+            check_crcs: compute them.
+            on_unreadable: called with each segment that the system does not let us read; reading then goes on with the
+                next. None: the error is raised.
+        """
         done: set[int] = set()
         next_base = start_offset
         for _ in range(_ATTEMPTS):
@@ -248,12 +275,19 @@ class Log:
                         return
                     if segment.base_offset in done:
                         continue
-                    for item in segment.windows(
-                        start_offset=next_base, end_offset=end_offset, check_crcs=check_crcs, search=not self.live
-                    ):
-                        yield segment, item
-                        if isinstance(item, BatchWindow):
-                            next_base = int(item.batches["last_offset"][-1]) + 1
+                    try:
+                        for item in segment.windows(
+                            start_offset=next_base, end_offset=end_offset, check_crcs=check_crcs, search=not self.live
+                        ):
+                            yield segment, item
+                            if isinstance(item, BatchWindow):
+                                next_base = int(item.batches["last_offset"][-1]) + 1
+                    except FileNotFoundError:
+                        raise
+                    except OSError as error:
+                        if on_unreadable is None:
+                            raise
+                        on_unreadable(segment, error)
                     done.add(segment.base_offset)
                 return
             except FileNotFoundError:
@@ -360,7 +394,10 @@ class Log:
         is in order and reaches to the segment's end; the segment that is written to is searched from its start.
         """
         for segment in self.segments[:-1]:
-            index = segment.time_index()
+            try:
+                index = segment.time_index()
+            except OSError:
+                index = None
             if index is None or not index.entries or any(time_index.faults(index)):
                 return segment.base_offset
             if index.last_entry[0] >= since_ms:
@@ -453,9 +490,23 @@ def lock_holder_in(fs: FileSystem, directory: str) -> LockHolder | None:
 
 
 def read_file(fs: FileSystem, path: str) -> bytes:
-    """All bytes of a small file."""
+    """All bytes of a file that is no log.
+
+    Raises:
+        OSError: the system does not let us read it; or, with EFBIG, it is larger than any that Kafka writes.
+    """
     with fs.open(path) as file:
-        return file.read(0, file.size())
+        size = file.size()
+        parsed = parse_file(posixpath.basename(path))
+        has_offset = parsed is not None and parsed.kind in filenames.OFFSET_KINDS
+        if size > (OFFSET_FILE_BYTES_MAX if has_offset else TEXT_FILE_BYTES_MAX):
+            raise OSError(errno.EFBIG, f"{size} bytes are more than such a file ever has", path)
+        return file.read(0, size)
+
+
+def why_unreadable(error: OSError) -> str:
+    """An error of `read_file` or of opening a log, as part of a sentence that names the file."""
+    return f"cannot be read: {error.strerror or error}"
 
 
 def open_log(path: str, *, fs: FileSystem | None = None) -> Log:
@@ -470,11 +521,14 @@ def open_log(path: str, *, fs: FileSystem | None = None) -> Log:
     """
     fs = fs or PosixFileSystem()
     path = path.rstrip("/") or "/"
-    holder = lock_holder_in(fs, path.rpartition("/")[0] or ".")
+    holder = lock_holder_in(fs, posixpath.dirname(path) or ".")
     log = Log(path, fs=fs, live=holder is not None and holder.is_broker)
     if not log.segments:
-        raise NotFoundError(f"{path} holds no log segment; a partition's directory has files like {_EXAMPLE}")
+        raise holds_nothing(path)
     return log
 
 
-_EXAMPLE = filenames.offset_name(0, FileKind.LOG)
+def holds_nothing(path: str) -> NotFoundError:
+    """What a partition's directory without a segment is reported as."""
+    example = filenames.offset_name(0, FileKind.LOG)
+    return NotFoundError(f"{path} holds no log segment; a partition's directory has files like {example}")

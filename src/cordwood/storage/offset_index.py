@@ -5,9 +5,9 @@ Entries of 8 bytes, big-endian, offsets and positions both increasing:
     0   i32   last offset of a batch, minus the segment's base offset
     4   i32   position of that batch in the .log
 
-Brokers before 4.0 wrote an entry per append: the largest offset of all its batches, the position of the first. A
-look-up serves both. The first batch of a segment never has an entry, so none of a broker's entries is all zeros, and
-trailing zeros are room that was set aside (see `entries`).
+Brokers before 4.0 wrote an entry per append: the largest offset of all its batches (0.9 and 0.10: its first offset),
+the position of the first batch. A look-up serves all of them. The first batch of a segment never has an entry, so none
+of a broker's entries is all zeros, and trailing zeros are room that was set aside (see `entries`).
 """
 
 from __future__ import annotations

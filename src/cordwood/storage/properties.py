@@ -103,6 +103,8 @@ _BLANK = " \t\f"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _KEY = re.compile(rf"((?:[^\\=:{_BLANK}]|\\.)*)[{_BLANK}]*[=:]?[{_BLANK}]*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+#: More than anyone writes. What is kept per line takes some hundred times the bytes of a short one.
+_PROPERTIES_BYTES_MAX = 1 << 20
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPES = {character: "\\" + letter for letter, character in _ESCAPED.items()} | {c: "\\" + c for c in "\\=:#!"}
 
@@ -156,8 +158,12 @@ def decode_properties(data: Bytes, path: str | None = None) -> Properties:
     """Take a properties file apart, as java.util.Properties.load does, and keep what that drops.
 
     Raises:
-        CorruptFileError: a backslash and `u` without four hexadecimal digits; carries the position of the entry.
+        CorruptFileError: a backslash and `u` without four hexadecimal digits; carries the position of the entry. Or
+            more than 1 MiB, which Kafka would take.
     """
+    if len(data) > _PROPERTIES_BYTES_MAX:
+        what = f"{len(data)} bytes of properties; more than {_PROPERTIES_BYTES_MAX} are not looked into"
+        raise CorruptFileError(what, path=path)
     text = bytes(data).decode("latin-1")
     entries: list[Property] = []
     start = position = 0

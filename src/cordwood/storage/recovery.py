@@ -10,7 +10,8 @@ on disk changes.
     3  *.swap                                renamed into place, after the files they replace are removed
     4  index without .log                    removed
     5  .log without .index                   its indexes rebuilt, and its invalid tail cut
-    6  after a crash, from the recovery point on: as 5, see `log.Log.unclean_end`
+
+After a crash segments from the recovery point on are treated as in 5, too. Names don't tell which; `check` knows.
 
 Order and conditions are those of Kafka's LogLoader.
 """
@@ -35,7 +36,6 @@ class Verb(StrEnum):
     DELETE = "delete"
     RENAME = "rename"
     REBUILD = "rebuild"
-    TRUNCATE = "truncate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,15 @@ class Action:
         file: to which file of the partition.
         why: the reason.
         target: new name of a renamed file.
-        size_bytes: what a truncated file keeps.
     """
 
     verb: Verb
     file: str
     why: str
     target: str = ""
-    size_bytes: int = 0
 
     def __str__(self) -> str:
         to = f" to {self.target}" if self.verb is Verb.RENAME else ""
-        to = f" to {self.size_bytes} bytes" if self.verb is Verb.TRUNCATE else to
         return f"{self.verb} {self.file}{to}: {self.why}"
 
 

@@ -11,6 +11,7 @@ all, so readers of files go by the headers.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -43,6 +44,20 @@ def is_transactional_data(batches: BatchRows) -> npt.NDArray[np.bool_]:
     return np.asarray((batches["magic"] == 2) & (flags == TRANSACTIONAL))
 
 
+def steps(batches: BatchRows) -> Iterator[tuple[int, int, int, ControlType | None]]:
+    """What batches do to transactions, in order: base and last offset, producer id, and the marker; None for data."""
+    control = is_control(batches)
+    matters = control | is_transactional_data(batches)
+    if matters.any():
+        columns = ("base_offset", "last_offset", "producer_id", "control_type")
+        rows = zip(control[matters].tolist(), *(batches[c][matters].tolist() for c in columns), strict=True)
+        for is_marker, base_offset, last_offset, producer_id, kind in rows:
+            if not is_marker:
+                yield base_offset, last_offset, producer_id, None
+            elif kind in (ControlType.ABORT, ControlType.COMMIT):
+                yield base_offset, last_offset, producer_id, ControlType(kind)
+
+
 @dataclass
 class Transactions:
     """The transactions of a log, fed with its headers in order.
@@ -61,18 +76,12 @@ class Transactions:
         """Go on with the next batches (BATCH_ROW[some])."""
         if batches.size:
             self.next_offset = int(batches["last_offset"][-1]) + 1
-        control = is_control(batches)
-        matters = control | is_transactional_data(batches)
-        if not matters.any():
-            return
-        columns = ("base_offset", "last_offset", "producer_id", "control_type")
-        rows = zip(control[matters].tolist(), *(batches[c][matters].tolist() for c in columns), strict=True)
-        for is_marker, base_offset, last_offset, producer_id, kind in rows:
-            if not is_marker:
+        for base_offset, last_offset, producer_id, marker in steps(batches):
+            if marker is None:
                 self.open.setdefault(producer_id, base_offset)
-            elif kind in (ControlType.ABORT, ControlType.COMMIT):
+            else:
                 first = self.open.pop(producer_id, None)
-                if first is not None and kind == ControlType.ABORT:
+                if first is not None and marker is ControlType.ABORT:
                     self.aborted.setdefault(producer_id, []).append((first, last_offset))
 
     @property

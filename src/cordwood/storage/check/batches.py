@@ -156,6 +156,7 @@ _RULES = (
         lambda b: (b["magic"] == 2) & (b["producer_id"] < -1),
         "producer id {producer_id}",
     ),
+    _Rule(Kind.BATCH_LEADER_EPOCH, lambda b: b["leader_epoch"] < -1, "leader epoch {leader_epoch}"),
 )
 #: Bits that no release sets.
 _UNUSED_BITS = (0xF0, 0xF0, 0xFF80)

@@ -9,14 +9,16 @@ second look finds it again.
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cordwood.errors import CorruptFileError, DataError, NotFoundError
 from cordwood.fs.base import FileInfo, FileSystem
-from cordwood.storage import checkpoints, cluster_metadata, filenames, properties
-from cordwood.storage.check.findings import READ_ERRORS, Finding, Findings, Kind, Severity, why_unreadable
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage import checkpoints, filenames, properties
+from cordwood.storage.check.findings import Finding, Findings, Kind, Severity
 from cordwood.storage.check.partition import (
     PartitionCheck,
     Stop,
@@ -34,9 +36,9 @@ from cordwood.storage.filenames import (
     parse_directory,
     parse_file,
 )
-from cordwood.storage.log import Log, read_file
+from cordwood.storage.log import Log, read_file, why_unreadable
+from cordwood.storage.node import read_metadata
 from cordwood.storage.recovery import INDEX_KINDS
-from cordwood.storage.transactions import READ_UNCOMMITTED
 from cordwood.types import NONE, TopicPartition
 
 #: Checkpoints that a broker does without when it cannot read them.
@@ -82,6 +84,19 @@ class Summary:
         return self.findings[Severity.DAMAGE] > 0
 
 
+def check(*paths: str, fs: FileSystem | None = None) -> list[Finding]:
+    """Everything that is wrong with what lies at some paths. Damage is what has `Severity.DAMAGE`.
+
+    Args:
+        paths: log directories, folders of several, partitions' directories, or files.
+        fs: default: the machine's.
+
+    Raises:
+        NotFoundError: a path leads to nothing that could be checked.
+    """
+    return list(Check(fs or PosixFileSystem()).run(paths))
+
+
 class Check:
     """Checks paths, and counts what it saw.
 
@@ -107,8 +122,8 @@ class Check:
         """
         todo: list[Callable[[], Iterator[Finding]]] = []
         directories: list[LogDirectory] = []
-        for path in paths:
-            todo += self._plan(path.rstrip("/") or "/", directories)
+        for path in dict.fromkeys(path.rstrip("/") or "/" for path in paths):
+            todo += self._plan(path, directories)
         for step in todo:
             yield from self._counted(step())
         self._duplicates(directories)
@@ -140,7 +155,7 @@ class Check:
         for partition in directory.partitions:
             try:
                 self._count(self.fs.list(partition.path))
-            except READ_ERRORS:
+            except OSError:
                 continue  # reported when it is its turn
         return [lambda: self._directory(directory)]
 
@@ -181,7 +196,7 @@ class Check:
         start = 0
         name = _partition_name(path)
         if directory is not None and name is not None and name.state is DirectoryState.CURRENT:
-            start = _offset(directory, filenames.LOG_START_OFFSETS, name.topic_partition)
+            start = max(0, directory.log_start_offsets.get(name.topic_partition, 0))
         log = open_log(self.fs, path, live=live, log_start_offset=start, findings=findings)
         if log is None:
             return findings.take()
@@ -214,10 +229,9 @@ class Check:
 
     def _parent(self, path: str) -> LogDirectory | None:
         """The broker's log directory that a partition lies in, if it does."""
-        parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
         try:
-            directory = LogDirectory.open(self.fs, parent)
-        except READ_ERRORS:
+            directory = LogDirectory.open(self.fs, posixpath.dirname(path) or ".")
+        except OSError:
             return None
         return directory if directory.is_brokers else None
 
@@ -235,7 +249,7 @@ class Check:
         yield from findings.take()
 
     def _directory_names(self, directory: LogDirectory, findings: Findings) -> None:
-        parsed = {partition.path.rpartition("/")[2]: partition for partition in directory.partitions}
+        parsed = {posixpath.basename(partition.path): partition for partition in directory.partitions}
         current = {p.name.topic_partition for p in directory.partitions if p.name.state is DirectoryState.CURRENT}
         for info in directory.entries:
             path = f"{directory.path}/{info.name}"
@@ -335,23 +349,21 @@ class Check:
             return read_file(self.fs, path)
         except FileNotFoundError:
             return None  # replaced by a running broker
-        except READ_ERRORS as error:
+        except OSError as error:
             findings.add(Kind.UNREADABLE, path, why_unreadable(error))
             return None
 
     def _topic_ids(self, directory: LogDirectory) -> dict[str, str]:
-        """Topic ids as the directory's own metadata log has them; nothing where it cannot be read from its start."""
+        """Topic ids as the directory's own metadata log has them; nothing where that is in doubt."""
         name = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
         found = [p for p in directory.partitions if p.name.topic_partition == name and not p.name.state]
         if not found or directory.live:
             return {}
         try:
-            log = directory.log(found[0])
-            if not log.segments or log.first_offset > 0:
-                return {}
-            records = ((r.offset, r.value) for r in log.records(isolation=READ_UNCOMMITTED))
-            metadata = cluster_metadata.apply(records)
-        except (DataError, *READ_ERRORS):
+            metadata = read_metadata(self.fs, found[0].path)
+        except (OSError, NotFoundError):
+            return {}
+        if metadata.problems:
             return {}  # what is wrong with it is reported when its turn comes
         return {topic.name: topic.topic_id for topic in metadata.topics.values()}
 
@@ -359,7 +371,7 @@ class Check:
         """Partitions that two log directories of one node hold. Copies of one directory are not two."""
         seen: dict[tuple[object, ...], list[tuple[object, Partition]]] = {}
         for directory in directories:
-            meta = _meta(directory)
+            meta = directory.meta
             node = (meta.cluster_id, meta.node_id) if meta is not None else (None, directory.path)
             for partition in directory.partitions:
                 state = partition.name.state
@@ -370,7 +382,7 @@ class Check:
                 where = (meta.directory_id if meta is not None else None) or directory.path
                 others = seen.setdefault((node, partition.name.topic_partition, state), [])
                 for other_where, other in others:
-                    if other_where != where or other.path.rpartition("/")[0] == directory.path:
+                    if other_where != where or posixpath.dirname(other.path) == directory.path:
                         what = f"{partition.name.topic_partition} is also in {other.path}"
                         self._findings.add(Kind.DUPLICATE_PARTITION, partition.path, what)
                         break
@@ -379,8 +391,7 @@ class Check:
     # ---- single files ------------------------------------------------------------------------------------------------
 
     def _file(self, path: str) -> Iterator[Finding]:
-        parent, _, name = path.rpartition("/")
-        parent = parent or ("/" if path.startswith("/") else ".")
+        parent, name = posixpath.dirname(path) or ".", posixpath.basename(path)
         self._count([self.fs.stat(path)])
         found: list[Finding]
         own = f"{parent}/{name}"
@@ -408,25 +419,9 @@ class Check:
             if partition.name.state is DirectoryState.CURRENT:
                 try:
                     ends[partition.name.topic_partition] = directory.log(partition).next_offset
-                except (DataError, *READ_ERRORS):
+                except (OSError, NotFoundError):
                     continue
         return ends
-
-
-def _offset(directory: LogDirectory, name: str, partition: TopicPartition) -> int:
-    """What a checkpoint says of a partition; 0 if it does not, or cannot be read, which is reported elsewhere."""
-    try:
-        offsets = directory.recovery_points if name == filenames.RECOVERY_POINTS else directory.log_start_offsets
-        return max(0, offsets.get(partition, 0))
-    except READ_ERRORS:
-        return 0
-
-
-def _meta(directory: LogDirectory) -> properties.MetaProperties | None:
-    try:
-        return directory.meta
-    except READ_ERRORS:
-        return None
 
 
 def _present(directory: LogDirectory) -> set[TopicPartition]:
@@ -437,7 +432,7 @@ def _present(directory: LogDirectory) -> set[TopicPartition]:
 
 def _partition_name(path: str) -> filenames.PartitionDirectory | None:
     try:
-        return parse_directory(path.rpartition("/")[2])
+        return parse_directory(posixpath.basename(path))
     except DataError:
         return None
 
@@ -454,4 +449,4 @@ def _stop(directory: LogDirectory | None, log: Log) -> Stop:
     if directory.clean_shutdown or state is DirectoryState.DELETED:
         return Stop(clean=True, set_aside=state in (DirectoryState.DELETED, DirectoryState.STRAY))
     name = log.name.topic_partition if log.name is not None else TopicPartition("", NONE)
-    return Stop(recovery_point=_offset(directory, filenames.RECOVERY_POINTS, name))
+    return Stop(recovery_point=max(0, directory.recovery_points.get(name, 0)))

@@ -10,11 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cordwood.errors import RequestError
-
-#: What opening or reading a file may raise: what the system says, or that it is no regular file.
-READ_ERRORS = (OSError, RequestError)
-
 #: Of one kind in one file so many are reported one by one; a damaged file must not make a report as large as itself.
 FINDINGS_MAX = 100
 #: And so many where the next load repairs the file as a whole.
@@ -245,6 +240,11 @@ class Finding:
     position: int | None = None
     offset: int | None = None
 
+    def __str__(self) -> str:
+        place = "" if self.position is None else f" at position {self.position}"
+        place += "" if self.offset is None else f" (offset {self.offset})"
+        return f"{self.severity} {self.kind} in {self.path}{place}: {self.what}"
+
 
 @dataclass
 class Findings:
@@ -286,11 +286,6 @@ class Findings:
         found, self.found = self.found, []
         self._counts.clear()
         return found
-
-
-def why_unreadable(error: Exception) -> str:
-    """What a READ_ERRORS says, as a finding says it."""
-    return f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
 def _limit(severity: Severity) -> int:

@@ -12,6 +12,7 @@ the largest timestamp up to a batch, and an offset of that batch.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from cordwood.record.layout import CODEC_MASK, BatchRows
 from cordwood.storage import offset_index, time_index, transaction_index
 from cordwood.storage.check.findings import FINDINGS_MAX, KINDS, Finding, Findings, Kind, Severity
 from cordwood.storage.entries import Int64Array
-from cordwood.storage.transactions import is_control, is_transactional_data
+from cordwood.storage.transactions import steps
 from cordwood.types import NONE, ControlType
 
 _REBUILT = "the next load reads the segment through and rebuilds its indexes"
@@ -276,10 +277,28 @@ class Transactions:
     def __init__(self) -> None:
         self.open: dict[int, int] = {}
         self.ended: dict[int, int] = {}
+        #: (first offset, producer id) of all that are open, and of some that are not any more.
+        self._starts: list[tuple[int, int]] = []
+
+    def begin(self, producer_id: int, offset: int) -> None:
+        """A producer wrote at this offset, and has an open transaction now if it had none."""
+        if producer_id not in self.open:
+            self.open[producer_id] = offset
+            heapq.heappush(self._starts, (offset, producer_id))
+
+    @property
+    def first_open(self) -> int | None:
+        """Where the earliest open transaction starts. Asked at every marker, so not looked for among all of them."""
+        while self._starts and self.open.get(self._starts[0][1]) != self._starts[0][0]:
+            heapq.heappop(self._starts)
+        return self._starts[0][0] if self._starts else None
 
 
 class TransactionIndexCheck(IndexCheck):
-    """The transaction index: one entry per ABORT marker that ends a transaction with data."""
+    """The transaction index: one entry per ABORT marker that ends a transaction with data.
+
+    Its bytes are None if they cannot be read. It still follows the log's transactions then, for the next segment.
+    """
 
     def __init__(
         self,
@@ -292,7 +311,7 @@ class TransactionIndexCheck(IndexCheck):
     ) -> None:
         super().__init__(path, findings, handling)
         self._transactions = transactions
-        self._believed = True
+        self._believed = data is not None
         try:
             self._index = transaction_index.decode(data or b"", path)
             self._bad = self.report_faults(
@@ -310,19 +329,13 @@ class TransactionIndexCheck(IndexCheck):
 
     def add(self, batches: BatchRows) -> None:
         """The next good batches."""
-        control = is_control(batches)
-        matters = control | is_transactional_data(batches)
-        if not matters.any():
-            return
         state = self._transactions
-        columns = ("base_offset", "last_offset", "producer_id", "control_type")
-        rows = zip(control[matters].tolist(), *(batches[c][matters].tolist() for c in columns), strict=True)
-        for is_marker, base_offset, last_offset, producer_id, kind in rows:
-            if not is_marker:
-                state.open.setdefault(producer_id, base_offset)
-            elif kind in (ControlType.ABORT, ControlType.COMMIT):
+        for base_offset, last_offset, producer_id, marker in steps(batches):
+            if marker is None:
+                state.begin(producer_id, base_offset)
+            else:
                 first = state.open.pop(producer_id, None)
-                self._marker(last_offset, producer_id, first, aborted=kind == ControlType.ABORT)
+                self._marker(last_offset, producer_id, first, aborted=marker is ControlType.ABORT)
                 state.ended[producer_id] = last_offset
 
     def _marker(self, offset: int, producer_id: int, first: int | None, *, aborted: bool) -> None:
@@ -337,7 +350,8 @@ class TransactionIndexCheck(IndexCheck):
         index = self._index
         stated, stable = int(index.first_offsets[entry]), int(index.last_stable_offsets[entry])
         before = self._transactions.ended.get(producer_id, NONE)
-        limit = min(self._transactions.open.values(), default=offset + 1)
+        limit = self._transactions.first_open
+        limit = offset + 1 if limit is None else limit
         what = ""
         if not aborted:
             what = f"the marker at {offset} is a COMMIT"

@@ -7,15 +7,16 @@ finding.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cordwood.errors import CorruptFileError, MissingCodecError
+from cordwood.errors import CorruptFileError, NotFoundError
 from cordwood.fs.base import FileSystem
 from cordwood.storage import offset_index, properties, quorum_state, time_index
 from cordwood.storage.check import state
 from cordwood.storage.check.batches import LogCheck, Observer, Place
-from cordwood.storage.check.findings import READ_ERRORS, Findings, Kind, Severity, why_unreadable
+from cordwood.storage.check.findings import Findings, Kind, Severity
 from cordwood.storage.check.indexes import (
     Handling,
     OffsetIndexCheck,
@@ -31,11 +32,8 @@ from cordwood.storage.filenames import (
     Temporary,
     parse_file,
 )
-from cordwood.storage.log import Log, Segment, read_file
+from cordwood.storage.log import Log, Segment, read_file, why_unreadable
 from cordwood.storage.recovery import Verb
-
-#: Files with fixed names, read whole; none is ever larger.
-SMALL_FILE_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,9 @@ class PartitionCheck:
         self.progress = progress
         self.log_end_offset = 0
         self.topic_id: str | None = None
+        self._unread: set[str] = set()
+        self._entries = {info.name: info for info in log.entries if not info.is_directory}
+        self._sizes = {segment.base_offset: segment.size_bytes for segment in log.segments}
         self._transactions = Transactions()
         self._epochs = state.EpochCheck(log.log_start_offset)
         self.damaged = False
@@ -109,9 +110,7 @@ class PartitionCheck:
             if only in (None, segment.base_offset):
                 try:
                     self._segment(segment, following, snapshots)
-                except MissingCodecError:
-                    raise
-                except READ_ERRORS as error:
+                except OSError as error:
                     self._unreadable(segment.path, error)
                     self.damaged = True
                 if self.damaged:
@@ -123,7 +122,7 @@ class PartitionCheck:
         path = f"{self.log.path}/{FileKind.LEADER_EPOCHS}"
         data = self._read(path)
         entries = None if data is None else state.read_epochs(data, path, self.findings)
-        if data is None or entries is not None:
+        if entries is not None or (data is None and path not in self._unread):
             self._epochs.end(
                 path, entries, self.log_end_offset, self.findings, damaged=self.damaged, crashed=crashed, live=live
             )
@@ -168,8 +167,7 @@ class PartitionCheck:
                 self.findings.add(Kind.LEFTOVER, path, action.why, offset=offset)
 
     def _index_missing(self, path: str, offset: int | None) -> None:
-        sizes = {segment.base_offset: segment.size_bytes for segment in self.log.segments}
-        if offset is not None and sizes.get(offset, 0) > 0:  # an empty segment has no index before it is used
+        if offset is not None and self._sizes.get(offset, 0) > 0:  # an empty segment has no index before it is used
             self.findings.add(Kind.INDEX_MISSING, path, "missing", offset=offset)
 
     # ---- small files -------------------------------------------------------------------------------------------------
@@ -206,21 +204,18 @@ class PartitionCheck:
 
     def _read(self, path: str) -> bytes | None:
         """A small file, if it is there and can be read."""
+        if posixpath.basename(path) not in self._entries:
+            return None
         try:
-            info = next((i for i in self.log.entries if i.name == path.rpartition("/")[2]), None)
-            if info is None or info.is_directory:
-                return None
-            if info.size_bytes > SMALL_FILE_BYTES_MAX:
-                self.findings.add(Kind.UNREADABLE, path, f"{info.size_bytes} bytes; such a file never has so many")
-                return None
             data = read_file(self.log.fs, path)
-            self.progress(len(data))
-            return data
-        except READ_ERRORS as error:
+        except OSError as error:
             self._unreadable(path, error)
             return None
+        self.progress(len(data))
+        return data
 
-    def _unreadable(self, path: str, error: Exception) -> None:
+    def _unreadable(self, path: str, error: OSError) -> None:
+        self._unread.add(path)
         if not (self.stop.live and isinstance(error, FileNotFoundError)):
             self.findings.add(Kind.UNREADABLE, path, why_unreadable(error))
 
@@ -246,7 +241,8 @@ class PartitionCheck:
         times = self._time_index(segment, handling)
         aborted = self._transaction_index(segment, handling)
         self._epochs.segment_path = segment.path
-        watching: list[Observer] = [times, aborted, self._epochs, snapshots]
+        watching: list[Observer] = [aborted, self._epochs, snapshots]
+        watching += [times] if times is not None else []
         with segment.open() as file:
             check.run(file, watching, [offsets] if offsets is not None else [], self.progress)
         self.damaged |= check.damaged
@@ -257,13 +253,14 @@ class PartitionCheck:
         self.log_end_offset = max(base, check.last_offset + 1)
 
     def _index_data(self, segment: Segment, kind: FileKind) -> tuple[str, bytes | None]:
+        """Path and bytes of an index; None where there is none, or it cannot be read, which `_unread` tells."""
         name = PartitionFile(kind, segment.base_offset).name
         path = segment.index_path(kind) or f"{segment.directory}/{name}"
         try:
             data = segment.read_index(kind)
         except FileNotFoundError:
             data = None
-        except READ_ERRORS as error:
+        except OSError as error:
             self._unreadable(path, error)
             data = None
         self.progress(len(data or b""))
@@ -276,13 +273,16 @@ class PartitionCheck:
         index = offset_index.decode(data, segment.base_offset)
         return OffsetIndexCheck(index, path, self.findings, handling)
 
-    def _time_index(self, segment: Segment, handling: Handling) -> TimeIndexCheck:
+    def _time_index(self, segment: Segment, handling: Handling) -> TimeIndexCheck | None:
         path, data = self._index_data(segment, FileKind.TIME_INDEX)
+        if path in self._unread:
+            return None
         index = None if data is None else time_index.decode(data, segment.base_offset)
         return TimeIndexCheck(index, path, self.findings, handling)
 
     def _transaction_index(self, segment: Segment, handling: Handling) -> TransactionIndexCheck:
         path, data = self._index_data(segment, FileKind.TRANSACTION_INDEX)
+        data = None if path in self._unread else data or b""
         return TransactionIndexCheck(data, path, segment.base_offset, self.findings, self._transactions, handling)
 
 
@@ -295,7 +295,7 @@ def check_metadata_snapshot(fs: FileSystem, path: str, findings: Findings, progr
     try:
         with fs.open(path) as file:
             LogCheck(Place(path), findings).run(file, [], [], progress)
-    except READ_ERRORS as error:
+    except OSError as error:
         findings.add(Kind.UNREADABLE, path, why_unreadable(error))
 
 
@@ -303,10 +303,12 @@ def open_log(fs: FileSystem, path: str, *, live: bool, log_start_offset: int | N
     """Open a partition to check it; None, and a finding, if that cannot be done."""
     try:
         return Log(path, fs=fs, live=live, log_start_offset=log_start_offset)
-    except READ_ERRORS as error:
+    except NotFoundError as error:
         if not live:
-            findings.add(Kind.UNREADABLE, path, f"cannot be listed: {error}")
-        return None
+            findings.add(Kind.UNREADABLE, path, str(error))
+    except OSError as error:
+        findings.add(Kind.UNREADABLE, error.filename or path, why_unreadable(error))
+    return None
 
 
 def is_cluster_metadata(log: Log) -> bool:

@@ -89,12 +89,10 @@ class RecordCheck:
         elif batches["magic"][owner[0]] < 2:
             # Where a wrapper starts only its messages tell; they may not reach back into the entry before it.
             bad[0] |= offsets[0] <= self._last_offset and batches["last_offset"][owner[0]] > self._last_offset
-        seen: set[int] = set()
-        for i in np.flatnonzero(bad | follows).tolist():
+        wrong = np.flatnonzero(bad | follows)
+        _, first_of_batch = np.unique(owner[wrong], return_index=True)
+        for i in wrong[first_of_batch].tolist():
             batch = batches[owner[i]]
-            if int(batch["position"]) in seen:
-                continue
-            seen.add(int(batch["position"]))
             what = f"a record has offset {offsets[i]}, its batch {batch['base_offset']} to {batch['last_offset']}"
             if not bad[i]:
                 before = offsets[i - 1] if i else self._last_offset
@@ -112,14 +110,14 @@ class RecordCheck:
         markers = is_marker(batches)
         if not markers.any():
             return
-        for i in np.flatnonzero(markers[rows["batch"]]).tolist():
-            size, start = int(rows["value_size"][i]), int(rows["value_start"][i])
+        chosen = np.flatnonzero(markers[rows["batch"]])
+        short = rows["value_size"][chosen] < MARKER_VALUE.size
+        signs = columns.data[np.where(short, 0, rows["value_start"][chosen])] & 0x80
+        for i in chosen[short | (signs != 0)].tolist():
+            size = max(int(rows["value_size"][i]), 0)
+            what = "the value of a transaction marker has a negative version"
             if size < MARKER_VALUE.size:
-                what = f"the value of a transaction marker has {max(size, 0)} bytes, not 6 or more"
-            elif columns.data[start] & 0x80:
-                what = "the value of a transaction marker has a negative version"
-            else:
-                continue
+                what = f"the value of a transaction marker has {size} bytes, not 6 or more"
             batch = batches[rows["batch"][i]]
             self._report(Kind.CONTROL_BATCH, what, position=int(batch["position"]), offset=int(batch["base_offset"]))
 

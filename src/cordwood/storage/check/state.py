@@ -18,7 +18,7 @@ from cordwood.record.layout import BatchRows
 from cordwood.storage import leader_epochs, producer_state
 from cordwood.storage.check.findings import Findings, Kind, Severity
 from cordwood.storage.entries import Int64Array
-from cordwood.storage.leader_epochs import EpochEntry, LeaderEpochs
+from cordwood.storage.leader_epochs import EpochEntry, LeaderEpochs, assign
 from cordwood.storage.producer_state import ProducerEntry
 from cordwood.storage.transactions import is_control, is_transactional_data
 from cordwood.types import NONE, ControlType
@@ -322,22 +322,22 @@ class EpochCheck:
 
     def _history(self, path: str, entries: Sequence[EpochEntry], findings: Findings) -> tuple[LeaderEpochs, bool]:
         """What a broker makes of the entries, and whether they are in order."""
-        history, in_order = LeaderEpochs(), True
+        kept: list[EpochEntry] = []
+        in_order = True
         for index, entry in enumerate(entries):
             if entry.epoch < 0 or entry.start_offset < 0:
                 what = f"entry {index}: epoch {entry.epoch} from offset {entry.start_offset}; neither can be negative"
                 findings.add(Kind.LEADER_EPOCHS_UNREADABLE, path, what)
                 continue
-            latest = history.latest
-            if latest is not None and (entry.epoch <= latest.epoch or entry.start_offset <= latest.start_offset):
+            if kept and (entry.epoch <= kept[-1].epoch or entry.start_offset <= kept[-1].start_offset):
                 what = (
                     f"entry {index}: epoch {entry.epoch} from offset {entry.start_offset} "
-                    f"follows epoch {latest.epoch} from {latest.start_offset}"
+                    f"follows epoch {kept[-1].epoch} from {kept[-1].start_offset}"
                 )
                 findings.add(Kind.LEADER_EPOCHS_ORDER, path, what, offset=entry.start_offset)
                 in_order = False
-            history = history.assigned(entry.epoch, entry.start_offset)
-        return history, in_order
+            assign(kept, entry)
+        return LeaderEpochs(tuple(kept)), in_order
 
     def _ordered(self, findings: Findings) -> list[_Run]:
         """The runs without those that break the order; each of those is reported."""

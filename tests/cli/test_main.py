@@ -1,0 +1,63 @@
+"""How every command ends: what it says, its exit code, and never a traceback, whatever happens to its streams."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import fixture
+
+CORDWOOD = f"{sys.executable} -m cordwood"
+DEMO = fixture("kraft-jbod-before")
+
+
+def shell(line: str, **environment: str) -> tuple[int, str, str]:
+    done = subprocess.run(  # noqa: PLW1510
+        ["bash", "-c", line], capture_output=True, text=True, errors="surrogateescape", env=os.environ | environment
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "ls --help", f"ls {DEMO}", f"dump {DEMO}", f"check {DEMO}"])
+def test_output_that_cannot_be_written_is_said_in_one_line(words: str) -> None:
+    assert shell(f"{CORDWOOD} {words} > /dev/full") == (2, "", "cordwood: No space left on device: the output\n")
+
+
+def test_closed_streams_are_no_obstacle() -> None:
+    assert shell(f"{CORDWOOD} check {DEMO} <&- >&- 2>&-") == (0, "", "")
+
+
+def test_a_locale_that_knows_only_ascii_gets_escapes(tmp_path: Path) -> None:
+    (tmp_path / "größe-0").mkdir()
+    code, out, _ = shell(f"{CORDWOOD} ls {tmp_path}", PYTHONIOENCODING="ascii")
+    assert code == 0 and "gr\\xf6\\xdfe-0" in out
+
+
+@pytest.mark.parametrize("verb", ["ls", "dump", "check"])
+def test_messages_never_pass_on_what_a_terminal_would_obey(verb: str) -> None:
+    assert shell(f"{CORDWOOD} {verb} $'x\\e[31m\\ny'") == (2, "", "cordwood: x\\x1b[31m\\ny does not exist\n")
+
+
+@pytest.mark.parametrize("verb", ["ls", "dump", "check"])
+def test_an_empty_path_is_not_taken_for_the_root_of_the_disk(verb: str) -> None:
+    code, _, error = shell(f"{CORDWOOD} {verb} ''")
+    assert code == 2 and "an empty path leads nowhere" in error
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_without_a_traceback(number: signal.Signals, code: int) -> None:
+    # A pipe that nobody reads holds it up.
+    command = [sys.executable, "-m", "cordwood", "dump", *[str(fixture("kraft-classic-before"))] * 20]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        time.sleep(0.2)
+        process.send_signal(number)
+        assert process.wait(20) == code
+        assert process.stderr.read() == ("cordwood: interrupted\n" if number is signal.SIGINT else "")
