@@ -64,6 +64,9 @@ load8 = _load(8, types.uint8)
 load16 = _load(16, types.uint16)
 load32 = _load(32, types.uint32)
 load64 = _load(64, types.uint64)
+store8 = _store(8, types.uint8)
+store16 = _store(16, types.uint16)
+store32 = _store(32, types.uint32)
 store64 = _store(64, types.uint64)
 _swap16 = _swap(16, types.uint16)
 _swap32 = _swap(32, types.uint32)
@@ -92,6 +95,24 @@ def be32u(address: int) -> int:
 def be64(address: int) -> int:
     """Signed 64-bit number at `address`."""
     return types.int64(_swap64(load64(address)))
+
+
+@njit(inline="always")
+def put16(address: int, value: int) -> None:
+    """Store a 16-bit number, big-endian."""
+    store16(address, _swap16(types.uint16(value)))
+
+
+@njit(inline="always")
+def put32(address: int, value: int) -> None:
+    """Store a 32-bit number, big-endian."""
+    store32(address, _swap32(types.uint32(value)))
+
+
+@njit(inline="always")
+def put64(address: int, value: int) -> None:
+    """Store a 64-bit number, big-endian."""
+    store64(address, _swap64(types.uint64(value)))
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -276,7 +276,7 @@ def ls(
         ConfigError: a setting that Kafka would not take.
     """
     node = Node.open(fs or PosixFileSystem(), paths, metadata, server_properties, overrides)
-    wanted = [place for place in node.places if _is_asked_for(place, topics, partitions)]
+    wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
     if not wanted and (topics or partitions):
         raise NotFoundError(f"No partition in {', '.join(paths)} matches {', '.join([*topics, *partitions])}")
     listed = [_partition(node, place, index_entries) for place in wanted]
@@ -289,7 +289,8 @@ def ls(
     )
 
 
-def _is_asked_for(place: Place, topics: Sequence[str], partitions: Sequence[str]) -> bool:
+def is_asked_for(place: Place, topics: Sequence[str], partitions: Sequence[str]) -> bool:
+    """Whether a place is one that a user asks for; arguments as for `directory.is_wanted`."""
     if place.name is None:
         return not topics and not partitions
     return is_wanted(place.name.topic_partition, topics, partitions)

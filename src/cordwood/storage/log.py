@@ -270,7 +270,7 @@ class Log:
         next_base = start_offset
         for _ in range(_ATTEMPTS):
             try:
-                for segment in self._from(next_base):
+                for segment in self.segments_from(next_base):
                     if segment.base_offset >= end_offset:
                         return
                     if segment.base_offset in done:
@@ -294,7 +294,8 @@ class Log:
                 self._list()
         raise NotFoundError(f"{self.path} is gone, or changes too fast to be read")
 
-    def _from(self, offset: int) -> tuple[Segment, ...]:
+    def segments_from(self, offset: int) -> tuple[Segment, ...]:
+        """The segments from the one that holds `offset`, or would, on."""
         bases = [segment.base_offset for segment in self.segments]
         return self.segments[max(0, bisect.bisect_right(bases, offset) - 1) :]
 

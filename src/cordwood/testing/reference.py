@@ -6,7 +6,7 @@ Nothing here shares code with the kernels. A file is walked with slices, a recor
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cordwood.record.record import Header, Record
@@ -166,3 +166,69 @@ def read_entries(data: bytes) -> tuple[list[Entry], str, int]:
         entries.append(Entry(at, len(entry), magic, offset, good))
         at += len(entry)
     return entries, "end" if at == len(data) else "partial", at
+
+
+def siphash128(data: bytes, secret: bytes) -> bytes:
+    """SipHash-2-4 of 128 bits; the secret has 16 bytes."""
+    k0, k1 = struct.unpack("<QQ", secret)
+    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+    mask = (1 << 64) - 1
+
+    def rotate(word: int, bits: int) -> int:
+        return (word << bits | word >> 64 - bits) & mask
+
+    def mix(rounds: int) -> None:
+        for _ in range(rounds):
+            for a, b, c, d, left, right in ((0, 1, 2, 3, 13, 16), (2, 1, 0, 3, 17, 21)):
+                v[a] = v[a] + v[b] & mask
+                v[c] = v[c] + v[d] & mask
+                v[b] = rotate(v[b], left) ^ v[a]
+                v[d] = rotate(v[d], right) ^ v[c]
+                v[a] = rotate(v[a], 32)
+
+    whole = len(data) // 8 * 8
+    last = data[whole:].ljust(7, b"\0") + bytes([len(data) & 0xFF])
+    for (word,) in struct.iter_unpack("<Q", data[:whole] + last):
+        v[3] ^= word
+        mix(2)
+        v[0] ^= word
+    v[2] ^= 0xEE
+    mix(4)
+    low = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xDD
+    mix(4)
+    return struct.pack("<QQ", low, v[0] ^ v[1] ^ v[2] ^ v[3])
+
+
+def index_entries(
+    batches: Sequence[tuple[int, int, int]], interval_bytes: int, room: int, time_room: int
+) -> tuple[int, list[list[int]], list[list[int]], tuple[int, int]]:
+    """The index entries of a segment made of batches of (size, last offset, max timestamp).
+
+    Before a batch is written, and if more than `interval_bytes` were since the last entry, both indexes get one; that
+    batch's own timestamp counts already. The time index leaves out what does not rise; it is full with one place free.
+
+    Returns:
+        how many batches fit, the entries (offset, position), the entries (timestamp, offset), and the largest timestamp
+        with the last offset of the first batch that has it; (-1, -1) if there is none.
+    """
+    index: list[list[int]] = []
+    times: list[list[int]] = []
+    behind = position = 0
+    for at, (size, last_offset, _) in enumerate(batches):
+        if behind > interval_bytes:
+            largest = _first_largest(batches[: at + 1])
+            if len(index) == room or len(times) >= time_room - 1:
+                return at, index, times, _first_largest(batches[:at])
+            index.append([last_offset, position])
+            if largest[0] > (times[-1][0] if times else -1):
+                times.append([*largest])
+            behind = 0
+        position += size
+        behind += size
+    return len(batches), index, times, _first_largest(batches)
+
+
+def _first_largest(batches: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+    best = max(batches, key=lambda one: one[2], default=(0, -1, -1))
+    return (best[2], best[1]) if best[2] > -1 else (-1, -1)

@@ -1,0 +1,362 @@
+"""A stretch of batches in, what stays of them out.
+
+Per batch one of four things happens:
+
+    verbatim   all records stay and no delete horizon is due: the bytes are copied
+    rebuilt    some records go, or a horizon is set, or the batch is of magic 0 or 1: encoded anew as magic 2
+    emptied    no record stays, but the header must: it holds a producer's last sequence, or the end of the range
+    dropped    nothing stays
+
+The rules that decide are Kafka's (Cleaner, MemoryRecords.filterTo), as masks over all batches and records at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.cleaning.latest import LatestOffsets
+from cordwood.kernels.encode import encode_bodies, measure_bodies, write_headers
+from cordwood.record.batch import codec_of
+from cordwood.record.columns import RecordColumns
+from cordwood.record.compression import compress
+from cordwood.record.layout import (
+    BATCH_ROW,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchRows,
+    U8Array,
+)
+from cordwood.storage.transactions import is_control
+from cordwood.types import NONE, Codec
+
+BoolArray = npt.NDArray[np.bool_]
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducers:
+    """What must stay of producers that may write again: the batch with their last sequence.
+
+    Attributes:
+        ids: int64[producers], ascending.
+        last_offsets: int64[producers], last offset of each one's newest data batch, NONE if it has none.
+        epochs: int64[producers].
+    """
+
+    ids: Int64Array
+    last_offsets: Int64Array
+    epochs: Int64Array
+
+    def last_of(self, batches: BatchRows) -> BoolArray:
+        """bool[batches]: the last batch of an active producer.
+
+        One without data is known by its epoch: then every control batch of that epoch counts.
+        """
+        result = np.zeros(batches.size, np.bool_)
+        if not self.ids.size:
+            return result
+        found = np.minimum(np.searchsorted(self.ids, batches["producer_id"]), self.ids.size - 1)
+        known = (batches["producer_id"] >= 0) & (self.ids[found] == batches["producer_id"])
+        last = self.last_offsets[found]
+        by_offset = (last != NONE) & (last == batches["last_offset"])
+        by_epoch = (last == NONE) & is_control(batches) & (self.epochs[found] == batches["producer_epoch"])
+        result[:] = known & (by_offset | by_epoch)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides over the batches of one clean.
+
+    Attributes:
+        now_ms: the time of the clean, the same for all of it.
+        delete_retention_ms: `delete.retention.ms`, what a new horizon is ahead of now.
+        first_uncleanable_offset: where the range that may be cleaned ends.
+        producers: those that may write again.
+        keep_old_tombstones: whether tombstones of magic 0 and 1 in this segment stay.
+    """
+
+    now_ms: int
+    delete_retention_ms: int
+    first_uncleanable_offset: int
+    producers: ActiveProducers
+    keep_old_tombstones: bool = True
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a clean did, in records unless a name says otherwise. `check` holds them against each other."""
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    batches_read: int = 0
+    batches_verbatim: int = 0
+    batches_rebuilt: int = 0
+    batches_emptied: int = 0
+    batches_dropped: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    records_superseded: int = 0
+    records_without_key: int = 0
+    records_aborted: int = 0
+    tombstones_expired: int = 0
+    markers_expired: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Add another's counts."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+    def check(self) -> None:
+        """Every record that was read was kept or dropped for one reason, every batch went one way."""
+        assert self.records_read == (
+            self.records_kept
+            + self.records_superseded
+            + self.records_without_key
+            + self.records_aborted
+            + self.tombstones_expired
+            + self.markers_expired
+        ), self
+        assert self.batches_read == (
+            self.batches_verbatim + self.batches_rebuilt + self.batches_emptied + self.batches_dropped
+        ), self
+
+
+class Outcome(IntEnum):
+    """What happens to a batch."""
+
+    DROPPED = 0
+    VERBATIM = 1
+    REBUILT = 2
+    EMPTIED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What stays of a stretch of batches.
+
+    Attributes:
+        pieces: its bytes, in order.
+        batches: BATCH_ROW[batches] of what the pieces hold; positions are not filled.
+        counts: what was done.
+    """
+
+    pieces: Sequence[U8Array]
+    batches: BatchRows
+    counts: Counts = field(default_factory=Counts)
+
+
+def rewrite(
+    data: U8Array,
+    batches: BatchRows,
+    decoded: Sequence[RecordColumns],
+    discard: BoolArray,
+    rules: Rules,
+    latest: LatestOffsets,
+) -> Rewritten:
+    """Decide over a stretch of batches and encode what stays.
+
+    Args:
+        data: uint8[bytes], the batches' bytes, back to back.
+        batches: BATCH_ROW[batches]; their positions count from that of the first.
+        decoded: their records; each batch's in one of them.
+        discard: bool[batches], what `AbortTracker.discard` says.
+        rules: of this clean.
+        latest: the newest offset of each key.
+    """
+    counts = Counts(bytes_read=int(batches["size_bytes"].sum()), batches_read=int(batches.size))
+    control = is_control(batches)
+    horizons = (batches["magic"] == 2) & (batches["attributes"] & DELETE_HORIZON != 0)
+    expired = horizons & (batches["base_timestamp"] <= rules.now_ms)
+    discard_records = discard & (~control | expired)
+    retain_empty = rules.producers.last_of(batches) | (batches["last_offset"] + 1 == rules.first_uncleanable_offset)
+    keep_tombstones = np.where(batches["magic"] == 2, ~expired, rules.keep_old_tombstones)
+    empty_markers = control & discard
+
+    outcomes = np.zeros(batches.size, np.int8)
+    outcomes[retain_empty & (batches["magic"] == 2)] = Outcome.EMPTIED
+    headers = batches.copy()
+    starts = (batches["position"] - batches["position"][0]) if batches.size else np.empty(0, np.int64)
+    rebuilt: dict[int, U8Array] = {}
+    for columns in decoded:
+        batch = np.searchsorted(batches["position"], columns.batches["position"])[columns.rows["batch"]]
+        keep = _keep(columns, batch, control, discard_records, keep_tombstones, latest, counts)
+        kept = np.bincount(batch[keep], minlength=batches.size)
+        tombstones = np.bincount(batch[keep & (columns.rows["value_size"] < 0)], minlength=batches.size)
+        total = np.bincount(batch, minlength=batches.size)
+        horizon_due = ((tombstones > 0) | (empty_markers & (kept > 0))) & ~horizons
+        some = kept > 0
+        verbatim = some & (batches["magic"] == 2) & (kept == total) & ~horizon_due
+        outcomes[some] = Outcome.REBUILT
+        outcomes[verbatim] = Outcome.VERBATIM
+        anew = some & ~verbatim
+        if anew.any():
+            keep &= anew[batch]
+            _new_headers(headers, columns, batch, keep, anew, horizon_due, rules)
+            rebuilt.update(_encode(headers, columns, batch, keep, anew))
+    _count_undecoded(batches, decoded, discard_records, control, counts)
+    emptied = outcomes == Outcome.EMPTIED
+    for at in np.flatnonzero(emptied).tolist():
+        rebuilt[at] = _empty(headers, at)
+    counts.batches_dropped = int(np.count_nonzero(outcomes == Outcome.DROPPED))
+    counts.batches_verbatim = int(np.count_nonzero(outcomes == Outcome.VERBATIM))
+    counts.batches_rebuilt = int(np.count_nonzero(outcomes == Outcome.REBUILT))
+    counts.batches_emptied = int(np.count_nonzero(emptied))
+    stays = outcomes != Outcome.DROPPED
+    counts.bytes_written = int(headers["size_bytes"][stays].sum())
+    counts.check()
+    return Rewritten(list(_in_order(data, starts, batches, outcomes, rebuilt)), headers[stays], counts)
+
+
+def _keep(
+    columns: RecordColumns,
+    batch: Int64Array,
+    control: BoolArray,
+    discard_records: BoolArray,
+    keep_tombstones: BoolArray,
+    latest: LatestOffsets,
+    counts: Counts,
+) -> BoolArray:
+    """bool[records]: those that stay."""
+    rows = columns.rows
+    is_marker = control[batch]
+    discarded = discard_records[batch]
+    above = rows["offset"] > latest.latest_offset
+    judged = ~(is_marker | discarded | above)
+    keyed = rows["key_size"] >= 0
+    newest = latest.get(columns, judged & keyed)
+    superseded = judged & keyed & (rows["offset"] < newest)
+    expired = judged & keyed & ~superseded & (rows["value_size"] < 0) & ~keep_tombstones[batch]
+    without_key = judged & ~keyed
+    keep: BoolArray = ~(discarded | superseded | expired | without_key)
+    counts.records_read += int(rows.size)
+    counts.records_kept += int(np.count_nonzero(keep))
+    counts.records_superseded += int(np.count_nonzero(superseded))
+    counts.tombstones_expired += int(np.count_nonzero(expired))
+    counts.records_without_key += int(np.count_nonzero(without_key))
+    counts.records_aborted += int(np.count_nonzero(discarded & ~is_marker))
+    counts.markers_expired += int(np.count_nonzero(discarded & is_marker))
+    return keep
+
+
+def _count_undecoded(
+    batches: BatchRows,
+    decoded: Sequence[RecordColumns],
+    discard_records: BoolArray,
+    control: BoolArray,
+    counts: Counts,
+) -> None:
+    """Batches whose records were not decoded because they are discarded as a whole."""
+    seen = np.zeros(batches.size, np.bool_)
+    for columns in decoded:
+        seen[np.searchsorted(batches["position"], columns.batches["position"])] = True
+    left = ~seen & discard_records
+    records = np.maximum(batches["record_count"], 0)
+    counts.records_read += int(records[left].sum())
+    counts.records_aborted += int(records[left & ~control].sum())
+    counts.markers_expired += int(records[left & control].sum())
+
+
+def _new_headers(
+    headers: BatchRows,
+    columns: RecordColumns,
+    batch: Int64Array,
+    keep: BoolArray,
+    anew: BoolArray,
+    horizon_due: BoolArray,
+    rules: Rules,
+) -> None:
+    """Fill in the headers of the batches that are encoded anew, all but size and CRC."""
+    kept_batch = batch[keep]
+    offsets, timestamps = columns.rows["offset"][keep], columns.rows["timestamp"][keep]
+    at, first = np.unique(kept_batch, return_index=True)
+    last = np.append(first[1:], kept_batch.size) - 1
+    source = headers[at]
+    old = source["magic"] < 2
+    attributes = source["attributes"]
+    late = attributes & LOG_APPEND_TIME != 0
+    has_horizon = ~old & (attributes & DELETE_HORIZON != 0)
+    due = horizon_due[at]
+    base = np.where(has_horizon, source["base_timestamp"], timestamps[first])
+    source["base_timestamp"] = np.where(due, rules.now_ms + rules.delete_retention_ms, base)
+    largest = np.maximum.reduceat(timestamps, first)
+    source["max_timestamp"] = np.where(late, source["max_timestamp"], largest)
+    source["record_count"] = last - first + 1
+    source["base_offset"] = np.where(old, offsets[first], source["base_offset"])
+    source["last_offset"] = np.where(old, offsets[last], source["last_offset"])
+    source["attributes"] = np.where(due, attributes | DELETE_HORIZON, attributes)
+    for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
+        source[name] = np.where(old, NONE, source[name])
+    source["magic"] = 2
+    headers[at] = source
+
+
+def _encode(
+    headers: BatchRows, columns: RecordColumns, batch: Int64Array, keep: BoolArray, anew: BoolArray
+) -> Iterator[tuple[int, U8Array]]:
+    """The bytes of the batches that are encoded anew; their size and CRC are filled in."""
+    address, rows = columns.data.ctypes.data, columns.rows
+    chosen = np.flatnonzero(anew)
+    # Neighbours decoded together have one codec kind: all compressed or all plain.
+    plain = int(headers["attributes"][chosen[0]]) & CODEC_MASK == Codec.NONE
+    room = int(measure_bodies(address, rows, keep)) + HEADER.size * chosen.size
+    target = np.empty(room, np.uint8)
+    starts, ends = np.zeros(headers.size, np.int64), np.zeros(headers.size, np.int64)
+    encode_bodies(address, rows, keep, batch, headers, target.ctypes.data, plain, starts, ends)
+    if not plain:
+        parts = []
+        for at in chosen.tolist():
+            codec = codec_of(int(headers["attributes"][at]))
+            parts.append(bytes(HEADER.size) + compress(codec, target[starts[at] : ends[at]]))
+        sizes = np.array([len(part) for part in parts], np.int64)
+        ends[chosen] = np.cumsum(sizes)
+        starts[chosen] = ends[chosen] - sizes
+        target = np.frombuffer(bytearray(b"".join(parts)), np.uint8)
+    headers["size_bytes"][chosen] = (ends - starts)[chosen]
+    write_headers(headers, anew, starts, target.ctypes.data)
+    for at in chosen.tolist():
+        yield at, target[starts[at] : ends[at]]
+
+
+def _empty(headers: BatchRows, at: int) -> U8Array:
+    """The header that stays of a batch without records."""
+    row = headers[at]
+    row["attributes"] &= LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+    row["base_timestamp"] = NONE
+    row["record_count"] = 0
+    row["size_bytes"] = HEADER.size
+    row["control_type"] = NONE
+    target = np.empty(HEADER.size, np.uint8)
+    one = headers[at : at + 1]
+    write_headers(one, np.ones(1, np.bool_), np.zeros(1, np.int64), target.ctypes.data)
+    return target
+
+
+def _in_order(
+    data: U8Array, starts: Int64Array, batches: BatchRows, outcomes: npt.NDArray[np.int8], rebuilt: dict[int, U8Array]
+) -> Iterator[U8Array]:
+    """The pieces that stay; batches copied verbatim that lie side by side are one piece."""
+    edges = np.flatnonzero(np.diff(outcomes == Outcome.VERBATIM)) + 1
+    bounds = [0, *edges.tolist(), batches.size]
+    for first, end in itertools.pairwise(bounds):
+        if first == end:
+            continue
+        if outcomes[first] == Outcome.VERBATIM:
+            yield data[starts[first] : starts[end - 1] + batches["size_bytes"][end - 1]]
+        else:
+            for at in range(first, end):
+                if at in rebuilt and outcomes[at] != Outcome.DROPPED:
+                    yield rebuilt[at]
+
+
+assert set(BATCH_ROW.names or ()) >= {"base_offset", "last_offset", "size_bytes", "crc"}

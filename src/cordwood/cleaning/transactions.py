@@ -1,0 +1,92 @@
+"""Which transactional data a clean may drop: Kafka's tracker of aborted transactions, fed in log order.
+
+Known beforehand is what the transaction indexes say: per aborted transaction its producer and first offset. A data
+batch of a producer that is inside one is discarded. A marker may go once nothing of its transaction was met.
+
+Twice a clean follows the log with such a tracker: once for the keys of the dirty section, once while copying.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.record.layout import BatchRows
+from cordwood.storage.transaction_index import AbortedTransaction
+from cordwood.storage.transactions import is_control, is_transactional_data
+from cordwood.types import ControlType
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class AbortTracker:
+    """The transactions around the batch that was looked at last.
+
+    Source: Kafka CleanedTransactionMetadata.
+    """
+
+    def __init__(self) -> None:
+        # By first offset; the number keeps entries of the same offset in the order they came.
+        self._pending: list[tuple[int, int, AbortedTransaction]] = []
+        self._added = 0
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._observed: set[int] = set()
+        self._committed: set[int] = set()
+
+    def add(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Learn of aborted transactions, from a transaction index. Learning twice does no harm."""
+        for transaction in transactions:
+            heapq.heappush(self._pending, (transaction.first_offset, self._added, transaction))
+            self._added += 1
+
+    def discard(self, batches: BatchRows) -> tuple[BoolArray, list[AbortedTransaction]]:
+        """Judge the next batches (BATCH_ROW[batches]).
+
+        Returns:
+            bool[batches], True for data of an aborted transaction and for markers that no data was met of; and the
+            aborted transactions whose marker stays because data was met, for the transaction index.
+        """
+        result = np.zeros(batches.size, np.bool_)
+        kept: list[AbortedTransaction] = []
+        control = is_control(batches)
+        relevant = np.flatnonzero(control | is_transactional_data(batches))
+        columns = ("last_offset", "producer_id", "control_type", "record_count")
+        rows = zip(
+            relevant.tolist(),
+            control[relevant].tolist(),
+            *(batches[c][relevant].tolist() for c in columns),
+            strict=True,
+        )
+        for at, is_marker, last_offset, producer, kind, records in rows:
+            self._consume(last_offset)
+            if is_marker:
+                result[at] = records == 0 or self._ends(producer, kind, kept)
+            elif producer in self._aborted:
+                self._observed.add(producer)
+                result[at] = True
+            else:
+                self._committed.add(producer)
+        return result, kept
+
+    def _consume(self, last_offset: int) -> None:
+        while self._pending and self._pending[0][0] <= last_offset:
+            transaction = heapq.heappop(self._pending)[2]
+            self._aborted.setdefault(transaction.producer_id, transaction)
+
+    def _ends(self, producer: int, kind: int, kept: list[AbortedTransaction]) -> bool:
+        if kind == ControlType.ABORT:
+            transaction = self._aborted.pop(producer, None)
+            observed = producer in self._observed
+            self._observed.discard(producer)
+            if transaction is None or not observed:
+                return True
+            kept.append(transaction)
+            return False
+        if kind == ControlType.COMMIT:
+            seen = producer in self._committed
+            self._committed.discard(producer)
+            return not seen
+        return False

@@ -1,0 +1,219 @@
+"""Batches of magic 2 out of the records that stay, and the index entries of what is written.
+
+A rebuilt batch keeps keys, values and headers byte for byte; only the deltas of its records are counted from another
+base timestamp, which may change their lengths.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from cordwood.kernels.crc import crc32c
+from cordwood.kernels.decode import varint
+from cordwood.kernels.native import copy, put16, put32, put64, store8
+
+#: The most bytes that a rebuilt record takes beyond its key, value and headers: length 5, attributes 1, timestamp 10,
+#: offset 5, and three sizes of 5.
+RECORD_EXTRA_BYTES = 36
+_HEADER_BYTES = 61
+_MAX_INT32 = 0x7FFFFFFF
+
+
+@njit(inline="always")
+def _varint_size(value):
+    raw = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
+    size = 1
+    while raw >= np.uint64(0x80):
+        raw >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@njit(inline="always")
+def _put_varint(at, value):
+    raw = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
+    while raw >= np.uint64(0x80):
+        store8(at, np.uint8(raw & np.uint64(0x7F) | np.uint64(0x80)))
+        raw >>= np.uint64(7)
+        at += 1
+    store8(at, np.uint8(raw))
+    return at + 1
+
+
+@njit
+def headers_size(address, start, count):
+    """Bytes of `count` headers that the decoder has checked."""
+    a = address + start
+    far = a + _MAX_INT32
+    for _ in range(2 * count):
+        size, a = varint(a, far)
+        a += max(size, np.int32(0))
+    return a - address - start
+
+
+@njit(cache=True)
+def measure_bodies(address, rows, keep):
+    """A bound of the bytes that encoding the kept records takes, without batch headers."""
+    total = np.int64(0)
+    for i in range(rows.size):
+        if keep[i]:
+            row = rows[i]
+            total += RECORD_EXTRA_BYTES + max(row["key_size"], 0) + max(row["value_size"], 0)
+            if row["header_count"]:
+                total += headers_size(address, row["headers_start"], row["header_count"])
+    return total
+
+
+@njit
+def _encode_record(address, row, base_offset, base_timestamp, at):
+    timestamp_delta = row["timestamp"] - base_timestamp
+    offset_delta = row["offset"] - base_offset
+    key_size = np.int64(row["key_size"])
+    value_size = np.int64(row["value_size"])
+    count = np.int64(row["header_count"])
+    headers = headers_size(address, row["headers_start"], count) if count else 0
+    size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta) + _varint_size(key_size) + max(key_size, 0)
+    size += _varint_size(value_size) + max(value_size, 0) + _varint_size(count) + headers
+    at = _put_varint(at, size)
+    store8(at, np.uint8(0))
+    at = _put_varint(at + 1, timestamp_delta)
+    at = _put_varint(at, offset_delta)
+    at = _put_varint(at, key_size)
+    if key_size > 0:
+        copy(at, address + row["key_start"], key_size)
+        at += key_size
+    at = _put_varint(at, value_size)
+    if value_size > 0:
+        copy(at, address + row["value_start"], value_size)
+        at += value_size
+    at = _put_varint(at, count)
+    if headers:
+        copy(at, address + row["headers_start"], headers)
+        at += headers
+    return at
+
+
+@njit(cache=True)
+def encode_bodies(address, rows, keep, batch_of, batches, target, with_headers, starts, ends):
+    """Encode the kept records of batches, one body behind the other.
+
+    Args:
+        address: of the data that the rows point into.
+        rows: RECORD_ROW[records].
+        keep: bool[records].
+        batch_of: int64[records], index of each record's batch among `batches`; does not decrease.
+        batches: BATCH_ROW[batches], the new headers: base_offset and base_timestamp are what deltas count from.
+        target: address to write to, with room for `measure_bodies` and the headers.
+        with_headers: leave the 61 bytes of a header before each body.
+        starts, ends: int64[batches], filled for batches with kept records: where each begins and ends from target.
+
+    Returns:
+        the bytes written.
+    """
+    at = target
+    current = np.int64(-1)
+    for i in range(rows.size):
+        if not keep[i]:
+            continue
+        b = batch_of[i]
+        if b != current:
+            if current >= 0:
+                ends[current] = at - target
+            starts[b] = at - target
+            current = b
+            if with_headers:
+                at += _HEADER_BYTES
+        at = _encode_record(address, rows[i], batches[b]["base_offset"], batches[b]["base_timestamp"], at)
+    if current >= 0:
+        ends[current] = at - target
+    return at - target
+
+
+@njit(cache=True)
+def write_headers(batches, chosen, starts, target):
+    """Write the headers of whole batches in memory, CRCs last.
+
+    Args:
+        batches: BATCH_ROW[batches]; size_bytes is that of the whole batch. crc and computed_crc are filled.
+        chosen: bool[batches], those that are written.
+        starts: int64[batches], where each begins from target.
+        target: address.
+    """
+    for b in range(batches.size):
+        if not chosen[b]:
+            continue
+        header = batches[b]
+        a = target + starts[b]
+        put64(a, header["base_offset"])
+        put32(a + 8, header["size_bytes"] - 12)
+        put32(a + 12, header["leader_epoch"])
+        store8(a + 16, np.uint8(2))
+        put16(a + 21, header["attributes"])
+        put32(a + 23, header["last_offset"] - header["base_offset"])
+        put64(a + 27, header["base_timestamp"])
+        put64(a + 35, header["max_timestamp"])
+        put64(a + 43, header["producer_id"])
+        put16(a + 51, header["producer_epoch"])
+        put32(a + 53, header["base_sequence"])
+        put32(a + 57, header["record_count"])
+        crc = crc32c(a + 21, header["size_bytes"] - 21)
+        put32(a + 17, crc)
+        header["crc"] = crc
+        header["computed_crc"] = crc
+
+
+@njit(cache=True)
+def index_batches(
+    sizes, last_offsets, max_timestamps, interval_bytes, state, index, time_index, capacity, time_capacity
+):
+    """Collect the index entries of batches that are appended to a segment.
+
+    Args:
+        sizes, last_offsets, max_timestamps: int64[batches], what is appended.
+        interval_bytes: `index.interval.bytes`.
+        state: int64[7], carried from call to call: position, bytes since the last entry, max timestamp and its offset,
+            entries in each index, timestamp of the last time entry.
+        index: int64[room, 2], (offset, position) filled from the entry count on.
+        time_index: int64[room, 2], (timestamp, offset), likewise.
+        capacity: entries that the offset index may have.
+        time_capacity: entries that the time index may have; its last is kept for the end of the segment.
+
+    Returns:
+        batches appended: fewer than given when an index is full.
+    """
+    position, since, largest, largest_offset, entries, time_entries, last_time = (
+        state[0],
+        state[1],
+        state[2],
+        state[3],
+        state[4],
+        state[5],
+        state[6],
+    )
+    done = 0
+    for b in range(sizes.size):
+        if max_timestamps[b] > largest:
+            new_largest, new_largest_offset = max_timestamps[b], last_offsets[b]
+        else:
+            new_largest, new_largest_offset = largest, largest_offset
+        if since > interval_bytes:
+            # Kafka refuses a full time index even an entry that it would leave out, also when it recovers the segment.
+            if entries >= capacity or time_entries >= time_capacity - 1:
+                break
+            index[entries, 0] = last_offsets[b]
+            index[entries, 1] = position
+            entries += 1
+            if new_largest > last_time:
+                time_index[time_entries, 0] = new_largest
+                time_index[time_entries, 1] = new_largest_offset
+                time_entries += 1
+                last_time = new_largest
+            since = 0
+        largest, largest_offset = new_largest, new_largest_offset
+        position += sizes[b]
+        since += sizes[b]
+        done += 1
+    state[0], state[1], state[2], state[3] = position, since, largest, largest_offset
+    state[4], state[5], state[6] = entries, time_entries, last_time
+    return done

@@ -1,0 +1,335 @@
+"""What a task does for one partition: read, decide, write. Plain functions of plain values.
+
+A clean reads the log twice: the dirty section for the newest offset of its keys, and all that may be cleaned for what
+stays. Each reading is a stream of windows, so memory holds a window, the keys of the dirty section, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cordwood.cleaning.latest import LatestOffsets
+from cordwood.cleaning.plan import SegmentFacts, group_segments, values
+from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite
+from cordwood.cleaning.transactions import AbortTracker
+from cordwood.errors import CorruptFileError, DataError
+from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
+from cordwood.record.layout import BatchRows
+from cordwood.storage import producer_state
+from cordwood.storage.log import Log, Segment, gap_error, read_file
+from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.storage.segment import Gap, read_headers, read_windows
+from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.transaction_index import AbortedTransaction
+from cordwood.storage.transactions import is_control
+from cordwood.types import NONE
+
+WINDOW_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CleanSettings:
+    """The configs that a clean of one partition goes by.
+
+    Attributes:
+        delete_retention_ms: `delete.retention.ms`.
+        segment_bytes: `segment.bytes`.
+        index: `segment.index.bytes` and `index.interval.bytes`.
+        producer_expiration_ms: `producer.id.expiration.ms`.
+    """
+
+    delete_retention_ms: int = 86_400_000
+    segment_bytes: int = 1 << 30
+    index: IndexLimits = field(default_factory=IndexLimits)
+    producer_expiration_ms: int = DEFAULT_EXPIRATION_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a clean of one partition made.
+
+    Attributes:
+        end_offset: the new first dirty offset.
+        replaced: per group the base offsets of the segments that its outputs stand for.
+        outputs: per group the base offsets of what was written.
+        counts: what was done.
+    """
+
+    end_offset: int
+    replaced: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+    counts: Counts
+
+
+def segment_facts(segment: Segment) -> SegmentFacts:
+    """What planning needs of a segment, from its files' sizes and its time index."""
+    index, times = segment.offset_index(), segment.time_index()
+    largest = times.last_entry[0] if times is not None else NONE
+    return SegmentFacts(
+        segment.base_offset,
+        segment.size_bytes,
+        8 * index.entries if index is not None else 0,
+        12 * times.entries if times is not None else 0,
+        segment.mtime_ms,
+        largest if largest >= 0 else segment.mtime_ms,
+    )
+
+
+def load_producers(log: Log, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> Producers:
+    """Producer state at the end of a log: its newest readable snapshot, and the batches behind it."""
+    producers, start = Producers(), log.log_start_offset
+    end = log.next_offset if log.recovery.snapshots else 0
+    for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
+        if offset > end:
+            continue  # of batches that were truncated; a broker removes it when it loads the log
+        if offset <= log.log_start_offset:
+            break
+        try:
+            entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
+        except CorruptFileError:
+            continue  # as a broker does: an older one will do
+        producers = Producers.of(entries, now_ms=now_ms, expiration_ms=expiration_ms)
+        start = offset
+        break
+    for batches in _headers_from(log, start):
+        producers.replay(batches)
+    return producers
+
+
+def _headers_from(log: Log, offset: int) -> Iterator[BatchRows]:
+    for segment in log.segments_from(offset):
+        with segment.open() as file:
+            for item in read_headers(file, base_offset=segment.base_offset):
+                if not isinstance(item, Gap):
+                    yield item[item["last_offset"] >= offset]
+
+
+def active_producers(producers: Producers) -> ActiveProducers:
+    """The same as columns."""
+    known = sorted(producers.by_id.items())
+    return ActiveProducers(
+        np.array([id for id, _ in known], np.int64),
+        np.array([one.last_offset for _, one in known], np.int64),
+        np.array([one.epoch for _, one in known], np.int64),
+    )
+
+
+def aborted_transactions(log: Log, from_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+    """What the transaction indexes know of aborted transactions that reach into [from_offset, upper_bound)."""
+    found: list[AbortedTransaction] = []
+    for segment in log.segments_from(from_offset):
+        index = segment.transaction_index()
+        if index is not None:
+            some, complete = index.aborted(log.log_start_offset, upper_bound)
+            found += some
+            if complete:
+                break
+    return found
+
+
+def clean_partition(
+    log: Log,
+    target: str,
+    *,
+    first_dirty: int,
+    first_uncleanable: int,
+    now_ms: int,
+    settings: CleanSettings,
+    producers: Producers,
+    suffix: str = "",
+) -> Cleaned:
+    """Clean [first_dirty, first_uncleanable) of a log; the outputs are written to another directory.
+
+    Args:
+        log: of the partition; it is only read.
+        target: an existing directory for the outputs.
+        first_dirty: where keys are taken from.
+        first_uncleanable: base offset of a segment, where the range ends.
+        now_ms: the time of the clean.
+        settings: the partition's configs.
+        producers: as of the log's end.
+        suffix: of the outputs' names.
+
+    Raises:
+        CorruptBatchError: a batch in the range is damaged; nothing that was written counts.
+    """
+    facts = [segment_facts(segment) for segment in log.segments]
+    by_base = {segment.base_offset: segment for segment in log.segments}
+    latest = _latest_offsets(
+        log,
+        [by_base[f.base_offset] for f in values(facts, first_dirty, first_uncleanable)],
+        first_dirty,
+        first_uncleanable,
+    )
+    end_offset = latest.latest_offset + 1
+    older = values(facts, 0, first_dirty)
+    old_horizon = older[-1].mtime_ms - settings.delete_retention_ms if older else 0
+    rules = Rules(now_ms, settings.delete_retention_ms, first_uncleanable, active_producers(producers))
+    groups = group_segments(
+        values(facts, 0, end_offset),
+        first_uncleanable,
+        segment_bytes=settings.segment_bytes,
+        index_bytes=settings.index.size_bytes,
+    )
+    tracker, counts = AbortTracker(), Counts()
+    outputs = []
+    for group in groups:
+        writer = _GroupWriter(log, target, group[0].base_offset, settings.index, suffix)
+        for at, one in enumerate(group):
+            segment = by_base[one.base_offset]
+            upper = group[at + 1].base_offset if at + 1 < len(group) else _next_offset(segment)
+            tracker.add(aborted_transactions(log, one.base_offset, upper))
+            keep_old = one.mtime_ms > old_horizon
+            _copy(segment, rules, keep_old, tracker, latest, writer, counts)
+        mtime_ns = by_base[group[-1].base_offset].files.log.mtime_ns
+        outputs.append(writer.finish(mtime_ns))
+    counts.check()
+    replaced = tuple(tuple(one.base_offset for one in group) for group in groups)
+    return Cleaned(end_offset, replaced, tuple(outputs), counts)
+
+
+class _GroupWriter:
+    """The outputs of one group: one segment, or more where its indexes would not hold all entries."""
+
+    def __init__(self, log: Log, target: str, base_offset: int, limits: IndexLimits, suffix: str) -> None:
+        self._log, self._target, self._limits, self._suffix = log, target, limits, suffix
+        self._done: list[SegmentWriter] = []
+        self._writer = self._open(base_offset)
+
+    def _open(self, base_offset: int) -> SegmentWriter:
+        return SegmentWriter(self._log.fs, self._target, base_offset, self._limits, suffix=self._suffix)
+
+    def append(self, pieces: Sequence[np.ndarray], batches: BatchRows, aborted: Sequence[AbortedTransaction]) -> None:
+        while (done := self._writer.append(pieces, batches)) < batches.size:
+            pieces, batches = _behind(pieces, int(batches["size_bytes"][:done].sum())), batches[done:]
+            self._done.append(self._writer)
+            self._writer = self._open(int(batches["base_offset"][0]))
+        self._writer.add_aborted(aborted)
+
+    def finish(self, mtime_ns: int) -> tuple[int, ...]:
+        writers = [*self._done, self._writer]
+        for writer in writers:
+            writer.finish(mtime_ns=mtime_ns)
+        return tuple(writer.base_offset for writer in writers)
+
+
+def _behind(pieces: Sequence[np.ndarray], skip: int) -> list[np.ndarray]:
+    left = []
+    for piece in pieces:
+        part = piece[min(skip, piece.size) :]
+        skip -= piece.size - part.size
+        if part.size:
+            left.append(part)
+    return left
+
+
+def _next_offset(segment: Segment) -> int:
+    last = segment.base_offset - 1
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset):
+            if not isinstance(item, Gap):
+                last = int(item["last_offset"][-1])
+    return last + 1
+
+
+def _windows(segment: Segment) -> Iterator[BatchWindow]:
+    """The windows of a segment; damage is raised."""
+    with segment.open() as file:
+        for item in read_windows(file, base_offset=segment.base_offset, window_bytes=WINDOW_BYTES):
+            if isinstance(item, Gap):
+                raise gap_error(segment, item)
+            yield item
+
+
+def _latest_offsets(log: Log, segments: Sequence[Segment], start: int, end: int) -> LatestOffsets:
+    latest = LatestOffsets()
+    tracker = AbortTracker()
+    tracker.add(aborted_transactions(log, start, end))
+    for segment in segments:
+        for window in segment_windows_from(segment, start):
+            aborted, _ = tracker.discard(window.batches)
+            wanted = ~(aborted | is_control(window.batches)) & (window.batches["last_offset"] >= start)
+            for columns in _decode(segment, window, wanted):
+                rows = columns.rows
+                latest.put(columns, (rows["key_size"] >= 0) & (rows["offset"] >= start))
+        # Offsets that nothing holds any more count as seen.
+        latest.latest_offset = end - 1
+    return latest
+
+
+def segment_windows_from(segment: Segment, start: int) -> Iterator[BatchWindow]:
+    """The windows of a segment from the place that its index gives for `start`."""
+    with segment.open() as file:
+        position = segment.position_of(file, start) if start > segment.base_offset else 0
+        for item in read_windows(file, base_offset=segment.base_offset, start=position, window_bytes=WINDOW_BYTES):
+            if isinstance(item, Gap):
+                raise gap_error(segment, item)
+            yield item
+
+
+def _decode(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[RecordColumns]:
+    """The records of the wanted (bool[batches]) batches, each batch whole in one RecordColumns."""
+
+    def fail(error: DataError) -> None:
+        raise error.at(segment.path)
+
+    chosen = window
+    if not wanted.all():
+        if not is_valid(window.batches).all():
+            wanted = wanted | ~is_valid(window.batches)
+        if not wanted.any():
+            return
+        chosen = BatchWindow(window.position, window.data, window.batches[wanted], window.read)
+    held: list[RecordColumns] = []
+    for columns in decode(chosen, on_damage=fail):
+        if held and held[-1].batches["position"][0] != columns.batches["position"][0]:
+            yield _joined(held)
+            held = []
+        held.append(columns)
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
+    """Columns of the same batches as one."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(part.data is parts[0].data for part in parts):
+        return RecordColumns(parts[0].data, np.concatenate([part.rows for part in parts]), parts[0].batches)
+    rows_list, shift = [], 0
+    for part in parts:
+        rows = part.rows.copy()
+        for name in ("key_start", "value_start", "headers_start"):
+            rows[name] += shift
+        rows_list.append(rows)
+        shift += part.data.size
+    return RecordColumns(np.concatenate([part.data for part in parts]), np.concatenate(rows_list), parts[0].batches)
+
+
+def _copy(
+    segment: Segment,
+    rules: Rules,
+    keep_old_tombstones: bool,
+    tracker: AbortTracker,
+    latest: LatestOffsets,
+    writer: _GroupWriter,
+    counts: Counts,
+) -> None:
+    rules = Rules(
+        rules.now_ms,
+        rules.delete_retention_ms,
+        rules.first_uncleanable_offset,
+        rules.producers,
+        keep_old_tombstones,
+    )
+    for window in _windows(segment):
+        discard, kept = tracker.discard(window.batches)
+        everything = np.ones(window.batches.size, np.bool_)
+        result = rewrite(
+            window.data, window.batches, list(_decode(segment, window, everything)), discard, rules, latest
+        )
+        counts.add(result.counts)
+        writer.append(result.pieces, result.batches, kept)

@@ -1,0 +1,219 @@
+"""A log in memory that tests write, roll and clean step by step, as a broker would: no Java, no disk.
+
+The active segment is written anew with every append, so all files are always there. Cleans go through the same code as
+on disk; their outputs take the place of what they replace at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cordwood.cleaning.plan import MAX_OFFSET_SPAN, clean_range, first_dirty_offset, values
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.record.batch import Batch, to_batches
+from cordwood.record.columns import decode
+from cordwood.record.record import Record, to_records
+from cordwood.spark.tasks import Cleaned, CleanSettings, clean_partition, segment_facts
+from cordwood.storage.filenames import FileKind, offset_name
+from cordwood.storage.log import Log, Segment, read_file
+from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.transaction_index import AbortedTransaction
+from tests.record.test_batch import window
+
+DIRECTORY, OUTPUTS = "t-0", "out"
+KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+#: How often a broker looks for producers that it may forget.
+EXPIRY_INTERVAL_MS = 600_000
+
+
+def settings_of(config: Mapping[str, Any]) -> CleanSettings:
+    """The settings of a clean from topic configs."""
+    return CleanSettings(
+        delete_retention_ms=int(config.get("delete.retention.ms", 86_400_000)),
+        segment_bytes=int(config.get("segment.bytes", 1 << 30)),
+        index=IndexLimits(
+            interval_bytes=int(config.get("index.interval.bytes", 4096)),
+            size_bytes=int(config.get("segment.index.bytes", 10_485_760)),
+        ),
+    )
+
+
+@dataclass
+class _Active:
+    """The segment that is written to."""
+
+    base: int
+    data: bytes = b""
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    mtime_ms: int = 0
+
+
+class ScriptedLog:
+    """One partition.
+
+    Attributes:
+        config: topic configs by Kafka's names; may be changed.
+        now_ms: the broker's clock; `set_clock` moves it.
+        next_offset: the log end offset.
+        producers: as the broker knows them.
+        checkpoint: the cleaner's; None before the first clean.
+        high_watermark: None follows the end.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, *, now_ms: int = 0, start: int = 0) -> None:
+        self.now_ms = now_ms
+        self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000)
+        self.fs.make_directory(DIRECTORY)
+        self.fs.make_directory(OUTPUTS)
+        self.config: dict[str, Any] = dict(config or {})
+        self.next_offset = start
+        self.producers = Producers()
+        self.checkpoint: int | None = None
+        self.high_watermark: int | None = None
+        self._expiry_due_ms = now_ms + EXPIRY_INTERVAL_MS
+        self._active = _Active(start, mtime_ms=now_ms)
+        self._write_active()
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def append(self, data: bytes, coordinator_epochs: Mapping[int, int] | None = None) -> None:
+        """Append whole batches that have their offsets, rolling first if they no longer fit."""
+        rows = window(data).batches
+        index, times = self._index_entries()
+        limit = settings_of(self.config).index.size_bytes
+        full = index >= limit // 8 or times >= limit // 12 - 1
+        large = len(self._active.data) + len(data) > settings_of(self.config).segment_bytes
+        if int(rows["last_offset"][-1]) - self._active.base > MAX_OFFSET_SPAN or (
+            self._active.data and (large or full)
+        ):
+            first = int(rows["base_offset"][0])
+            self.roll(first if first >= 0 else None)
+        self._active.data += data
+        self._active.mtime_ms = self.now_ms
+        self._active.aborted += self.producers.replay(rows, coordinator_epochs or {})
+        self.next_offset = int(rows["last_offset"][-1]) + 1
+        self._write_active()
+
+    def roll(self, base: int | None = None) -> int:
+        """Start a new segment, unless the active one is empty there; its base offset, which may leave a gap."""
+        self.next_offset = base = max(self.next_offset, base or 0)
+        if self._active.base != base:
+            self._active = _Active(base, mtime_ms=self.now_ms)
+            self._write_active()
+        return base
+
+    def set_mtime(self, base: int, mtime_ms: int) -> None:
+        """Set when a segment counts as last modified."""
+        if base == self._active.base:
+            self._active.mtime_ms = mtime_ms
+        self.fs.set_mtime_ns(self._path(base, FileKind.LOG), mtime_ms * 1_000_000)
+
+    def set_clock(self, now_ms: int) -> None:
+        """Move the broker's clock; producers expire when their check is due."""
+        self.now_ms = now_ms
+        if now_ms >= self._expiry_due_ms:
+            self.producers.expire(now_ms=now_ms, expiration_ms=DEFAULT_EXPIRATION_MS)
+            self._expiry_due_ms = now_ms + EXPIRY_INTERVAL_MS
+
+    def _index_entries(self) -> tuple[int, int]:
+        facts = segment_facts(self.log().segments[-1])
+        return facts.index_bytes // 8, facts.time_index_bytes // 12
+
+    def _write_active(self) -> None:
+        active = self._active
+        writer = SegmentWriter(self.fs, DIRECTORY, active.base, settings_of(self.config).index)
+        if active.data:
+            writer.append([np.frombuffer(active.data, np.uint8)], window(active.data).batches)
+        writer.add_aborted(active.aborted)
+        writer.finish(mtime_ns=active.mtime_ms * 1_000_000)
+
+    @staticmethod
+    def _path(base: int, kind: FileKind, directory: str = DIRECTORY) -> str:
+        return f"{directory}/{offset_name(base, kind)}"
+
+    # ---- cleaning ----------------------------------------------------------------------------------------------------
+
+    def log(self) -> Log:
+        """The log as it is now."""
+        return Log(DIRECTORY, fs=self.fs, log_start_offset=0)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it everything is decided and replicated."""
+        end = self.next_offset if self.high_watermark is None else self.high_watermark
+        unstable = self.producers.first_unstable_offset
+        return end if unstable is None else min(end, unstable)
+
+    def clean(
+        self, *, first_dirty: int | None = None, first_uncleanable: int | None = None, now_ms: int | None = None
+    ) -> tuple[int, int, Cleaned | None]:
+        """Clean as far as the plan allows, or the given range.
+
+        Returns:
+            first dirty and first uncleanable offset, and what was done; None if there was nothing to clean.
+        """
+        now_ms = self.now_ms if now_ms is None else now_ms
+        log = self.log()
+        facts = [segment_facts(segment) for segment in log.segments]
+        dirty, _ = first_dirty_offset(self.checkpoint, 0, self.next_offset)
+        lag = int(self.config.get("min.compaction.lag.ms", 0))
+        stable = self.last_stable_offset
+        planned = clean_range(facts, dirty, stable, min_compaction_lag_ms=lag, now_ms=now_ms)
+        end = planned.first_uncleanable_offset
+        if first_uncleanable is not None:
+            end = clean_range(facts, 0, first_uncleanable).first_uncleanable_offset
+        if first_dirty is not None:
+            dirty = first_dirty
+        elif first_uncleanable is None and not sum(f.size_bytes for f in values(facts, min(dirty, end), end)):
+            return dirty, end, None
+        cleaned = clean_partition(
+            log,
+            OUTPUTS,
+            first_dirty=dirty,
+            first_uncleanable=end,
+            now_ms=now_ms,
+            settings=settings_of(self.config),
+            producers=self.producers,
+        )
+        self._swap(cleaned)
+        self.checkpoint = cleaned.end_offset
+        return dirty, end, cleaned
+
+    def _swap(self, cleaned: Cleaned) -> None:
+        for base in (base for group in cleaned.replaced for base in group):
+            for kind in KINDS:
+                if self.fs.exists(self._path(base, kind)):
+                    self.fs.unlink(self._path(base, kind))
+        for info in self.fs.list(OUTPUTS):
+            self.fs.rename(f"{OUTPUTS}/{info.name}", f"{DIRECTORY}/{info.name}")
+
+    # ---- looking -----------------------------------------------------------------------------------------------------
+
+    def files(self) -> dict[str, bytes]:
+        """The files of all segments."""
+        return {info.name: read_file(self.fs, f"{DIRECTORY}/{info.name}") for info in self.fs.list(DIRECTORY)}
+
+
+def contents(segment: Segment) -> list[tuple[Batch, list[Record]]]:
+    """The batches of a segment and their records."""
+    data = read_file(segment.fs, segment.path)
+    if not data:
+        return []
+    found: dict[int, list[Record]] = {}
+    read = window(data)
+    for columns in decode(read):
+        positions = columns.batches["position"][columns.rows["batch"]].tolist()
+        for position, record in zip(positions, to_records(columns.data, columns.rows), strict=True):
+            found.setdefault(position, []).append(record)
+    return [(batch, found.get(batch.position, [])) for batch in to_batches(read.batches)]
+
+
+def aborted(segment: Segment) -> Sequence[AbortedTransaction]:
+    """The transaction index of a segment."""
+    index = segment.transaction_index()
+    return [] if index is None else list(index.transactions())

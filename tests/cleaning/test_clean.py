@@ -1,0 +1,189 @@
+"""Cleans of logs that Hypothesis makes up, against the plain-Python cleaner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordwood.cleaning.plan import group_segments, values
+from cordwood.record.batch import encode_batch, encode_message_set
+from cordwood.record.control import Marker, encode_marker
+from cordwood.record.record import Record
+from cordwood.spark import tasks
+from cordwood.spark.tasks import segment_facts
+from cordwood.storage.log import read_file
+from cordwood.testing import reference_cleaner
+from cordwood.testing.reference_cleaner import StoredBatch, StoredSegment
+from cordwood.types import NONE, Codec, TimestampType
+from tests.cleaning.scripted import ScriptedLog, aborted, contents, settings_of
+from tests.record.test_batch import read, window
+
+RECORDS = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c", b"", None]), st.sampled_from([b"1", b"22", b"", None])),
+    min_size=1,
+    max_size=4,
+)
+CODECS = st.sampled_from([Codec.NONE] * 6 + [Codec.GZIP, Codec.LZ4])
+#: Where a clean takes keys from: at the checkpoint, or so many offsets before the end; 1000 are all.
+STARTS = st.sampled_from([None, None, 1000, 3, 6])
+#: What happens to a log, in the order of how often it does.
+EVENTS = st.one_of(
+    st.tuples(st.just("data"), RECORDS, st.sampled_from([NONE, 1, 2]), CODECS, st.integers(0, 2)),
+    st.tuples(st.just("transaction"), RECORDS, st.sampled_from([1, 2, 3]), CODECS, st.just(0)),
+    st.tuples(st.just("marker"), st.sampled_from([1, 2, 3]), st.booleans(), st.integers(0, 1)),
+    st.tuples(st.just("old"), RECORDS, st.integers(0, 1), CODECS),
+    st.tuples(st.just("late"), RECORDS, CODECS),
+    st.tuples(st.just("roll")),
+    st.tuples(st.just("clean"), st.sampled_from([0, 1, 500, 1000, 90_000_000]), STARTS),
+)
+
+
+class Writer:
+    """Appends what events say; a producer's epoch rises with some of its markers, as with transactions version 2."""
+
+    def __init__(self, log: ScriptedLog) -> None:
+        self.log = log
+        self.epochs = {1: 0, 2: 0, 3: 0}
+        self.open: set[int] = set()
+
+    def write(self, event: tuple[Any, ...]) -> None:
+        kind, *rest = event
+        offset, now = self.log.next_offset, self.log.now_ms
+        match kind, rest:
+            case "roll", _:
+                self.log.roll()
+            case (("data" | "transaction"), (pairs, producer, codec, gap)):
+                if kind == "data" and producer in self.open:
+                    return  # a producer does not mix the two
+                self.open |= {producer} if kind == "transaction" else set()
+                records = self.records(pairs)
+                epoch = self.epochs.get(producer, NONE)
+                identity = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": 0}
+                self.log.append(
+                    encode_batch(
+                        records,
+                        codec=codec,
+                        last_offset=records[-1].offset + gap,
+                        leader_epoch=0,
+                        transactional=kind == "transaction",
+                        **(identity if producer != NONE else {}),
+                    )
+                )
+            case "marker", (producer, committed, bump):
+                self.epochs[producer] += bump
+                self.open.discard(producer)
+                self.log.append(encode_marker(Marker(offset, now, producer, self.epochs[producer], committed)))
+            case "old", (pairs, magic, codec):
+                records = [Record(r.offset, NONE, r.key, r.value) if magic == 0 else r for r in self.records(pairs)]
+                self.log.append(encode_message_set(magic, records, codec=codec))
+            case "late", (pairs, codec):
+                kind_of = TimestampType.LOG_APPEND_TIME
+                self.log.append(
+                    encode_batch(self.records(pairs), codec=codec, timestamp_type=kind_of, max_timestamp=now + 5)
+                )
+
+    def records(self, pairs: Sequence[tuple[bytes | None, bytes | None]]) -> list[Record]:
+        first = self.log.next_offset
+        return [Record(first + at, self.log.now_ms - 3 * at, *pair) for at, pair in enumerate(pairs)]
+
+
+def stored(log: ScriptedLog) -> list[StoredSegment]:
+    """The log as the plain cleaner takes it."""
+    found = []
+    for one in log.log().segments:
+        data = read_file(one.fs, one.path)
+        batches = [
+            StoredBatch(b, data[b.position : b.position + b.size_bytes], records) for b, records in contents(one)
+        ]
+        found.append(StoredSegment(one.base_offset, one.mtime_ms, batches, aborted(one)))
+    return found
+
+
+def comparable(batches: Sequence[bytes]) -> list[object]:
+    """Batches as bytes, compressed ones by header and records."""
+    found: list[object] = []
+    for data in batches:
+        row = window(data).batches[0]
+        if row["attributes"] & 7 == 0:
+            found.append(data.hex())
+        else:
+            found.append((data[:8], data[12:17], data[21:61], read(data)))
+    return found
+
+
+def check_clean(log: ScriptedLog, *, now_ms: int, back: int | None) -> None:
+    """Clean, and compare with the plain cleaner: every batch, and every entry of the transaction indexes."""
+    before = stored(log)
+    known = {id: (one.last_offset, one.epoch) for id, one in log.producers.by_id.items()}
+    facts = [segment_facts(one) for one in log.log().segments]
+    first_dirty, end, cleaned = log.clean(
+        first_dirty=None if back is None else max(0, log.next_offset - back), now_ms=now_ms
+    )
+    if cleaned is None:
+        return
+    limits = settings_of(log.config)
+    by_base = {one.base_offset: one for one in before}
+    groups = [
+        [by_base[one.base_offset] for one in group]
+        for group in group_segments(
+            values(facts, 0, cleaned.end_offset),
+            end,
+            segment_bytes=limits.segment_bytes,
+            index_bytes=limits.index.size_bytes,
+        )
+    ]
+    expected = reference_cleaner.clean(
+        before,
+        groups,
+        known,
+        first_dirty=first_dirty,
+        first_uncleanable=end,
+        now_ms=now_ms,
+        delete_retention_ms=limits.delete_retention_ms,
+    )
+    after = {one.base_offset: one for one in stored(log)}
+    for group, output in zip(cleaned.outputs, expected, strict=True):
+        batches = [batch.data for base in group for batch in after[base].batches]
+        assert comparable(batches) == comparable(output.batches)
+        assert [entry for base in group for entry in after[base].aborted] == output.aborted
+    untouched = {base for base in by_base if base not in {one.base_offset for group in groups for one in group}}
+    assert all(after[base] == by_base[base] for base in untouched)
+
+
+@pytest.mark.parametrize("window_bytes", [1 << 20, 100])
+@settings(max_examples=150)
+@given(st.data())
+def test_cleans_leave_what_the_plain_cleaner_leaves(monkeypatch_window, window_bytes, data) -> None:
+    monkeypatch_window(window_bytes)
+    config = {
+        "delete.retention.ms": data.draw(st.sampled_from([0, 500, 86_400_000])),
+        "segment.bytes": data.draw(st.sampled_from([300, 1 << 30])),
+    }
+    log = ScriptedLog(config, now_ms=1_000_000)
+    writer = Writer(log)
+    for event in data.draw(st.lists(EVENTS, min_size=3, max_size=25)):
+        if event[0] == "clean":
+            log.roll()
+            log.set_clock(log.now_ms + event[1])
+            check_clean(log, now_ms=log.now_ms, back=event[2])
+        else:
+            writer.write(event)
+    log.roll()
+    log.set_clock(log.now_ms + 1000)
+    check_clean(log, now_ms=log.now_ms, back=1000)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_window():
+    """Sets how much of a log is held at a time, so that a window may end behind any batch."""
+    before = tasks.WINDOW_BYTES
+
+    def set_to(size_bytes: int) -> None:
+        tasks.WINDOW_BYTES = size_bytes
+
+    yield set_to
+    tasks.WINDOW_BYTES = before

@@ -1,0 +1,54 @@
+"""The tracker of aborted transactions, where logs as brokers write them do not lead."""
+
+from __future__ import annotations
+
+from cordwood.cleaning.transactions import AbortTracker
+from cordwood.record.batch import encode_batch
+from cordwood.record.control import Marker, encode_marker
+from cordwood.record.record import Record
+from cordwood.storage.transaction_index import AbortedTransaction
+from tests.record.test_batch import window
+
+
+def data(offset: int) -> bytes:
+    return encode_batch([Record(offset, 0, b"k", b"v")], producer_id=1, producer_epoch=0, transactional=True)
+
+
+def abort(offset: int) -> bytes:
+    return encode_marker(Marker(offset, 0, 1, 0, committed=False))
+
+
+def discard(tracker: AbortTracker, *batches: bytes) -> tuple[list[bool], list[AbortedTransaction]]:
+    result, kept = tracker.discard(window(b"".join(batches)).batches)
+    return result.tolist(), kept
+
+
+FIRST, SECOND = AbortedTransaction(1, 0, 1, 2), AbortedTransaction(1, 2, 4, 5)
+
+
+def test_data_of_one_transaction_does_not_keep_the_marker_of_the_next() -> None:
+    tracker = AbortTracker()
+    tracker.add([FIRST, SECOND])
+    assert discard(tracker, data(0), abort(1)) == ([True, False], [FIRST])
+    assert discard(tracker, abort(4)) == ([True], [])
+
+
+def test_a_transaction_whose_marker_is_missing_goes_on_until_the_next_one_of_its_producer() -> None:
+    tracker = AbortTracker()
+    tracker.add([SECOND, FIRST])
+    assert discard(tracker, data(0), data(3), abort(4)) == ([True, True, False], [FIRST])
+
+
+def test_learning_of_a_transaction_twice_does_no_harm() -> None:
+    tracker = AbortTracker()
+    tracker.add([FIRST])
+    tracker.add([FIRST])
+    assert discard(tracker, data(0), abort(1)) == ([True, False], [FIRST])
+    assert discard(tracker, encode_batch([Record(5, 0, b"k", b"v")])) == ([False], [])
+
+
+def test_an_emptied_marker_may_go() -> None:
+    emptied = encode_batch(
+        [], base_offset=1, last_offset=1, producer_id=1, producer_epoch=0, transactional=True, control=True
+    )
+    assert discard(AbortTracker(), emptied) == ([True], [])

@@ -1,0 +1,227 @@
+"""Cleaning as a conversation: text files that say what is written and cleaned, and what is there afterwards.
+
+    # 89 a tombstone stays until delete.retention.ms after the first clean that keeps it
+    log delete.retention.ms=1000
+    write [a=1 b=1] [a=∅] | [c=1] |
+    clean now=10
+    → 0: [0..1 b=1@1] [2 a=∅@2 horizon=1010] [3 c=1@3]
+
+A case starts with `#`. The lines with → are what the line above shows; CORDWOOD_REWRITE=1 writes them anew, to be read
+as a diff.
+
+    log KEY=VALUE …      topic configs
+    write WHAT …         batches, markers and |, a roll; |15 rolls to base offset 15
+    clean from=0 to=8 now=10
+                         both offsets by default as the plan has them, now as before; shows the log
+    counts               of the last clean
+    index                what the indexes of all closed segments hold
+    producers            as a broker knows them that loads the log from its first offset on
+    clock MS             moves the broker's clock
+    mtime BASE MS        sets when a segment was modified
+    expire               forgets producers
+
+    [a=1 b=∅ =2]         a batch: keys and values, ∅ for a tombstone, nothing for no key; a=1^5 at time 5
+    p1[…] t1[…]          of an idempotent or transactional producer; p1/2 in epoch 2; p1:5 from sequence 5
+    gzip[…] late[…]      compressed; with append times
+    m1[…] m1gzip[…]      in magic 1, or 0
+    @7[…] […]+2          from offset 7 on; with a last offset 2 above that of its last record
+    C1 A1 C1/2           markers of producer 1: commit, abort, in epoch 2
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cordwood.record.batch import Batch, encode_batch, encode_message_set
+from cordwood.record.control import Marker, encode_marker
+from cordwood.record.record import Record
+from cordwood.spark.tasks import Cleaned
+from cordwood.storage.log import read_file
+from cordwood.storage.producers import Producers
+from cordwood.types import NONE, Codec, ControlType, TimestampType
+from tests.cleaning.scripted import ScriptedLog, aborted, contents
+from tests.record.test_batch import window
+
+_BATCH = re.compile(
+    r"(?:@(?P<offset>\d+))?(?:(?P<kind>[pt])(?P<id>\d+)(?:/(?P<epoch>\d+))?(?::(?P<sequence>\d+))?)?"
+    r"(?:m(?P<magic>[01]))?(?P<late>late)?(?P<codec>gzip|snappy|lz4|zstd)?\[(?P<records>[^\]]*)\](?:\+(?P<more>\d+))?"
+)
+_RECORD = re.compile(r"(?P<key>[^=]*)=(?P<value>[^^]*)(?:\^(?P<timestamp>-?\d+))?")
+_MARKER = re.compile(r"(?P<type>[CA])(?P<id>\d+)(?:/(?P<epoch>\d+))?")
+_WORDS = re.compile(r"(?:[^\s\[]|\[[^\]]*\])+")
+
+
+def cases(text: str) -> dict[str, list[str]]:
+    """The cases of a file, by their headings: their lines without what they show."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("# "):
+            found[line[2:]] = []
+        elif line and not line.startswith("→"):
+            found[list(found)[-1]].append(line)
+    return found
+
+
+def transcript(lines: list[str]) -> str:
+    """Do what the lines say; the lines with what they show."""
+    told = Conversation()
+    shown = []
+    for line in lines:
+        shown.append(line)
+        shown += [f"→ {answer}" for answer in told.do(line)]
+    return "\n".join(shown)
+
+
+def render(text: str) -> str:
+    """A file with all that it shows."""
+    return "\n".join(f"# {heading}\n{transcript(lines)}\n" for heading, lines in cases(text).items())
+
+
+class Conversation:
+    """One case."""
+
+    def __init__(self) -> None:
+        self.log = ScriptedLog()
+        self.sequences: dict[tuple[int, int], int] = {}
+        self.cleaned: Cleaned | None = None
+
+    def do(self, line: str) -> Iterator[str]:
+        """Do one line; what it shows."""
+        verb, _, rest = line.partition(" ")
+        words = _WORDS.findall(rest)
+        match verb:
+            case "log":
+                self.log.config |= dict(word.split("=") for word in words)
+            case "write":
+                for word in words:
+                    self._write(word)
+            case "clean":
+                choice = {name: int(value) for name, value in (word.split("=") for word in words)}
+                if "now" in choice:
+                    self.log.now_ms = choice["now"]
+                _, _, self.cleaned = self.log.clean(
+                    first_dirty=choice.get("from"), first_uncleanable=choice.get("to"), now_ms=self.log.now_ms
+                )
+                yield from self._segments() if self.cleaned else ["nothing to clean"]
+            case "counts":
+                assert self.cleaned is not None
+                counts = dataclasses.asdict(self.cleaned.counts)
+                told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items() if count)
+                yield f"end offset {self.cleaned.end_offset}, {told}"
+            case "index":
+                yield from self._indexes()
+            case "producers":
+                yield from self._producers()
+            case "clock":
+                self.log.set_clock(int(rest))
+            case "mtime":
+                self.log.set_mtime(int(words[0]), int(words[1]))
+            case "expire":
+                self.log.producers.by_id.clear()
+            case _:
+                raise ValueError(line)
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def _write(self, word: str) -> None:
+        log = self.log
+        if word[0] == "|":
+            log.roll(int(word[1:] or 0))
+        elif marker := _MARKER.fullmatch(word):
+            id, epoch = int(marker["id"]), int(marker["epoch"] or 0)
+            log.append(encode_marker(Marker(log.next_offset, log.now_ms, id, epoch, marker["type"] == "C")))
+        else:
+            batch = _BATCH.fullmatch(word)
+            assert batch is not None, word
+            log.append(self._batch(batch))
+
+    def _batch(self, batch: re.Match[str]) -> bytes:
+        offset = int(batch["offset"] or self.log.next_offset)
+        records = []
+        for at, text in enumerate(batch["records"].split()):
+            record = _RECORD.fullmatch(text)
+            assert record is not None, text
+            value = None if record["value"] == "∅" else record["value"].encode()
+            records.append(Record(offset + at, int(record["timestamp"] or 0), record["key"].encode() or None, value))
+        codec = Codec[(batch["codec"] or "none").upper()]
+        late = batch["late"] is not None
+        kind = TimestampType.LOG_APPEND_TIME if late else TimestampType.CREATE_TIME
+        if batch["magic"]:
+            magic = int(batch["magic"])
+            if magic == 0:
+                records = [Record(r.offset, NONE, r.key, r.value) for r in records]
+            return encode_message_set(magic, records, codec=codec, timestamp_type=kind, append_time=self.log.now_ms)
+        own: dict[str, Any] = {}
+        if batch["kind"]:
+            id, epoch = int(batch["id"]), int(batch["epoch"] or 0)
+            first = int(batch["sequence"] or self.sequences.get((id, epoch), 0))
+            self.sequences[id, epoch] = first + len(records)
+            own = {"producer_id": id, "producer_epoch": epoch, "base_sequence": first}
+        return encode_batch(
+            records,
+            codec=codec,
+            last_offset=offset + len(records) - 1 + int(batch["more"] or 0),
+            timestamp_type=kind,
+            max_timestamp=self.log.now_ms if late else None,
+            transactional=batch["kind"] == "t",
+            leader_epoch=0,
+            **own,
+        )
+
+    # ---- showing -----------------------------------------------------------------------------------------------------
+
+    def _segments(self) -> Iterator[str]:
+        for segment in self.log.log().segments:
+            found = contents(segment)
+            if segment is not self.log.log().segments[-1] or found:
+                yield f"{segment.base_offset}: " + (" ".join(_shown(*one) for one in found) or "nothing")
+            for one in aborted(segment):
+                what = f"{one.first_offset}..{one.last_offset} stable {one.last_stable_offset}"
+                yield f"{segment.base_offset} aborted: {one.producer_id} {what}"
+
+    def _indexes(self) -> Iterator[str]:
+        for segment in self.log.log().segments[:-1]:
+            index, times = segment.offset_index(), segment.time_index()
+            assert index is not None and times is not None
+            offsets = [f"{o} at {p}" for o, p in zip(index.offsets.tolist(), index.positions.tolist(), strict=True)]
+            stamps = [f"{t} by {o}" for t, o in zip(times.timestamps.tolist(), times.offsets.tolist(), strict=True)]
+            size = f"{segment.size_bytes} bytes of {segment.mtime_ms}"
+            entries = f"{', '.join(offsets) or 'no offsets'}; {', '.join(stamps) or 'no times'}"
+            yield f"{segment.base_offset}: {size}; {entries}"
+
+    def _producers(self) -> Iterator[str]:
+        loaded = Producers()
+        for segment in self.log.log().segments:
+            if segment.size_bytes:
+                loaded.replay(window(read_file(segment.fs, segment.path)).batches)
+        for id, one in sorted(loaded.by_id.items()):
+            open_ = "" if one.transaction_start == NONE else f", transaction from {one.transaction_start}"
+            yield f"{id}: epoch {one.epoch}, last sequence {one.last_sequence} at {one.last_offset}{open_}"
+
+
+def _shown(batch: Batch, records: list[Record]) -> str:
+    horizon = f" horizon={batch.delete_horizon_ms}" if batch.delete_horizon_ms is not None else ""
+    if batch.is_control:
+        kind = {ControlType.COMMIT: "C", ControlType.ABORT: "A"}.get(ControlType(batch.control_type), "empty-marker")
+        return f"{kind}{batch.producer_id}@{batch.last_offset}" + (f"[{horizon[1:]}]" if horizon else "")
+    owner = f"{'t' if batch.is_transactional else 'p'}{batch.producer_id}" if batch.producer_id >= 0 else ""
+    magic = f"m{batch.magic}" if batch.magic < 2 else ""
+    late = "late" if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else ""
+    codec = batch.codec_label if batch.codec is not Codec.NONE else ""
+    base = batch.base_offset if batch.base_offset >= 0 else records[0].offset
+    range_ = str(base) if base == batch.last_offset else f"{base}..{batch.last_offset}"
+    inside = " ".join(map(_record, records)) or "empty"
+    return f"{owner}{magic}{late}{codec}[{range_} {inside}{horizon}]"
+
+
+def _record(record: Record) -> str:
+    value = "∅" if record.value is None else record.value.decode()
+    at = f"^{record.timestamp}" if record.timestamp > 0 else ""
+    return f"{(record.key or b'').decode()}={value}{at}@{record.offset}"
+
+
+FOLDER = Path(__file__).parent / "cases"

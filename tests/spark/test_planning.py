@@ -1,0 +1,454 @@
+"""Plans of real brokers' directories beside Kafka's own selection, and why partitions are left alone.
+
+`tests/data/selection.jsonl` holds what Kafka computes for the compacted partitions of each fixture, one line per log
+directory and time. The marked tests make the same anew, and ask Kafka about logs that scripts and chance made.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cordwood.cleaning.plan import Bound, Decision, PartitionPlan, Plan
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.spark.planning import clean_settings, make_plan
+from cordwood.storage import checkpoints
+from cordwood.storage.cluster_metadata import NAME
+from cordwood.storage.filenames import CLEANER_OFFSETS, HIGH_WATERMARKS, META_PROPERTIES, FileKind, offset_name
+from cordwood.types import TopicPartition
+from tests.fixtures import NAMES, copy_of, fixture
+from tests.kafka_tools import Line, Oracle
+
+T0 = 1_700_000_000_000
+HOUR = 3_600_000
+#: In the kraft fixtures' second round; by the later one all lags have passed.
+TIMES = (1_795_253_410_181, 1_795_253_410_181 + 40 * HOUR)
+STORED = Path(__file__).parent.parent / "data" / "selection.jsonl"
+#: What decides which part of a log Kafka would clean.
+FIELDS = (
+    *("log_start", "first_dirty", "first_uncleanable", "first_uncleanable_segment"),
+    *("clean_bytes", "cleanable_bytes", "need_compaction_now", "compaction_delay_ms"),
+)
+#: Of these the first three decide the selection.
+SELECTING = ("min.compaction.lag.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio")
+
+
+def figures(one: PartitionPlan) -> list[Any]:
+    """A plan in the order of FIELDS."""
+    found = one.compaction
+    assert found is not None
+    first = found.range.first_dirty_offset
+    return [
+        *(one.log_start_offset, first, max(first, found.range.bound_offset), found.range.first_uncleanable_offset),
+        *(found.clean_bytes, found.cleanable_bytes, found.overdue_ms > 0, found.overdue_ms),
+    ]
+
+
+def planned(directory: Path, now_ms: int, **choice: Any) -> Plan:
+    """The plan of a directory alone. Where no metadata log says so, the policy is said."""
+    metadata = next((str(one) for one in (directory, directory.parent / "a") if (one / NAME).exists()), None)
+    said = [] if metadata else ["cleanup.policy=compact"]
+    return make_plan(str(directory), now_ms=now_ms, metadata=metadata, **{"overrides": said, **choice})
+
+
+def by_name(plan: Plan) -> dict[str, PartitionPlan]:
+    return {Path(one.path).name: one for one in plan.partitions}
+
+
+# ---- beside Kafka ----------------------------------------------------------------------------------------------------
+
+
+def roots() -> list[str]:
+    """The log directories of all fixtures."""
+    return [f"{name}{side}" for name in NAMES for side in (("/a", "/b") if "jbod" in name else ("",))]
+
+
+def directory_of(root: str) -> Path:
+    name, _, side = root.partition("/")
+    return fixture(name) / side
+
+
+@pytest.mark.parametrize("root", roots())
+def test_ranges_sizes_and_delays_of_every_fixture_are_kafkas(root: str) -> None:
+    stored = {
+        line["now"]: line["partitions"]
+        for line in map(json.loads, STORED.read_text().splitlines())
+        if line["root"] == root
+    }
+    for now in TIMES:
+        # Kafka's side was computed with all of a log replicated.
+        plan = planned(directory_of(root), now, high_watermark="end")
+        assert {one.name: figures(one) for one in plan.partitions if one.compaction is not None} == stored[now]
+
+
+def test_a_broker_that_stopped_in_good_order_left_the_high_watermark_at_the_end() -> None:
+    for root in ("kraft-before-2", "kraft-classic-after-3", "legacy-mixed-before"):
+        plan = planned(directory_of(root), TIMES[0])
+        marks = [one for one in plan.partitions if one.high_watermark is not None]
+        assert all(one.high_watermark.offset == one.log_end_offset for one in marks if one.high_watermark), root
+        assert {one.high_watermark.source for one in marks if one.high_watermark} == {"replication-offset-checkpoint"}
+
+
+def selected(oracle: Oracle, root: Path, *plans: Plan) -> list[dict[str, list[Any]]]:
+    """What Kafka makes of the partitions that each plan has a range for, at its time; `root` is changed."""
+    answers = oracle.batch([["select", root, "--now", str(plan.now_ms), *_configs(plan)] for plan in plans])
+    return [
+        {
+            line["partition"]: [line[field] for field in FIELDS]
+            for line in lines
+            if line["type"] == "log"
+            and line["partition"] in {one.name for one in plan.partitions if one.compaction is not None}
+        }
+        for plan, lines in zip(plans, answers, strict=True)
+    ]
+
+
+def _configs(plan: Plan) -> Iterator[str]:
+    for one in plan.partitions:
+        for setting in one.settings:
+            if setting.name in SELECTING:
+                yield from (f"--config:{one.name}", f"{setting.name}={setting.value}")
+
+
+@pytest.mark.slow
+def test_stored_selections_are_what_kafka_computes(kafka_oracle: Oracle, tmp_path: Path) -> None:
+    lines = []
+    for root in roots():
+        plans = [planned(directory_of(root), now, high_watermark="end") for now in TIMES]
+        copy = copy_of(directory_of(root), tmp_path / "copy")
+        for now, partitions in zip(TIMES, selected(kafka_oracle, copy, *plans), strict=True):
+            lines.append({"root": root, "now": now, "partitions": partitions})
+        shutil.rmtree(copy)
+    anew = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    fresh = tmp_path / STORED.name
+    fresh.write_text(anew)
+    assert anew == STORED.read_text(), f"{fresh} is what Kafka says; look at the difference and copy it there"
+
+
+@pytest.mark.parametrize("profile", ["everything", "transactional", "gaps", "legacy", "tombstones"])
+def test_plans_of_random_logs_are_kafkas(kafka_oracle: Oracle, tmp_path: Path, profile: str) -> None:
+    size = ("--size", "300000", "--partitions", "3", "--config", "segment.bytes=40000", "--now", str(T0))
+    kafka_oracle("generate", tmp_path / "logs", "--seed", "11", "--profile", profile, *size)
+    plans = []
+    for lag in (0, HOUR):
+        said = ["cleanup.policy=compact", f"min.compaction.lag.ms={lag}", f"max.compaction.lag.ms={HOUR + lag}"]
+        plans.append(planned(tmp_path / "logs", T0 + HOUR, overrides=said, high_watermark="end"))
+    for plan, expected in zip(plans, selected(kafka_oracle, tmp_path / "logs", *plans), strict=True):
+        assert len(plan.partitions) == 3
+        assert {one.name: figures(one) for one in plan.partitions} == expected
+
+
+def rolled(*records: Sequence[Any], log: str = "t-0") -> Iterator[Line]:
+    """A segment per batch of one record."""
+    for record in records:
+        yield {"op": "append", "records": [record], "log": log}
+        yield {"op": "roll", "log": log}
+
+
+DATA = {"producer": {"id": 1, "epoch": 0, "seq": 0}, "transactional": True}
+MARKER = {"op": "marker", "producer": {"id": 1, "epoch": 0}}
+MANUAL = {"auto_high_watermark": "false"}
+EIGHT = [["k", "v", T0]] * 8
+#: Case: (configs, steps); each `select` is one comparison.
+SCRIPTS: Mapping[str, tuple[Mapping[str, str], Sequence[Line]]] = {
+    "28, 34": ({}, [*rolled(*EIGHT), {"op": "manager", "call": "update_checkpoint", "offset": 200}, {"op": "select"}]),
+    "29, 33, 34": ({}, [*rolled(*EIGHT), {"op": "delete_records", "offset": 5}, {"op": "select"}]),
+    "32": (
+        {"cleanup.policy": "compact,delete"},
+        [*rolled(*EIGHT), {"op": "clean"}, {"op": "delete_records", "offset": -1}, {"op": "select"}],
+    ),
+    "30, 31": ({}, [{"op": "append", "records": EIGHT}, {"op": "select"}]),
+    "35": (MANUAL, [*rolled(*EIGHT), {"op": "high_watermark", "offset": 5}, {"op": "select"}]),
+    "36": ({}, [*rolled(*EIGHT), {"op": "select"}]),
+    "37, 38": (
+        {"min.compaction.lag.ms": str(HOUR)},
+        [
+            *rolled(*EIGHT[:4]),
+            {"op": "advance_clock", "ms": HOUR + 1},
+            *rolled(*[["k", "v", T0 + HOUR + 1]] * 4),
+            *({"op": "select"}, {"op": "advance_clock", "ms": HOUR}, {"op": "select"}),
+        ],
+    ),
+    "39": (
+        {"min.compaction.lag.ms": str(HOUR), **MANUAL},
+        [
+            {"op": "append", "records": [["a", "1", T0], ["b", "1", T0], ["c", "1", T0]], **DATA},
+            *({"op": "roll"}, {"op": "high_watermark", "offset": 3}, {"op": "advance_clock", "ms": HOUR + 1}),
+            *({"op": "select"}, {**MARKER, "type": "abort"}, {"op": "roll"}, {"op": "select"}),
+            *({"op": "high_watermark", "offset": 4}, {"op": "select"}),
+            *({"op": "advance_clock", "ms": HOUR + 1}, {"op": "select"}),
+        ],
+    ),
+    "40, 41": (
+        {},
+        [
+            *rolled(*EIGHT[:3]),
+            {"op": "clean"},
+            *rolled(*EIGHT[:4]),
+            {"op": "select"},
+            {"op": "clean"},
+            {"op": "select"},
+        ],
+    ),
+    "43, 44, 45": (
+        {"max.compaction.lag.ms": str(6 * HOUR), "min.cleanable.dirty.ratio": "1.0"},
+        [
+            *rolled(*EIGHT[:2]),
+            *({"op": "advance_clock", "ms": 3 * HOUR}, {"op": "select"}),
+            *rolled(["k", "v", T0 + 3 * HOUR]),
+            *({"op": "advance_clock", "ms": 3 * HOUR + 1}, {"op": "select"}, {"op": "clean"}, {"op": "select"}),
+        ],
+    ),
+    "47": ({}, [*rolled(*EIGHT[:4]), {"op": "select"}, {"op": "clean"}, {"op": "select"}]),
+    "48": ({}, [*rolled(*EIGHT[:1]), {"op": "clean"}, {"op": "select"}]),
+}
+
+
+@pytest.mark.parametrize("case", SCRIPTS)
+def test_plans_of_the_numbered_cases_are_kafkas(kafka_oracle: Oracle, tmp_path: Path, case: str) -> None:
+    config, steps = SCRIPTS[case]
+    config = {"cleanup.policy": "compact", **config}
+    # What Kafka corrects it writes, so the copy is made before it is asked.
+    copied: list[Line] = []
+    for step in steps:
+        if step["op"] == "select":
+            copied.append({"op": "snapshot", "name": f"at-{len(copied)}"})
+        copied.append(step)
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"why": case, "now": T0, "logs": {"t-0": config}, "steps": copied}))
+    lines = kafka_oracle("run", script, tmp_path / "out")
+    clock, compared = T0, 0
+    said = [f"{name}={text}" for name, text in config.items() if "." in name]
+    for number, step in enumerate(copied):
+        clock += step.get("ms", 0)
+        if step["op"] != "select":
+            continue
+        (line,) = lines[number]["logs"]
+        (one,) = planned(tmp_path / "out" / f"at-{number - 1}", clock, overrides=said).partitions
+        assert figures(one) == [line[field] for field in FIELDS], f"step {number}"
+        selected_by_kafka = line["ratio"] is not None and (
+            (line["need_compaction_now"] and line["cleanable_bytes"] > 0)
+            or line["ratio"] > float(config.get("min.cleanable.dirty.ratio", "0.5"))
+        )
+        assert (one.decision is Decision.CLEAN) == selected_by_kafka
+        compared += 1
+    assert compared == sum(step["op"] == "select" for step in steps)
+
+
+# ---- what is never cleaned -------------------------------------------------------------------------------------------
+
+
+def reasons(plan: Plan) -> dict[str, str]:
+    return {name: str(one.reason) for name, one in by_name(plan).items() if one.decision is Decision.LEAVE}
+
+
+def test_directories_that_are_on_their_way_out_or_in_are_left_alone() -> None:
+    found = reasons(planned(fixture("kraft-before"), TIMES[0]))
+    assert found[NAME] == "__cluster_metadata is never cleaned"
+    kinds = {name.rpartition("-")[2]: text for name, text in found.items() if name.endswith(("-delete", "-stray"))}
+    assert kinds == {
+        "delete": "a -delete directory: about to be removed",
+        "stray": "a -stray directory: the cluster does not know it",
+    }
+
+
+def test_a_partition_that_is_being_moved_and_its_copy_are_left_alone() -> None:
+    broker = fixture("kraft-jbod-before")
+    found = reasons(make_plan(str(broker), now_ms=TIMES[0]))
+    ((name, text),) = [one for one in found.items() if one[0].endswith("-future")]
+    assert text == "a -future directory: a copy in the making, for another log directory"
+    assert found["disk-0-1"] == f"it is being moved to {broker}/b/{name}; once it has been"
+    assert "disk-0-0" not in found
+
+
+def test_policies_decide_and_name_their_source() -> None:
+    found = reasons(planned(fixture("kraft-before-2"), TIMES[0]))
+    metadata = fixture("kraft-before-2") / NAME
+    assert found["null-keys-0"] == (
+        f"cleanup.policy=delete: only old segments are deleted, with --retention (topic null-keys in {metadata})"
+    )
+    assert found["retained-forever-0"].startswith("cleanup.policy=(empty): everything is kept")
+    assert found["payments-0"].startswith("the last stable offset is 400: the transaction of producer 2000")
+
+
+def test_without_a_word_on_the_policy_nothing_is_cleaned() -> None:
+    plan = make_plan(str(fixture("legacy-v1-before")), now_ms=TIMES[0], retention=True)
+    assert {one.decision for one in plan.partitions} == {Decision.LEAVE}
+    assert {str(one.reason) for one in plan.partitions} == {
+        "cleanup.policy is unknown: no metadata log; with --config cleanup.policy=…, --server-properties or --metadata"
+    }
+    assert not any(one.changes for one in plan.partitions)
+
+
+def test_damaged_metadata_is_no_ground_to_clean_even_where_the_policy_was_said(tmp_path: Path) -> None:
+    broker = copy_of(fixture("kraft-jbod-before"), tmp_path / "broker")
+    (log,) = (broker / "a" / NAME).glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[3000] ^= 1
+    log.write_bytes(data)
+
+    def decided(*said: str) -> tuple[Decision, str]:
+        found = by_name(make_plan(str(broker), topics=["disk-1"], overrides=said, now_ms=TIMES[0]))["disk-1-0"]
+        return found.decision, found.reason.what
+
+    assert decided() == (Decision.LEAVE, "cleanup.policy is unknown: damaged metadata log")
+    assert decided("cleanup.policy=compact") == (
+        Decision.LEAVE,
+        "min.compaction.lag.ms is unknown: damaged metadata log",
+    )
+    keeping = ("min.compaction.lag.ms=0", "delete.retention.ms=1000")
+    assert decided("cleanup.policy=compact", *keeping)[0] is Decision.CLEAN
+
+
+def test_a_tiered_topic_is_left_alone() -> None:
+    said = ["cleanup.policy=delete", "remote.storage.enable=true", "retention.ms=1"]
+    plan = planned(fixture("kraft-before-2"), TIMES[0], topics=["trimmed"], overrides=said, retention=True)
+    (one,) = plan.partitions
+    assert (one.reason.what, one.retention) == (
+        "remote.storage.enable=true: a part of a tiered topic may be elsewhere",
+        (),
+    )
+
+
+# ---- bare partitions -------------------------------------------------------------------------------------------------
+
+
+def make_log(directory: Path, *segments: Sequence[bytes]) -> Path:
+    """A partition's directory of segments, each with its indexes empty."""
+    directory.mkdir(parents=True)
+    base = 0
+    for number, batches in enumerate(segments):
+        base = int.from_bytes(batches[0][:8], "big") if batches else base + number
+        (directory / offset_name(base, FileKind.LOG)).write_bytes(b"".join(batches))
+        (directory / offset_name(base, FileKind.OFFSET_INDEX)).write_bytes(b"")
+    return directory
+
+
+def batch(offset: int, **choice: Any) -> bytes:
+    return encode_batch([Record(offset, T0, b"k", b"v")], **choice)
+
+
+def test_a_bare_partition_ends_at_its_end_and_a_brokers_needs_an_entry(tmp_path: Path) -> None:
+    make_log(tmp_path / "orders-0", [batch(0)], [batch(1)], [batch(2)])
+
+    def marked(**choice: Any) -> tuple[int, int]:
+        (one,) = planned(tmp_path / "orders-0", T0, **choice).partitions
+        assert one.high_watermark is not None and one.compaction is not None
+        return one.high_watermark.offset, one.compaction.range.first_uncleanable_offset
+
+    assert marked() == (3, 2)
+    (tmp_path / META_PROPERTIES).write_text("version=1\ncluster.id=x\nnode.id=1\n")
+    assert marked() == (0, 0)
+    (tmp_path / HIGH_WATERMARKS).write_bytes(checkpoints.encode({TopicPartition("orders", 0): 1}))
+    assert marked() == (1, 1)
+    assert marked(high_watermark="end") == (3, 2)
+    assert marked(high_watermark=2) == (2, 2)
+
+
+def test_a_transaction_that_ends_above_the_high_watermark_is_open_below_it(tmp_path: Path) -> None:
+    whole = fixture("kraft-before-2") / "payments-1"
+    ends = planned(whole.parent, TIMES[0], partitions=["payments-1"], high_watermark="end").partitions[0]
+    assert ends.compaction is not None and ends.compaction.range.bound is Bound.ACTIVE_SEGMENT
+    open_below = 0
+    for mark in range(0, ends.log_end_offset, 41):
+        (one,) = planned(whole.parent, TIMES[0], partitions=["payments-1"], high_watermark=mark).partitions
+        assert one.compaction is not None
+        assert one.compaction.range.bound_offset <= mark
+        open_below += one.compaction.range.bound is Bound.LAST_STABLE_OFFSET
+    assert open_below > 4
+
+
+def test_a_damaged_closed_segment_is_refused_with_its_place(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0), b"\x01" * 90, batch(2)], [batch(3)], [batch(4)])
+    (one,) = planned(directory, T0).partitions
+    assert one.decision is Decision.REFUSE
+    assert one.reason.what.endswith(f"in {directory}/{offset_name(0, FileKind.LOG)} at position {len(batch(0))}")
+
+
+def test_a_closed_segment_that_ends_within_a_batch_is_refused(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0), batch(1)[:-3]], [batch(2)])
+    (one,) = planned(directory, T0).partitions
+    assert one.decision is Decision.REFUSE and "the file ends after" in one.reason.what
+
+
+def test_a_torn_tail_of_the_active_segment_is_no_damage(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1), batch(2)[:-3]])
+    (one,) = planned(directory, T0).partitions
+    assert (one.decision, one.log_end_offset, one.notes) == (Decision.CLEAN, 2, ())
+
+
+def test_expired_horizons_are_counted_and_hinted_at(tmp_path: Path) -> None:
+    tombstone = encode_batch([Record(0, T0, b"k", None)], delete_horizon_ms=T0 + 1000)
+    directory = make_log(tmp_path / "orders-0", [tombstone], [batch(1)], [batch(2)])
+    (tmp_path / CLEANER_OFFSETS).write_bytes(checkpoints.encode({TopicPartition("orders", 0): 2}))
+    for now, expected in ((T0 + 999, ""), (T0 + 1000, "--first-dirty 0 lets go of expired")):
+        (one,) = planned(directory, now).partitions
+        assert one.decision is Decision.LEAVE
+        assert one.hint.startswith(expected) and bool(one.hint) == bool(expected)
+    (again,) = planned(directory, T0 + 1000, first_dirty=0, single_copy=True).partitions
+    assert (again.decision, again.hint, again.deletes_for_good) == (Decision.CLEAN, "", True)
+
+
+def test_cleaning_from_above_the_checkpoint_is_noted(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)], [batch(2)])
+    (one,) = planned(directory, T0, first_dirty=1).partitions
+    assert one.notes == ("offsets 0 to 0 would count as clean without having been cleaned",)
+
+
+def test_settings_come_with_their_source_and_become_those_of_a_task(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    said = ["cleanup.policy=compact", "orders:delete.retention.ms=7", "internal.segment.bytes=500"]
+    (one,) = planned(directory, T0, overrides=said).partitions
+    assert {setting.name: (setting.value, setting.source) for setting in one.settings} == {
+        "delete.retention.ms": (7, "--config orders:"),
+        "index.interval.bytes": (4096, "default"),
+        "max.compaction.lag.ms": (2**63 - 1, "default"),
+        "min.cleanable.dirty.ratio": (0.5, "default"),
+        "min.compaction.lag.ms": (0, "default"),
+        "segment.bytes": (500, "internal.segment.bytes, --config"),
+        "segment.index.bytes": (10_485_760, "default"),
+    }
+    settings = clean_settings(one)
+    assert (settings.delete_retention_ms, settings.segment_bytes, settings.index.size_bytes) == (7, 500, 10_485_760)
+
+
+def test_retention_takes_what_the_next_broker_deleted() -> None:
+    said = {"retained-bytes-0": "retention.bytes", "sessions-0": "retention.ms", "sessions-1": "retention.ms"}
+    plan = by_name(planned(fixture("kraft-before"), TIMES[0], retention=True))
+    after = {path.name: path for path in fixture("kraft-after").iterdir()}
+    for name, rule in said.items():
+        (taken,) = plan[name].retention
+        assert taken.rule == rule
+        left = {int(file.name.split(".")[0]) for file in after[name].glob("*.log")}
+        assert left.isdisjoint(taken.base_offsets) and min(left) > max(taken.base_offsets)
+    assert not plan["orders-0"].retention
+
+
+def test_a_limit_that_only_kafka_sets_by_default_deletes_nothing() -> None:
+    broker, later = fixture("kraft-before-2"), TIMES[0] + 1000 * HOUR
+    (one,) = planned(broker, later, topics=["trimmed"], retention=True).partitions
+    assert (one.retention, one.notes) == (
+        (),
+        ("retention.ms is set by nobody: Kafka's default, 604800000, deletes nothing here",),
+    )
+    said = ["trimmed:retention.ms=604800000"]
+    (one,) = planned(broker, later, topics=["trimmed"], retention=True, overrides=said).partitions
+    assert one.retention[0].reason.source == "--config trimmed:"
+
+
+def test_without_being_asked_nothing_is_deleted() -> None:
+    assert not any(one.retention for one in planned(fixture("kraft-before"), TIMES[0]).partitions)
+
+
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    with pytest.raises(RequestError, match="first dirty offset of -1"):
+        make_plan(str(fixture("kraft-before-2")), first_dirty=-1)
+    with pytest.raises(NotFoundError, match="matches nobody"):
+        make_plan(str(fixture("kraft-before-2")), topics=["nobody"])

@@ -1,0 +1,178 @@
+"""What a task reads before it cleans, and what it does with damage. The rules themselves: `tests/cleaning`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cordwood.cleaning.rewrite import Counts
+from cordwood.errors import CorruptBatchError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.spark import tasks
+from cordwood.spark.tasks import CleanSettings, clean_partition, load_producers, segment_facts
+from cordwood.storage import producer_state
+from cordwood.storage.filenames import FileKind, offset_name
+from cordwood.storage.log import Log
+from cordwood.storage.producer_state import ProducerEntry
+from cordwood.storage.producers import Producers
+from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
+from cordwood.types import Codec
+from tests.record.test_batch import window
+
+DAY = 86_400_000
+MTIME = 5_000_000
+
+
+def data(offset: int, key: bytes = b"k", *, producer: int | None = None, timestamp: int = 0, size: int = 1) -> bytes:
+    own: dict[str, Any] = (
+        {} if producer is None else {"producer_id": producer, "producer_epoch": 0, "base_sequence": offset}
+    )
+    return encode_batch([Record(offset, timestamp, key, b"v" * size)], **own)
+
+
+def make_log(folder: Path, *segments: tuple[int, list[bytes]]) -> Log:
+    folder.mkdir(exist_ok=True)
+    for base, batches in segments:
+        writer = SegmentWriter(PosixFileSystem(), str(folder), base, IndexLimits())
+        if batches:
+            stored = b"".join(batches)
+            writer.append([np.frombuffer(stored, np.uint8)], window(stored).batches)
+        writer.finish(mtime_ns=MTIME * 1_000_000)
+    return Log(str(folder), log_start_offset=0)
+
+
+def write_snapshot(folder: Path, offset: int, *entries: ProducerEntry) -> Path:
+    path = folder / offset_name(offset, FileKind.PRODUCER_SNAPSHOT)
+    path.write_bytes(producer_state.encode(entries))
+    return path
+
+
+def entry(id: int, last_offset: int, timestamp: int) -> ProducerEntry:
+    return ProducerEntry(id, 0, last_offset, last_offset, 0, timestamp, -1, -1)
+
+
+def last_offsets(producers: Producers) -> dict[int, int]:
+    return {id: one.last_offset for id, one in producers.by_id.items()}
+
+
+def test_producers_are_those_of_the_newest_snapshot_and_of_the_batches_behind_it(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    make_log(folder, (0, [data(0, producer=1)]), (1, [data(1, producer=2)]), (2, [data(2, producer=3)]))
+    write_snapshot(folder, 1, entry(8, 0, 0))
+    write_snapshot(folder, 2, entry(9, 1, 0))
+    assert last_offsets(load_producers(Log(str(folder)), now_ms=10)) == {9: 1, 3: 2}
+
+
+def test_a_snapshot_that_cannot_be_read_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    make_log(folder, (0, [data(0, producer=1)]), (1, [data(1, producer=2)]), (2, [data(2, producer=3)]))
+    write_snapshot(folder, 1, entry(8, 0, 0))
+    write_snapshot(folder, 2, entry(9, 1, 0)).write_bytes(b"broken")
+    assert last_offsets(load_producers(Log(str(folder)), now_ms=10)) == {8: 0, 2: 1, 3: 2}
+
+
+def test_a_snapshot_at_the_log_start_is_not_used(tmp_path: Path) -> None:
+    # As a broker, which removes it when it loads the log.
+    folder = tmp_path / "t-0"
+    make_log(folder, (1, [data(1, producer=2)]))
+    write_snapshot(folder, 1, entry(8, 0, 0))
+    assert last_offsets(load_producers(Log(str(folder), log_start_offset=1), now_ms=10)) == {2: 1}
+
+
+def test_a_snapshot_above_the_log_end_is_not_used(tmp_path: Path) -> None:
+    # Its batches were truncated.
+    folder = tmp_path / "t-0"
+    make_log(folder, (0, [data(0, producer=1)]), (1, []))
+    write_snapshot(folder, 1, entry(8, 0, 0))
+    write_snapshot(folder, 2, entry(9, 1, 0))
+    assert last_offsets(load_producers(Log(str(folder), log_start_offset=0), now_ms=10)) == {8: 0}
+
+
+def test_producers_of_a_snapshot_expire_a_day_after_their_last_batch(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    make_log(folder, (0, [data(0)]), (1, []))
+    write_snapshot(folder, 1, entry(1, 0, 0), entry(2, 0, 1))
+    assert last_offsets(load_producers(Log(str(folder)), now_ms=DAY)) == {2: 0}
+
+
+def test_a_segment_without_timestamps_is_as_old_as_its_file(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "t-0", (0, [data(0, timestamp=77)]), (1, [data(1, timestamp=-1)]), (2, []))
+    facts = [segment_facts(segment) for segment in log.segments]
+    assert [one.largest_timestamp for one in facts] == [77, MTIME, MTIME]
+    sizes = [(one.size_bytes, one.index_bytes, one.time_index_bytes) for one in facts]
+    assert sizes == [(70, 0, 12), (70, 0, 0), (0, 0, 0)]
+
+
+def clean(log: Log, target: Path, end: int, suffix: str = "") -> tasks.Cleaned:
+    target.mkdir()
+    return clean_partition(
+        log,
+        str(target),
+        first_dirty=0,
+        first_uncleanable=end,
+        now_ms=0,
+        settings=CleanSettings(),
+        producers=Producers(),
+        suffix=suffix,
+    )
+
+
+def test_outputs_get_the_suffix_and_the_time_of_the_last_source_and_the_log_stays_as_it_is(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "t-0", (0, [data(0)]), (1, [data(1)]), (2, []))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "t-0").iterdir()}
+    cleaned = clean(log, tmp_path / "out", 2, ".cleaned")
+    assert (cleaned.end_offset, cleaned.replaced, cleaned.outputs) == (2, ((0, 1),), ((0,),))
+    assert cleaned.counts == Counts(
+        bytes_read=140,
+        bytes_written=70,
+        batches_read=2,
+        batches_verbatim=1,
+        batches_dropped=1,
+        records_read=2,
+        records_kept=1,
+        records_superseded=1,
+    )
+    names = [f"{0:020}.{kind}.cleaned" for kind in ("index", "log", "timeindex")]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+    assert {(tmp_path / "out" / name).stat().st_mtime_ns for name in names} == {MTIME * 1_000_000}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "t-0").iterdir()} == before
+
+
+@pytest.mark.parametrize("flip", [3, 30, 69])
+def test_a_damaged_batch_stops_the_clean_and_says_where_it_is(tmp_path: Path, flip: int) -> None:
+    # Its length, its header, its last byte. A lost marker would make good data look aborted.
+    folder = tmp_path / "t-0"
+    make_log(folder, (0, [data(0), data(1, b"j")]), (2, [data(2)]), (3, []))
+    path = folder / offset_name(0, FileKind.LOG)
+    stored = bytearray(path.read_bytes())
+    stored[70 + (8 + flip if flip == 3 else flip)] ^= 0x40
+    path.write_bytes(stored)
+    with pytest.raises(CorruptBatchError) as caught:
+        clean(Log(str(folder), log_start_offset=0), tmp_path / "out", 3)
+    assert caught.value.path == str(path)
+    assert caught.value.position == 70
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_batch_larger_than_a_window_is_rewritten_whole(tmp_path: Path, codec: Codec) -> None:
+    noise = np.random.default_rng(7).bytes(tasks.WINDOW_BYTES + 1000)
+    pair = [Record(0, 0, b"a", noise), Record(1, 0, b"b", noise)]
+    log = make_log(tmp_path / "t-0", (0, [encode_batch(pair, codec=codec)]), (2, [data(2, b"a")]), (3, []))
+    cleaned = clean(log, tmp_path / "out", 3)
+    assert cleaned.counts.batches_rebuilt == 1
+    kept = list(Log(str(tmp_path / "out"), log_start_offset=0).records())
+    assert kept == [pair[1], Record(2, 0, b"a", b"v")]
+
+
+def test_counts_that_do_not_add_up_are_our_mistake() -> None:
+    good = Counts(records_read=3, records_kept=1, records_superseded=2, batches_read=1, batches_rebuilt=1)
+    good.check()
+    for name in ("records_kept", "batches_rebuilt"):
+        with pytest.raises(AssertionError):
+            dataclasses.replace(good, **{name: 2}).check()
