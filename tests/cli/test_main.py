@@ -24,9 +24,11 @@ def shell(line: str, **environment: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["--help", "ls --help", f"ls {DEMO}", f"dump {DEMO}", f"check {DEMO}"])
-def test_output_that_cannot_be_written_is_said_in_one_line(words: str) -> None:
-    assert shell(f"{CORDWOOD} {words} > /dev/full") == (2, "", "cordwood: No space left on device: the output\n")
+def test_output_that_cannot_be_written_is_said_in_one_line(words: str, unbuffered: str) -> None:
+    said = shell(f"{CORDWOOD} {words} > /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert said == (2, "", "cordwood: No space left on device: the output\n")
 
 
 def test_closed_streams_are_no_obstacle() -> None:

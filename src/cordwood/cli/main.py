@@ -82,18 +82,24 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
 
 def _explained(error: CordwoodError | OSError) -> int:
     """Say what went wrong in one line; the exit code."""
-    if isinstance(error, BrokenPipeError):
-        # Whoever reads our output has enough, as `head` does. Python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
     if isinstance(error, OSError):
         # Every file that we open has a name; what has none is where our output goes.
+        if not error.filename:
+            _give_up_output()
+        # A pipe whose reader has enough, as `head` does, is no error.
+        if isinstance(error, BrokenPipeError):
+            return EXIT_OK
         tell(f"{error.strerror or error}: {error.filename or 'the output'}")
         return EXIT_REQUEST
     tell(str(error))
     if isinstance(error, DataError):
         return EXIT_DAMAGE
     return EXIT_LOCKED if isinstance(error, LockedError) else EXIT_REQUEST
+
+
+def _give_up_output() -> None:
+    """Let what is still to be written go nowhere: the next flush would fail, and be explained, once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def tell(message: str) -> None:
