@@ -45,6 +45,7 @@ from cordwood.storage.filenames import DirectoryState, FileKind, Temporary
 from cordwood.storage.log import open_log
 from cordwood.types import Codec, ControlType
 from tests.damage.test_flips import UNCOVERED
+from tests.spark.conftest import spark as spark
 
 ROOT = Path(__file__).parent.parent
 REWRITE = "CORDWOOD_REWRITE_DOCS" in os.environ
@@ -186,7 +187,11 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @per_page
-def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, demo: Path) -> None:
+def test_the_examples_of_a_page_run_and_print_what_it_shows(
+    page: Path, demo: Path, request: pytest.FixtureRequest
+) -> None:
+    if re.search(r"cordwood[ .]clean\b", page.read_text()):
+        request.getfixturevalue("spark")  # one session, which is found, for all pages
     shell = Shell()
     names: dict[str, Any] = {}
     for language, body in blocks(page.read_text()):

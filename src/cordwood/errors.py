@@ -5,6 +5,7 @@
     │ ├ NotFoundError                there is no such file, directory or partition
     │ ├ ConfigError                  a config name or value that Kafka would reject
     │ ├ LockedError                  a broker or another program holds the directory
+    │ ├ NoSpaceError                 a disk is too small for what is to be written
     │ └ MissingCodecError            the library for a compression codec is not installed
     └ DataError                    the data is not what it claims to be
       ├ CorruptBatchError            a batch, message or record of a .log file
@@ -41,6 +42,10 @@ class ConfigError(RequestError):
 
 class LockedError(RequestError):
     """Another process holds the log directory."""
+
+
+class NoSpaceError(RequestError):
+    """There is no room for what is to be written; the message names the disk."""
 
 
 class MissingCodecError(RequestError):

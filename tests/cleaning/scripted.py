@@ -7,7 +7,7 @@ on disk; their outputs take the place of what they replace at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,7 @@ class ScriptedLog:
         producers: as the broker knows them.
         checkpoint: the cleaner's; None before the first clean.
         high_watermark: None follows the end.
+        deletes_for_good: whether expired tombstones and markers go.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, *, now_ms: int = 0, start: int = 0) -> None:
@@ -75,6 +76,7 @@ class ScriptedLog:
         self.producers = Producers()
         self.checkpoint: int | None = None
         self.high_watermark: int | None = None
+        self.deletes_for_good = True
         self._expiry_due_ms = now_ms + EXPIRY_INTERVAL_MS
         self._active = _Active(start, mtime_ms=now_ms)
         self._write_active()
@@ -177,7 +179,7 @@ class ScriptedLog:
             first_dirty=dirty,
             first_uncleanable=end,
             now_ms=now_ms,
-            settings=settings_of(self.config),
+            settings=replace(settings_of(self.config), deletes_for_good=self.deletes_for_good),
             producers=self.producers,
         )
         self._swap(cleaned)

@@ -144,6 +144,7 @@ def check_clean(log: ScriptedLog, *, now_ms: int, back: int | None) -> None:
         first_uncleanable=end,
         now_ms=now_ms,
         delete_retention_ms=limits.delete_retention_ms,
+        deletes_for_good=log.deletes_for_good,
     )
     after = {one.base_offset: one for one in stored(log)}
     for group, output in zip(cleaned.outputs, expected, strict=True):
@@ -164,6 +165,7 @@ def test_cleans_leave_what_the_plain_cleaner_leaves(monkeypatch_window, window_b
         "segment.bytes": data.draw(st.sampled_from([300, 1 << 30])),
     }
     log = ScriptedLog(config, now_ms=1_000_000)
+    log.deletes_for_good = data.draw(st.booleans())
     writer = Writer(log)
     for event in data.draw(st.lists(EVENTS, min_size=3, max_size=25)):
         if event[0] == "clean":
@@ -187,3 +189,27 @@ def monkeypatch_window():
 
     yield set_to
     tasks.WINDOW_BYTES = before
+
+
+def test_what_only_replicas_keep_is_counted_and_goes_once_there_are_none() -> None:
+    log = ScriptedLog({"delete.retention.ms": 0})
+    log.append(encode_batch([Record(0, 0, b"a", None), Record(1, 0, b"b", b"1")], leader_epoch=0))
+    log.append(
+        encode_batch([Record(2, 0, b"b", b"2")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    log.append(encode_marker(Marker(3, 0, 1, 0, True)))
+    log.append(encode_batch([Record(4, 0, b"b", b"3")], producer_id=1, producer_epoch=0, base_sequence=1))
+    log.roll()
+    log.deletes_for_good = False
+    kept = []
+    for now_ms in (1, 2, 3, 4):
+        _, _, cleaned = log.clean(first_dirty=0, now_ms=now_ms)
+        assert cleaned is not None
+        counts = cleaned.counts
+        kept.append((counts.tombstones_kept_for_replicas, counts.markers_kept_for_replicas, counts.records_kept))
+    # The tombstone has its horizon after the first clean; the marker after the one that found its data gone.
+    assert kept == [(0, 0, 3), (1, 0, 3), (1, 1, 3), (1, 1, 3)]
+    log.deletes_for_good = True
+    _, _, cleaned = log.clean(first_dirty=0, now_ms=5)
+    assert cleaned is not None and cleaned.counts.records_kept == 1
+    assert (cleaned.counts.tombstones_expired, cleaned.counts.markers_expired) == (1, 1)

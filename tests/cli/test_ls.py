@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cordwood.cli.ls import bytes_text, time_text
 from cordwood.cli.main import app
+from cordwood.cli.tables import bytes_text, time_text
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from tests.fixtures import NAMES, fixture

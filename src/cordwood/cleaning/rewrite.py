@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.latest import LatestOffsets
+from cordwood.cleaning.offset_map import OffsetMap
+from cordwood.errors import RequestError
 from cordwood.kernels.encode import encode_bodies, measure_bodies, write_headers
 from cordwood.record.batch import codec_of
 from cordwood.record.columns import RecordColumns
@@ -83,14 +85,20 @@ class Rules:
         delete_retention_ms: `delete.retention.ms`, what a new horizon is ahead of now.
         first_uncleanable_offset: where the range that may be cleaned ends.
         producers: those that may write again.
+        deletes_for_good: whether tombstones and markers whose time has come go. A replica that forgets a delete alone
+            may bring the key back, so that they stay while there are, or may be, others.
         keep_old_tombstones: whether tombstones of magic 0 and 1 in this segment stay.
+        strict_kafka: a batch of magic 0 or 1 that ends the range and keeps no record is an error, as in Kafka: there is
+            no empty batch of these. Otherwise it is dropped.
     """
 
     now_ms: int
     delete_retention_ms: int
     first_uncleanable_offset: int
     producers: ActiveProducers
+    deletes_for_good: bool = True
     keep_old_tombstones: bool = True
+    strict_kafka: bool = False
 
 
 @dataclass(slots=True)
@@ -111,6 +119,9 @@ class Counts:
     records_aborted: int = 0
     tombstones_expired: int = 0
     markers_expired: int = 0
+    #: Of the records kept those that would be gone if there were no other replicas (`Rules.deletes_for_good`).
+    tombstones_kept_for_replicas: int = 0
+    markers_kept_for_replicas: int = 0
 
     def add(self, other: Counts) -> None:
         """Add another's counts."""
@@ -162,7 +173,7 @@ def rewrite(
     decoded: Sequence[RecordColumns],
     discard: BoolArray,
     rules: Rules,
-    latest: LatestOffsets,
+    latest: LatestOffsets | OffsetMap,
 ) -> Rewritten:
     """Decide over a stretch of batches and encode what stays.
 
@@ -173,12 +184,16 @@ def rewrite(
         discard: bool[batches], what `AbortTracker.discard` says.
         rules: of this clean.
         latest: the newest offset of each key.
+
+    Raises:
+        RequestError: Kafka would fail here, and so it was asked for (`Rules.strict_kafka`).
     """
     counts = Counts(bytes_read=int(batches["size_bytes"].sum()), batches_read=int(batches.size))
     control = is_control(batches)
     horizons = (batches["magic"] == 2) & (batches["attributes"] & DELETE_HORIZON != 0)
     expired = horizons & (batches["base_timestamp"] <= rules.now_ms)
-    discard_records = discard & (~control | expired)
+    gone = expired if rules.deletes_for_good else np.zeros_like(expired)
+    discard_records = discard & (~control | gone)
     retain_empty = rules.producers.last_of(batches) | (batches["last_offset"] + 1 == rules.first_uncleanable_offset)
     keep_tombstones = np.where(batches["magic"] == 2, ~expired, rules.keep_old_tombstones)
     empty_markers = control & discard
@@ -190,7 +205,7 @@ def rewrite(
     rebuilt: dict[int, U8Array] = {}
     for columns in decoded:
         batch = np.searchsorted(batches["position"], columns.batches["position"])[columns.rows["batch"]]
-        keep = _keep(columns, batch, control, discard_records, keep_tombstones, latest, counts)
+        keep = _keep(columns, batch, control, discard_records, keep_tombstones, rules, latest, counts)
         kept = np.bincount(batch[keep], minlength=batches.size)
         tombstones = np.bincount(batch[keep & (columns.rows["value_size"] < 0)], minlength=batches.size)
         total = np.bincount(batch, minlength=batches.size)
@@ -204,7 +219,15 @@ def rewrite(
             keep &= anew[batch]
             _new_headers(headers, columns, batch, keep, anew, horizon_due, rules)
             rebuilt.update(_encode(headers, columns, batch, keep, anew))
+    held_back = discard & control & expired & ~gone
+    counts.markers_kept_for_replicas = int(np.maximum(batches["record_count"][held_back], 0).sum())
     _count_undecoded(batches, decoded, discard_records, control, counts)
+    if rules.strict_kafka and (lost := retain_empty & (batches["magic"] < 2) & (outcomes == Outcome.DROPPED)).any():
+        batch = batches[lost][0]
+        raise RequestError(
+            f"The batch of magic {batch['magic']} that ends at offset {batch['last_offset']} keeps no record, and it ends "
+            "the range. Kafka's cleaner fails here every time; without --strict-kafka it is dropped"
+        )
     emptied = outcomes == Outcome.EMPTIED
     for at in np.flatnonzero(emptied).tolist():
         rebuilt[at] = _empty(headers, at)
@@ -224,7 +247,8 @@ def _keep(
     control: BoolArray,
     discard_records: BoolArray,
     keep_tombstones: BoolArray,
-    latest: LatestOffsets,
+    rules: Rules,
+    latest: LatestOffsets | OffsetMap,
     counts: Counts,
 ) -> BoolArray:
     """bool[records]: those that stay."""
@@ -236,7 +260,8 @@ def _keep(
     keyed = rows["key_size"] >= 0
     newest = latest.get(columns, judged & keyed)
     superseded = judged & keyed & (rows["offset"] < newest)
-    expired = judged & keyed & ~superseded & (rows["value_size"] < 0) & ~keep_tombstones[batch]
+    due = judged & keyed & ~superseded & (rows["value_size"] < 0) & ~keep_tombstones[batch]
+    expired = due if rules.deletes_for_good else np.zeros_like(due)
     without_key = judged & ~keyed
     keep: BoolArray = ~(discarded | superseded | expired | without_key)
     counts.records_read += int(rows.size)
@@ -246,6 +271,7 @@ def _keep(
     counts.records_without_key += int(np.count_nonzero(without_key))
     counts.records_aborted += int(np.count_nonzero(discarded & ~is_marker))
     counts.markers_expired += int(np.count_nonzero(discarded & is_marker))
+    counts.tombstones_kept_for_replicas += int(np.count_nonzero(due & ~expired))
     return keep
 
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, printable
+from cordwood.cli.options import Config, Directories, Json, Metadata, OnlyPartition, OnlyTopic, ServerProperties
+from cordwood.cli.tables import Column, bytes_text, number, table, time_text
 from cordwood.config import SourceKind, show
 from cordwood.errors import DataError
 from cordwood.storage.listing import Listing, PartitionListing, Policy, SegmentListing, ls
 
-#: A first column is made no wider than this.
-NAME_WIDTH_MAX = 40
 #: Who said what the policy is, in a word.
 SHORT_SOURCE = {
     SourceKind.DEFAULT: "default",
@@ -31,29 +29,17 @@ SHORT_SOURCE = {
     SourceKind.OVERRIDE: "--config",
     SourceKind.TOPIC_OVERRIDE: "--config",
 }
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def main(
-    directories: Annotated[
-        list[str], typer.Argument(metavar="DIR...", help="Log directories of one broker, or partitions' directories.")
-    ],
+    directories: Directories,
     segments: Annotated[bool, typer.Option("--segments", help="A line per segment.")] = False,
-    topic: Annotated[list[str] | None, typer.Option(help="Only this topic, or those that match this glob.")] = None,
-    partition: Annotated[
-        list[str] | None, typer.Option(help="Only this partition: its number, its name, or a glob of either.")
-    ] = None,
-    metadata: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where __cluster_metadata-0 is, when it is in none of DIR….")
-    ] = None,
-    server_properties: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The broker's settings, for configs that topics don't have.")
-    ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A config, or TOPIC:KEY=VALUE; wins over all others.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document, with exact bytes and times.")] = False,
+    topic: OnlyTopic = None,
+    partition: OnlyPartition = None,
+    metadata: Metadata = None,
+    server_properties: ServerProperties = None,
+    config: Config = None,
+    as_json: Json = False,
 ) -> int:
     """List partitions: offsets, sizes, records, policy, what is dirty, codecs, times, and their state.
 
@@ -169,43 +155,37 @@ def _damage(error: DataError) -> dict[str, Any]:
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    title: str
-    right: bool = False
-
-
 def _entries(segment: SegmentListing) -> str:
     entries = segment.index_entries or {}
     return " ".join(f"{name} {'?' if count is None else count}" for name, count in entries.items()) or "-"
 
 
-_PARTITION_COLUMNS: Sequence[tuple[_Column, Callable[[PartitionListing], str]]] = (
-    (_Column("PARTITION"), lambda one: printable(one.name)),
-    (_Column("STATE"), lambda one: ", ".join(one.states) or "-"),
-    (_Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
-    (_Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
-    (_Column("START", right=True), lambda one: str(one.log_start_offset)),
-    (_Column("NEXT", right=True), lambda one: str(one.next_offset)),
-    (_Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
-    (_Column("POLICY"), lambda one: _policy(one.policy)),
-    (_Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
-    (_Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
-    (_Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
-    (_Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
-    (_Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
+_PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
+    (Column("PARTITION"), lambda one: printable(one.name)),
+    (Column("STATE"), lambda one: ", ".join(one.states) or "-"),
+    (Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
+    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+    (Column("START", right=True), lambda one: str(one.log_start_offset)),
+    (Column("NEXT", right=True), lambda one: str(one.next_offset)),
+    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (Column("POLICY"), lambda one: _policy(one.policy)),
+    (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
+    (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
+    (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
+    (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
+    (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
 )
 
-_SEGMENT_COLUMNS: Sequence[tuple[_Column, Callable[[SegmentListing], str]]] = (
-    (_Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
-    (_Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
-    (_Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
-    (_Column("BATCHES", right=True), lambda one: f"{one.batches:,}"),
-    (_Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
-    (_Column("MAX TIMESTAMP (UTC)"), lambda one: time_text(one.max_timestamp_ms)),
-    (_Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
-    (_Column("INDEX ENTRIES"), _entries),
-    (_Column("FILES"), lambda one: " ".join(one.files)),
+_SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
+    (Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
+    (Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
+    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+    (Column("BATCHES", right=True), lambda one: f"{one.batches:,}"),
+    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (Column("MAX TIMESTAMP (UTC)"), lambda one: time_text(one.max_timestamp_ms)),
+    (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
+    (Column("INDEX ENTRIES"), _entries),
+    (Column("FILES"), lambda one: " ".join(one.files)),
 )
 
 
@@ -250,8 +230,8 @@ def _totals(listing: Listing) -> str:
     records = _count(sum(one.records for one in partitions), all(one.records_exact for one in partitions))
     return ", ".join(
         (
-            _number(len(partitions), "partition"),
-            _number(sum(len(one.segments) for one in partitions), "segment"),
+            number(len(partitions), "partition"),
+            number(sum(len(one.segments) for one in partitions), "segment"),
             bytes_text(sum(one.size_bytes for one in partitions)),
             f"{records} records",
         )
@@ -266,26 +246,10 @@ def _footnotes(listing: Listing) -> Iterable[str]:
             more = f", and {len(one.unreadable) - 1:,} more" if len(one.unreadable) > 1 else ""
             yield f"{name}: {printable(one.unreadable[0])}{more}"
         if one.recovery and one.states:
-            yield f"{name}: loading it would change {_number(len(one.recovery), 'file')}"
+            yield f"{name}: loading it would change {number(len(one.recovery), 'file')}"
         if one.damage:
-            more = f", and {_number(len(one.damage) - 1, 'more place')}" if len(one.damage) > 1 else ""
+            more = f", and {number(len(one.damage) - 1, 'more place')}" if len(one.damage) > 1 else ""
             yield f"{name}: {printable(str(one.damage[0]))}{more}; run: cordwood check {printable(one.path)}"
-
-
-def table(columns: Sequence[_Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Aligned lines. A first cell that is too long stands on a line before its row."""
-    titles = [column.title for column in columns]
-    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
-    widths[0] = max((len(row[0]) for row in [titles, *rows] if len(row[0]) <= NAME_WIDTH_MAX), default=0)
-    for row in [titles, *rows]:
-        first = row[0]
-        if len(first) > widths[0]:
-            yield first
-            first = ""
-        cells = zip((first, *row[1:]), columns, widths, strict=True)
-        yield "  ".join(
-            cell.rjust(width) if column.right else cell.ljust(width) for cell, column, width in cells
-        ).rstrip()
 
 
 def _policy(policy: Policy) -> str:
@@ -297,29 +261,3 @@ def _policy(policy: Policy) -> str:
 
 def _count(count: int, exact: bool) -> str:
     return f"{count:,}" if exact else f"≥{count:,}"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def bytes_text(size_bytes: int | None) -> str:
-    """Bytes in powers of 1000, to three digits or so."""
-    if size_bytes is None:
-        return "-"
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    power = 1
-    while power < len(_UNITS) and size_bytes >= 999.95 * 1000**power:
-        power += 1
-    return f"{size_bytes / 1000**power:.1f} {_UNITS[power - 1]}"
-
-
-def time_text(timestamp_ms: int | None) -> str:
-    """A timestamp to the second; one that is no date, as the number it is."""
-    if timestamp_ms is None:
-        return "-"
-    try:
-        return f"{_EPOCH + timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"
-    except OverflowError:
-        return f"{timestamp_ms} ms"

@@ -17,22 +17,28 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from cordwood.errors import CordwoodError, DataError, LockedError, NotFoundError
+from cordwood.errors import CordwoodError, DataError, LockedError, NoSpaceError, NotFoundError
+from cordwood.fs.base import is_full
 
 #: What a shell, a script or a pipeline learns from how we end. 2 is also Typer's, for wrong usage.
 EXIT_OK = 0
 EXIT_DAMAGE = 1
 EXIT_REQUEST = 2
 EXIT_LOCKED = 3
+EXIT_FULL = 4
 EXIT_OUR_FAULT = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+#: Requests that fail for a reason of their own.
+_REQUEST_CODES = {LockedError: EXIT_LOCKED, NoSpaceError: EXIT_FULL}
 
 #: Verb: (module with its `main`, one line of help). The help stands here so that `--help` imports none of them.
 VERBS = {
     "ls": ("cordwood.cli.ls", "List partitions: offsets, sizes, policy, what is dirty, and their state."),
     "dump": ("cordwood.cli.dump", "Print what is in logs, segments, indexes, snapshots and checkpoints."),
     "check": ("cordwood.cli.check", "Find every inconsistency, with its place; exit 1 if there is any."),
+    "plan": ("cordwood.cli.plan", "Say what a clean would do to each partition, and why; changes nothing."),
+    "clean": ("cordwood.cli.clean", "Clean logs as Kafka's cleaner would, into a copy."),
     "demo": ("cordwood.cli.demo", "Show a small real log: list it, look into it, check it."),
     "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log."),
 }
@@ -73,6 +79,9 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = command(*arguments, **options)
             sys.stdout.flush()
+        except KeyboardInterrupt:  # Spark puts a handler of its own in the place of ours
+            tell("interrupted")
+            code = EXIT_INTERRUPTED
         except (CordwoodError, OSError) as error:
             code = _explained(error)
         raise typer.Exit(code or EXIT_OK)
@@ -90,11 +99,11 @@ def _explained(error: CordwoodError | OSError) -> int:
         if isinstance(error, BrokenPipeError):
             return EXIT_OK
         tell(f"{error.strerror or error}: {error.filename or 'the output'}")
-        return EXIT_REQUEST
+        return EXIT_FULL if error.filename and is_full(error) else EXIT_REQUEST
     tell(str(error))
     if isinstance(error, DataError):
         return EXIT_DAMAGE
-    return EXIT_LOCKED if isinstance(error, LockedError) else EXIT_REQUEST
+    return next((code for kind, code in _REQUEST_CODES.items() if isinstance(error, kind)), EXIT_REQUEST)
 
 
 def _give_up_output() -> None:
@@ -120,9 +129,9 @@ def named(path: str) -> str:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """End on a signal, with all that is open put away. Commands change nothing, so there is nothing to undo."""
+    """End on a signal, with all that is open put away and all that is unfinished removed."""
     if number == signal.SIGINT:
-        print("cordwood: interrupted", file=sys.stderr)
+        tell("interrupted")
     sys.exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
 
 

@@ -8,6 +8,7 @@ NotADirectoryError, otherwise OSError with POSIX's errno.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,3 +146,8 @@ class FileSystem(Protocol):
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set when the file counts as last modified; durable after its `sync`."""
         ...
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there was no room for a file: on the disk, within a quota, or within a limit for one file."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

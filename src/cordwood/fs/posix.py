@@ -26,6 +26,10 @@ class PosixFile:
         self.path = path
         self._descriptor: int | None = descriptor
 
+    def fileno(self) -> int:
+        """The descriptor, for system calls that take two files."""
+        return self._open_descriptor()
+
     def size(self) -> int:
         """Length in bytes, now."""
         with self._named():

@@ -137,6 +137,7 @@ def clean_settings(partition: PartitionPlan) -> CleanSettings:
             interval_bytes=int(partition.setting("index.interval.bytes")),
             size_bytes=int(partition.setting("segment.index.bytes")),
         ),
+        deletes_for_good=partition.deletes_for_good,
     )
 
 

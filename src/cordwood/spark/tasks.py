@@ -7,15 +7,16 @@ stays. Each reading is a stream of windows, so memory holds a window, the keys o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cordwood.cleaning.latest import LatestOffsets
+from cordwood.cleaning.latest import LatestOffsets, MemoryShare
+from cordwood.cleaning.offset_map import OffsetMap, keys_max
 from cordwood.cleaning.plan import SegmentFacts, group_segments, values
 from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.errors import CorruptFileError, DataError
+from cordwood.errors import CorruptFileError, DataError, RequestError
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.layout import BatchRows
 from cordwood.storage import producer_state
@@ -39,12 +40,22 @@ class CleanSettings:
         segment_bytes: `segment.bytes`.
         index: `segment.index.bytes` and `index.interval.bytes`.
         producer_expiration_ms: `producer.id.expiration.ms`.
+        deletes_for_good: see `Rules`.
+        offset_map_slots: of Kafka's map, which ends a clean when it is full; None: a table that is never full.
+        offset_map_load_factor: the part of the slots that is filled; `log.cleaner.io.buffer.load.factor`.
+        strict_kafka: see `Rules`; and a clean fails when an index of an output is full, as in Kafka.
+        memory: what the table of keys may take; None: all there is.
     """
 
     delete_retention_ms: int = 86_400_000
     segment_bytes: int = 1 << 30
     index: IndexLimits = field(default_factory=IndexLimits)
     producer_expiration_ms: int = DEFAULT_EXPIRATION_MS
+    deletes_for_good: bool = True
+    offset_map_slots: int | None = None
+    offset_map_load_factor: float = 0.9
+    strict_kafka: bool = False
+    memory: MemoryShare | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +152,10 @@ def clean_partition(
     producers: Producers,
     suffix: str = "",
 ) -> Cleaned:
-    """Clean [first_dirty, first_uncleanable) of a log; the outputs are written to another directory.
+    """Clean [first_dirty, first_uncleanable) of a log once; the outputs are written to another directory.
+
+    With Kafka's offset map the end offset may lie below first_uncleanable, also within a batch; and it is 0 when the
+    first batch has a key that there is no room for.
 
     Args:
         log: of the partition; it is only read.
@@ -155,6 +169,7 @@ def clean_partition(
 
     Raises:
         CorruptBatchError: a batch in the range is damaged; nothing that was written counts.
+        RequestError: the keys need more memory than they may have; or, with strict_kafka, Kafka would fail here.
     """
     facts = [segment_facts(segment) for segment in log.segments]
     by_base = {segment.base_offset: segment for segment in log.segments}
@@ -163,11 +178,19 @@ def clean_partition(
         [by_base[f.base_offset] for f in values(facts, first_dirty, first_uncleanable)],
         first_dirty,
         first_uncleanable,
+        settings,
     )
     end_offset = latest.latest_offset + 1
     older = values(facts, 0, first_dirty)
     old_horizon = older[-1].mtime_ms - settings.delete_retention_ms if older else 0
-    rules = Rules(now_ms, settings.delete_retention_ms, first_uncleanable, active_producers(producers))
+    rules = Rules(
+        now_ms,
+        settings.delete_retention_ms,
+        first_uncleanable,
+        active_producers(producers),
+        settings.deletes_for_good,
+        strict_kafka=settings.strict_kafka,
+    )
     groups = group_segments(
         values(facts, 0, end_offset),
         first_uncleanable,
@@ -177,7 +200,7 @@ def clean_partition(
     tracker, counts = AbortTracker(), Counts()
     outputs = []
     for group in groups:
-        writer = _GroupWriter(log, target, group[0].base_offset, settings.index, suffix)
+        writer = _GroupWriter(log, target, group[0].base_offset, settings, suffix)
         for at, one in enumerate(group):
             segment = by_base[one.base_offset]
             upper = group[at + 1].base_offset if at + 1 < len(group) else _next_offset(segment)
@@ -194,16 +217,18 @@ def clean_partition(
 class _GroupWriter:
     """The outputs of one group: one segment, or more where its indexes would not hold all entries."""
 
-    def __init__(self, log: Log, target: str, base_offset: int, limits: IndexLimits, suffix: str) -> None:
-        self._log, self._target, self._limits, self._suffix = log, target, limits, suffix
+    def __init__(self, log: Log, target: str, base_offset: int, settings: CleanSettings, suffix: str) -> None:
+        self._log, self._target, self._settings, self._suffix = log, target, settings, suffix
         self._done: list[SegmentWriter] = []
         self._writer = self._open(base_offset)
 
     def _open(self, base_offset: int) -> SegmentWriter:
-        return SegmentWriter(self._log.fs, self._target, base_offset, self._limits, suffix=self._suffix)
+        return SegmentWriter(self._log.fs, self._target, base_offset, self._settings.index, suffix=self._suffix)
 
     def append(self, pieces: Sequence[np.ndarray], batches: BatchRows, aborted: Sequence[AbortedTransaction]) -> None:
         while (done := self._writer.append(pieces, batches)) < batches.size:
+            if self._settings.strict_kafka:
+                raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._settings.index))
             pieces, batches = _behind(pieces, int(batches["size_bytes"][:done].sum())), batches[done:]
             self._done.append(self._writer)
             self._writer = self._open(int(batches["base_offset"][0]))
@@ -214,6 +239,13 @@ class _GroupWriter:
         for writer in writers:
             writer.finish(mtime_ns=mtime_ns)
         return tuple(writer.base_offset for writer in writers)
+
+
+def _index_full(path: str, base_offset: int, limits: IndexLimits) -> str:
+    return (
+        f"{path}: an index of the cleaned segment {base_offset} would need more than segment.index.bytes="
+        f"{limits.size_bytes}. Kafka's cleaner fails here every time; without --strict-kafka a further segment is begun"
+    )
 
 
 def _behind(pieces: Sequence[np.ndarray], skip: int) -> list[np.ndarray]:
@@ -235,33 +267,65 @@ def _next_offset(segment: Segment) -> int:
     return last + 1
 
 
-def _windows(segment: Segment) -> Iterator[BatchWindow]:
-    """The windows of a segment; damage is raised."""
-    with segment.open() as file:
-        for item in read_windows(file, base_offset=segment.base_offset, window_bytes=WINDOW_BYTES):
-            if isinstance(item, Gap):
-                raise gap_error(segment, item)
-            yield item
-
-
-def _latest_offsets(log: Log, segments: Sequence[Segment], start: int, end: int) -> LatestOffsets:
-    latest = LatestOffsets()
+def _latest_offsets(
+    log: Log, segments: Sequence[Segment], start: int, end: int, settings: CleanSettings
+) -> LatestOffsets | OffsetMap:
     tracker = AbortTracker()
     tracker.add(aborted_transactions(log, start, end))
+    if settings.offset_map_slots is not None:
+        limit = keys_max(settings.offset_map_slots, settings.offset_map_load_factor)
+        return _offset_map(segments, start, end, OffsetMap(settings.offset_map_slots, limit, settings.memory), tracker)
+    latest = LatestOffsets(settings.memory)
     for segment in segments:
         for window in segment_windows_from(segment, start):
             aborted, _ = tracker.discard(window.batches)
-            wanted = ~(aborted | is_control(window.batches)) & (window.batches["last_offset"] >= start)
+            wanted = _with_keys(window.batches, aborted, start)
             for columns in _decode(segment, window, wanted):
-                rows = columns.rows
-                latest.put(columns, (rows["key_size"] >= 0) & (rows["offset"] >= start))
+                latest.put(columns, _keyed(columns, start))
         # Offsets that nothing holds any more count as seen.
         latest.latest_offset = end - 1
     return latest
 
 
-def segment_windows_from(segment: Segment, start: int) -> Iterator[BatchWindow]:
-    """The windows of a segment from the place that its index gives for `start`."""
+def _offset_map(
+    segments: Sequence[Segment], start: int, end: int, found: OffsetMap, tracker: AbortTracker
+) -> OffsetMap:
+    """Fill Kafka's map. When it is full it speaks for all batches before that point, and for what it took since."""
+    for at, segment in enumerate(segments):
+        for window in segment_windows_from(segment, start):
+            aborted, _ = tracker.discard(window.batches)
+            wanted = _with_keys(window.batches, aborted, start)
+            for columns in _decode(segment, window, wanted):
+                done = found.put_until_full(columns, _keyed(columns, start))
+                if done < columns.rows.size:
+                    within = columns.batches["position"][columns.rows["batch"][done]]
+                    _speaks_for(found, window.batches[window.batches["position"] < within], start)
+                    return found
+            _speaks_for(found, window.batches, start)
+        found.latest_offset = (segments[at + 1].base_offset if at + 1 < len(segments) else end) - 1
+    return found
+
+
+def _speaks_for(found: OffsetMap, batches: BatchRows, start: int) -> None:
+    """Count what batches hold besides keys as seen, once all of their records were."""
+    if batches.size and batches["last_offset"][-1] >= start:
+        found.latest_offset = max(found.latest_offset, int(batches["last_offset"][-1]))
+
+
+def _with_keys(batches: BatchRows, aborted: np.ndarray, start: int) -> np.ndarray:
+    """bool[batches]: those that the newest offsets of keys may be in."""
+    wanted: np.ndarray = ~(aborted | is_control(batches)) & (batches["last_offset"] >= start)
+    return wanted
+
+
+def _keyed(columns: RecordColumns, start: int) -> np.ndarray:
+    """bool[records]: those with a key at or above an offset."""
+    keyed: np.ndarray = (columns.rows["key_size"] >= 0) & (columns.rows["offset"] >= start)
+    return keyed
+
+
+def segment_windows_from(segment: Segment, start: int = 0) -> Iterator[BatchWindow]:
+    """The windows of a segment from the place that its index gives for `start`; damage is raised."""
     with segment.open() as file:
         position = segment.position_of(file, start) if start > segment.base_offset else 0
         for item in read_windows(file, base_offset=segment.base_offset, start=position, window_bytes=WINDOW_BYTES):
@@ -314,18 +378,12 @@ def _copy(
     rules: Rules,
     keep_old_tombstones: bool,
     tracker: AbortTracker,
-    latest: LatestOffsets,
+    latest: LatestOffsets | OffsetMap,
     writer: _GroupWriter,
     counts: Counts,
 ) -> None:
-    rules = Rules(
-        rules.now_ms,
-        rules.delete_retention_ms,
-        rules.first_uncleanable_offset,
-        rules.producers,
-        keep_old_tombstones,
-    )
-    for window in _windows(segment):
+    rules = replace(rules, keep_old_tombstones=keep_old_tombstones)
+    for window in segment_windows_from(segment):
         discard, kept = tracker.discard(window.batches)
         everything = np.ones(window.batches.size, np.bool_)
         result = rewrite(

@@ -141,6 +141,7 @@ def clean(
     first_uncleanable: int,
     now_ms: int,
     delete_retention_ms: int,
+    deletes_for_good: bool = True,
 ) -> list[Output]:
     """Clean [first_dirty, first_uncleanable) of a log.
 
@@ -151,6 +152,7 @@ def clean(
         first_dirty, first_uncleanable: the range.
         now_ms: the time of the clean.
         delete_retention_ms: what a new delete horizon is ahead of it.
+        deletes_for_good: tombstones and markers go when their horizon has passed.
     """
     latest = latest_offsets(log, first_dirty, first_uncleanable)
     clean_segments = [one for one in log if one.base_offset < first_dirty]
@@ -172,7 +174,8 @@ def clean(
                     latest,
                     must_leave_header=batch.header.last_offset + 1 == first_uncleanable or _is_last(batch, producers),
                     above=first_uncleanable,
-                    old_tombstones=segment.mtime_ms > old_horizon,
+                    old_tombstones=segment.mtime_ms > old_horizon or not deletes_for_good,
+                    deletes_for_good=deletes_for_good,
                     now_ms=now_ms,
                     horizon=now_ms + delete_retention_ms,
                 )
@@ -200,12 +203,13 @@ def _kept(
     must_leave_header: bool,
     above: int,
     old_tombstones: bool,
+    deletes_for_good: bool,
     now_ms: int,
     horizon: int,
 ) -> bytes:
     """The bytes that stay of a batch; none if it goes."""
     header = batch.header
-    due = header.delete_horizon_ms is not None and header.delete_horizon_ms <= now_ms
+    due = deletes_for_good and header.delete_horizon_ms is not None and header.delete_horizon_ms <= now_ms
     tombstones_stay = old_tombstones if header.magic < 2 else not due
 
     def stays(record: Record) -> bool:

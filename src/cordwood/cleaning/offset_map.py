@@ -1,0 +1,118 @@
+"""Kafka's offset map: the newest offset of each key, for as many keys as a cleaner thread's memory has room for.
+
+It stands in the place of `LatestOffsets` where a clean is to be Kafka's own, round by round: a clean then ends at the
+first record that comes when the map holds `limit` keys, even if that record's key is one of them. Keys are told apart by
+their MD5 sums alone, as there.
+
+Source: Kafka SkimpyOffsetMap, Cleaner.buildOffsetMapForSegment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.cleaning.latest import MemoryShare
+from cordwood.errors import RequestError
+from cordwood.kernels.offset_map import digest_keys, get_offsets, put_offsets
+from cordwood.record.columns import RecordColumns
+from cordwood.types import NONE
+
+BoolArray = npt.NDArray[np.bool_]
+Int64Array = npt.NDArray[np.int64]
+
+#: An MD5 sum and an offset.
+SLOT_BYTES = 24
+PAGE_BYTES = 4096
+#: The most memory that a cleaner thread takes, whatever it is given: a Java array is no longer.
+MEMORY_BYTES_MAX = 2**31 - 1
+
+
+def slots_of(memory_bytes: int) -> int:
+    """How many slots the map of a cleaner thread has that has this much memory for it."""
+    return min(memory_bytes, MEMORY_BYTES_MAX) // SLOT_BYTES
+
+
+def keys_max(slots: int, load_factor: float) -> int:
+    """How many keys a clean puts into a map.
+
+    Differs from Kafka with a load factor above 1: there a clean fails once all slots are taken, here it ends.
+    """
+    return min(slots, int(slots * load_factor))
+
+
+class OffsetMap:
+    """Key to newest offset, for the keys that were put.
+
+    Attributes:
+        slots: how many keys it has room for.
+        limit: how many `put_until_full` fills it with.
+        keys: how many it holds.
+        latest_offset: the last offset that it speaks for; records above it are kept whatever their key.
+    """
+
+    def __init__(self, slots: int, limit: int | None = None, memory: MemoryShare | None = None) -> None:
+        self.slots = slots
+        self.limit = slots if limit is None else min(slots, limit)
+        self._memory = memory
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.keys = 0
+        self.latest_offset = NONE
+        # Zeros that were never written to take no memory.
+        self._sums = np.zeros((self.slots, 2), np.uint64)
+        self._offsets = np.zeros(self.slots, np.int64)
+
+    @property
+    def utilization(self) -> float:
+        """The part of its slots that is taken."""
+        return self.keys / self.slots
+
+    def put(self, columns: RecordColumns, chosen: BoolArray) -> None:
+        """Enter the chosen (bool[records]) ones of some records, all of them with a key, in log order.
+
+        Raises:
+            RequestError: all slots are taken; even a key that is there cannot be put again.
+        """
+        if self._put(columns, chosen, self.slots) < chosen.size:
+            raise RequestError(f"An offset map of {self.slots} slots is full, and takes no further record")
+
+    def put_until_full(self, columns: RecordColumns, chosen: BoolArray) -> int:
+        """Likewise, but end at the first record that comes when there are `limit` keys.
+
+        Returns:
+            the index of that record; how many records there are when it did not come to that.
+        """
+        return self._put(columns, chosen, self.limit)
+
+    def _put(self, columns: RecordColumns, chosen: BoolArray, limit: int) -> int:
+        digests, offsets = _digests(columns, chosen), columns.rows["offset"]
+        if self._memory is not None:
+            # A key touches a page of memory at the most, and all keys no more than the map.
+            most = self.keys + int(np.count_nonzero(chosen))
+            self._memory.check(min(SLOT_BYTES * self.slots, PAGE_BYTES * most), most)
+        done, self.keys = put_offsets(
+            digests.ctypes.data, digests, offsets, chosen, self._sums, self._offsets, self.keys, limit
+        )
+        entered = np.flatnonzero(chosen[:done])
+        if entered.size:
+            self.latest_offset = int(offsets[entered[-1]])
+        return int(done)
+
+    def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
+        """int64[records]: the newest offset of the key of each chosen record; NONE for the others and unknown keys."""
+        found = np.full(columns.rows.size, NONE, np.int64)
+        if self.keys and chosen.any():
+            digests = _digests(columns, chosen)
+            get_offsets(digests.ctypes.data, digests, chosen, self._sums, self._offsets, found)
+        return found
+
+
+def _digests(columns: RecordColumns, chosen: BoolArray) -> npt.NDArray[np.uint64]:
+    """uint64[records, 2]: the MD5 sums of the keys of the chosen records, byte for byte."""
+    rows = columns.rows
+    digests = np.empty((rows.size, 4), np.uint32)
+    digest_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, digests)
+    return digests.view(np.uint64)

@@ -1,0 +1,54 @@
+"""Options that several verbs share: which partitions, by what configs, by what choices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from cordwood.errors import RequestError
+
+Directories = Annotated[
+    list[str], typer.Argument(metavar="DIR...", help="Log directories of one broker, or partitions' directories.")
+]
+OnlyTopic = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic, or those that match this glob.")]
+OnlyPartition = Annotated[
+    list[str] | None,
+    typer.Option("--partition", help="Only this partition: its number, its name, or a glob of either."),
+]
+Now = Annotated[int | None, typer.Option(metavar="MS", help="The time to decide by, in milliseconds since 1970.")]
+Config = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A config, or TOPIC:KEY=VALUE; wins over all others.")
+]
+ServerProperties = Annotated[
+    str | None, typer.Option(metavar="FILE", help="The broker's settings, for configs that topics don't have.")
+]
+Metadata = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Where __cluster_metadata-0 is, when it is in none of DIR….")
+]
+IgnoreRatio = Annotated[bool, typer.Option("--ignore-ratio", help="Clean however little is dirty.")]
+FirstDirty = Annotated[
+    int | None, typer.Option(metavar="OFFSET", help="Clean again from this offset on, whatever the checkpoint says.")
+]
+HighWatermark = Annotated[
+    str | None, typer.Option(metavar="OFFSET|end", help="What all replicas have; nothing above it is cleaned.")
+]
+Retention = Annotated[bool, typer.Option("--retention", help="Delete old segments, too, by limits that somebody set.")]
+SingleCopy = Annotated[
+    bool, typer.Option("--single-copy", help="There is no other replica: expired tombstones may go for good.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document, with exact bytes and times.")]
+
+
+def high_watermark_of(text: str | None) -> int | Literal["end"] | None:
+    """What `--high-watermark` says.
+
+    Raises:
+        RequestError: it is neither an offset nor `end`.
+    """
+    if text is None or text == "end":
+        return "end" if text else None
+    try:
+        return int(text)
+    except ValueError:
+        raise RequestError(f"--high-watermark {text}: give an offset, or end") from None

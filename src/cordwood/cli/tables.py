@@ -1,0 +1,69 @@
+"""Tables and figures for people: plain text, the same on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+#: A first column is made no wider than this.
+NAME_WIDTH_MAX = 40
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's title, and the side that its cells keep to."""
+
+    title: str
+    right: bool = False
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Aligned lines. A first cell that is too long stands on a line before its row."""
+    titles = [column.title for column in columns]
+    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
+    widths[0] = max((len(row[0]) for row in [titles, *rows] if len(row[0]) <= NAME_WIDTH_MAX), default=0)
+    for row in [titles, *rows]:
+        first = row[0]
+        if len(first) > widths[0]:
+            yield first
+            first = ""
+        cells = zip((first, *row[1:]), columns, widths, strict=True)
+        yield "  ".join(
+            cell.rjust(width) if column.right else cell.ljust(width) for cell, column, width in cells
+        ).rstrip()
+
+
+def names_text(names: Sequence[str], *, shown: int = 6) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def number(count: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def bytes_text(size_bytes: int | None) -> str:
+    """Bytes in powers of 1000, to three digits or so."""
+    if size_bytes is None:
+        return "-"
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    power = 1
+    while power < len(_UNITS) and size_bytes >= 999.95 * 1000**power:
+        power += 1
+    return f"{size_bytes / 1000**power:.1f} {_UNITS[power - 1]}"
+
+
+def time_text(timestamp_ms: int | None) -> str:
+    """A timestamp to the second; one that is no date, as the number it is."""
+    if timestamp_ms is None:
+        return "-"
+    try:
+        return f"{_EPOCH + timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"
+    except OverflowError:
+        return f"{timestamp_ms} ms"

@@ -1,0 +1,136 @@
+"""What a clean did, partition by partition, as values that add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from cordwood.cleaning.rewrite import Counts
+from cordwood.spark.partitioning import Failure
+from cordwood.types import TopicPartition
+
+
+class Fate(StrEnum):
+    """What became of a partition."""
+
+    CLEANED = "cleaned"
+    COPIED = "copied"  #: there was nothing to clean, or no reason to
+    FAILED = "failed"  #: it was to be cleaned and could not be; copied as it was
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """What became of one partition.
+
+    Attributes:
+        path: of its source.
+        topic_partition: None if the directory is not named like a partition.
+        fate: in a word.
+        why: the plan's reason; of a failed one what is wrong, with its place.
+        counts: what was read, kept, dropped.
+        bytes_before, bytes_after: of all its `.log` files.
+        end_offset: its new first dirty offset; None if it was not cleaned.
+        bytes_retained_away, segments_retained_away: what retention took.
+        notes: what recovery cut off.
+        failure: of a failed one.
+    """
+
+    path: str
+    topic_partition: TopicPartition | None
+    fate: Fate
+    why: str
+    counts: Counts = field(default_factory=Counts)
+    bytes_before: int = 0
+    bytes_after: int = 0
+    end_offset: int | None = None
+    segments_retained_away: int = 0
+    bytes_retained_away: int = 0
+    notes: tuple[str, ...] = ()
+    failure: Failure | None = None
+
+    @property
+    def name(self) -> str:
+        """The partition's, or its directory's."""
+        return self.path if self.topic_partition is None else str(self.topic_partition)
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        name = self.topic_partition
+        return {
+            "path": self.path,
+            "topic": None if name is None else name.topic,
+            "partition": None if name is None else name.partition,
+            "result": self.fate,
+            "why": self.why,
+            **counts_document(self.counts),
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "first_dirty_offset": self.end_offset,
+            "segments_retained_away": self.segments_retained_away,
+            "bytes_retained_away": self.bytes_retained_away,
+            "notes": list(self.notes),
+            "failure": None if self.failure is None else self.failure.kind,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult:
+    """What a clean did.
+
+    Attributes:
+        target: the new directory.
+        now_ms: the time that everything was decided by.
+        partitions: by topic and partition.
+        seconds: all of it.
+        clean_seconds: reading, deciding and writing on Spark, without its start.
+        notes: what else is worth knowing.
+    """
+
+    target: str
+    now_ms: int
+    partitions: tuple[PartitionResult, ...]
+    seconds: float
+    clean_seconds: float
+    notes: tuple[str, ...] = ()
+
+    def of(self, fate: Fate) -> tuple[PartitionResult, ...]:
+        """The partitions that had one fate."""
+        return tuple(one for one in self.partitions if one.fate is fate)
+
+    @property
+    def counts(self) -> Counts:
+        """Of all partitions together."""
+        total = Counts()
+        for one in self.partitions:
+            total.add(one.counts)
+        total.check()
+        return total
+
+    @property
+    def bytes_per_second(self) -> float:
+        """How fast logs were cleaned, by what was read of them."""
+        return self.counts.bytes_read / self.clean_seconds if self.clean_seconds else 0.0
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        return {
+            "target": self.target,
+            "now_ms": self.now_ms,
+            "cleaned": len(self.of(Fate.CLEANED)),
+            "copied": len(self.of(Fate.COPIED)),
+            "failed": len(self.of(Fate.FAILED)),
+            **counts_document(self.counts),
+            "bytes_before": sum(one.bytes_before for one in self.partitions),
+            "bytes_after": sum(one.bytes_after for one in self.partitions),
+            "seconds": round(self.seconds, 3),
+            "clean_seconds": round(self.clean_seconds, 3),
+            "bytes_per_second": round(self.bytes_per_second),
+            "notes": list(self.notes),
+            "partitions": [one.document() for one in self.partitions],
+        }
+
+
+def counts_document(counts: Counts) -> dict[str, int]:
+    """The counters by their names."""
+    return {one.name: getattr(counts, one.name) for one in fields(counts)}

@@ -1,0 +1,439 @@
+"""A data directory written anew beside the one it is made from, which is only read.
+
+    DIR2's parent/
+      .DIR2.cordwood-1f0c/           made first, gone in the end
+        data/                        becomes DIR2, by one rename, when all of it is on disk
+        outputs/                     what tasks write: cleaned segments, a folder per attempt
+        progress/                    how far they are
+
+So DIR2 is there whole or not at all, and whatever fails leaves DIR as it was. What a partition's directory holds
+afterwards is what a broker would make of it when it loads it (see `recovery`): leftovers of a deletion or clean stay
+behind, segments that wait to be swapped in get their names.
+
+Files are copied as cheaply as the file system can, keep their modification times, and are on disk before they count.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self, TypeVar
+
+from cordwood.errors import LockedError, NotFoundError, RequestError
+from cordwood.fs.base import Bytes, FileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.sharing import copy_bytes, hard_link
+from cordwood.storage import checkpoints, filenames, properties
+from cordwood.storage.directory import LogDirectory
+from cordwood.storage.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    DirectoryState,
+    FileKind,
+    PartitionDirectory,
+    PartitionFile,
+    parse_file,
+    topic_fault,
+)
+from cordwood.storage.log import Log, lock_holder_in, read_file
+from cordwood.storage.node import Node, Place
+from cordwood.storage.recovery import INDEX_KINDS, Verb
+from cordwood.types import TopicPartition
+
+#: Partitions copied at a time; most of it is waiting for the disk.
+THREADS = 8
+_REMOVE_ATTEMPTS = 20
+_REMOVE_PAUSE_SECONDS = 0.1
+#: Files of a log directory that are not simply copied.
+_REWRITTEN = {filenames.LOCK, filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS}
+_SEGMENT_KINDS = (FileKind.LOG, *INDEX_KINDS)
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+# ---- the work folder -------------------------------------------------------------------------------------------------
+
+
+class Workspace:
+    """The folder in which a new directory is made. Whatever happens, it is gone after the `with` block.
+
+    Attributes:
+        target: what the new directory will be called.
+        path: of the folder.
+    """
+
+    def __init__(self, fs: FileSystem, target: str, sources: Iterable[str]) -> None:
+        """Refuse a target that is not new or empty, or within a source.
+
+        Raises:
+            RequestError: with the reason.
+        """
+        self._fs = fs
+        self.target = posixpath.realpath(target)
+        parent, name = posixpath.split(self.target)
+        _check_target(fs, self.target, parent, sources)
+        self.path = f"{parent.rstrip('/')}/.{name}.cordwood-{secrets.token_hex(4)}"
+
+    @property
+    def data(self) -> str:
+        """Where the new directory is made."""
+        return f"{self.path}/data"
+
+    @property
+    def outputs(self) -> str:
+        """Where tasks write to."""
+        return f"{self.path}/outputs"
+
+    @property
+    def progress(self) -> str:
+        """Where tasks say how far they are."""
+        return f"{self.path}/progress"
+
+    def __enter__(self) -> Self:
+        try:
+            for path in (self.path, self.data, self.outputs, self.progress):
+                self._fs.make_directory(path)
+        except BaseException:
+            remove_tree(self._fs, self.path)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        remove_tree(self._fs, self.path)
+
+    def publish(self) -> None:
+        """Give the new directory its name; all in it is on disk."""
+        self._fs.sync_directory(self.data)
+        self._fs.rename(self.data, self.target)
+        self._fs.sync_directory(posixpath.dirname(self.target))
+
+
+def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[str]) -> None:
+    for source in map(posixpath.realpath, sources):
+        if f"{target}/".startswith(f"{source.rstrip('/')}/"):
+            raise RequestError(f"{target} is in {source}, which is only read. Name a folder elsewhere")
+    if not fs.exists(parent):
+        raise NotFoundError(f"{parent} does not exist, so {target} cannot be made in it")
+    if not fs.exists(target):
+        return
+    info = fs.stat(target)
+    if not info.is_directory or fs.list(target):
+        raise RequestError(f"{target} is there and not empty. The copy is made in a new folder; name another one")
+    if info.device != fs.stat(parent).device:
+        raise RequestError(f"{target} is a disk of its own. The copy gets its name last; name a new folder in {target}")
+
+
+def remove_tree(fs: FileSystem, path: str) -> None:
+    """Remove a folder with all that is in it, also while a task that nobody waits for still writes to it."""
+    for attempt in range(_REMOVE_ATTEMPTS):
+        try:
+            _remove(fs, path)
+            return
+        except FileNotFoundError:
+            continue
+        except OSError:
+            if attempt == _REMOVE_ATTEMPTS - 1:
+                raise
+            time.sleep(_REMOVE_PAUSE_SECONDS)
+
+
+def _remove(fs: FileSystem, path: str) -> None:
+    if not fs.exists(path):
+        return
+    for info in fs.list(path):
+        if info.is_directory:
+            _remove(fs, f"{path}/{info.name}")
+        else:
+            fs.unlink(f"{path}/{info.name}")
+    fs.remove_directory(path)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def copy_file(fs: FileSystem, source: str, target: str, *, link: bool = False) -> None:
+    """Copy a file to a new name, with its modification time; on return its bytes are on disk.
+
+    Args:
+        fs: where both are.
+        source: path.
+        target: path; nothing is there.
+        link: a second name of the same file will do.
+    """
+    if link and isinstance(fs, PosixFileSystem) and hard_link(source, target):
+        return
+    info = fs.stat(source)
+    # Its new owner can always write, also when the original is kept read-only.
+    with fs.open(source) as original, fs.create(target, mode=info.mode | 0o600) as copy:
+        copy_bytes(original, copy)
+        fs.set_mtime_ns(target, info.mtime_ns)
+        copy.sync()
+
+
+def write_file(fs: FileSystem, path: str, data: Bytes) -> None:
+    """Write a small file, new or anew; on return its bytes are on disk."""
+    with fs.create(path, exclusive=False) as file:
+        file.write(0, data)
+        file.sync()
+
+
+def files_when_loaded(log: Log) -> Iterator[tuple[str, str, PartitionFile | None]]:
+    """The regular files that a partition has once it is loaded.
+
+    Yields:
+        (name now, name then, what it is; None for a name that Kafka could not have given)
+    """
+    dropped = {action.file for action in log.recovery.actions if action.verb is Verb.DELETE}
+    renamed = {action.file: action.target for action in log.recovery.actions if action.verb is Verb.RENAME}
+    for info in log.entries:
+        if not info.is_directory and info.name not in dropped:
+            name = renamed.get(info.name, info.name)
+            yield info.name, name, parse_file(name)
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Cleaned segments that take the place of others.
+
+    Attributes:
+        folder: where they are.
+        names: their files.
+        replaced: base offsets of the segments that go.
+        outputs: base offsets of those that come.
+        end_offset: the new first dirty offset.
+    """
+
+    folder: str
+    names: tuple[str, ...]
+    replaced: frozenset[int]
+    outputs: frozenset[int]
+    end_offset: int
+
+    def removes(self, file: PartitionFile | None) -> bool:
+        """Whether a file of the partition goes."""
+        if file is None or file.offset not in self.replaced:
+            return False
+        if file.kind is FileKind.PRODUCER_SNAPSHOT:
+            return file.offset not in self.outputs
+        return file.kind in _SEGMENT_KINDS
+
+
+def copy_partition(log: Log, target: str, replacement: Replacement | None = None, *, link: bool = False) -> None:
+    """Copy a partition as it would be loaded, with cleaned segments in the place of others.
+
+    Args:
+        log: of the partition; it is only read.
+        target: an existing, empty directory.
+        replacement: its files are moved, not copied.
+        link: hard-link the logs that nobody appends to any more.
+    """
+    fs = log.fs
+    active = log.segments[-1].base_offset if log.segments else None
+    for source, name, file in files_when_loaded(log):
+        if replacement is None or not replacement.removes(file):
+            closed = file is not None and file.kind is FileKind.LOG and file.offset != active
+            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link and closed)
+    if replacement is not None:
+        _move_in(fs, target, replacement)
+    fs.sync_directory(target)
+
+
+def replace_segments(fs: FileSystem, path: str, replacement: Replacement) -> None:
+    """Put cleaned segments into a partition that is ours, and that nobody has seen yet."""
+    for info in fs.list(path):
+        if not info.is_directory and replacement.removes(parse_file(info.name)):
+            fs.unlink(f"{path}/{info.name}")
+    _move_in(fs, path, replacement)
+    fs.sync_directory(path)
+
+
+def _move_in(fs: FileSystem, path: str, replacement: Replacement) -> None:
+    for name in replacement.names:
+        fs.rename(f"{replacement.folder}/{name}", f"{path}/{name}")
+
+
+def drop_segments(fs: FileSystem, path: str, base_offsets: Sequence[int], log_end_offset: int) -> None:
+    """Remove segments from a partition that is ours. Without any left it gets an empty one at its end."""
+    logs = 0
+    for info in fs.list(path):
+        file = None if info.is_directory else parse_file(info.name)
+        if file is None or file.kind not in (*_SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
+            continue
+        if file.offset in base_offsets:
+            fs.unlink(f"{path}/{info.name}")
+        else:
+            logs += file.kind is FileKind.LOG
+    if not logs:
+        for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+            write_file(fs, f"{path}/{filenames.offset_name(log_end_offset, kind)}", b"")
+    fs.sync_directory(path)
+
+
+def copy_as_it_is(fs: FileSystem, source: str, target: str) -> None:
+    """Copy all regular files of a directory under their own names."""
+    for info in fs.list(source):
+        if not info.is_directory and info.name != filenames.LOCK:
+            copy_file(fs, f"{source}/{info.name}", f"{target}/{info.name}")
+    fs.sync_directory(target)
+
+
+# ---- log directories -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class DirectoryCopy:
+    """One log directory and its copy.
+
+    Attributes:
+        source: where it comes from.
+        path: of the copy.
+        places: the partitions that belong to it.
+        whole: everything does; otherwise some partitions were asked for.
+        cleaner_offsets, recovery_points, high_watermarks: entries of the copy's checkpoints that differ.
+        clean_shutdown: the copy was left in good order although its source was not.
+    """
+
+    source: LogDirectory
+    path: str
+    places: Sequence[Place]
+    whole: bool
+    cleaner_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    clean_shutdown: bool = False
+
+    def target_of(self, place: Place) -> str:
+        """The copy of a partition's directory."""
+        return f"{self.path}/{posixpath.basename(place.path)}"
+
+    @property
+    def crashed(self) -> bool:
+        """Whether its broker did not shut down in good order. What is not a broker's directory has none."""
+        return self.source.is_brokers and not self.source.clean_shutdown
+
+    @property
+    def left_out(self) -> list[str]:
+        """Directories that are not copied, as they are no partitions; a broker would not start with some of them."""
+        known = {posixpath.basename(place.path) for place in self.places}
+        names = [info.name for info in self.source.entries if info.is_directory and info.name not in known]
+        return [f"{self.source.path}/{name}" for name in names] if self.whole else []
+
+    def copy_files(self) -> None:
+        """Copy the directory's own files, save for those that say how it was left."""
+        if self.whole:
+            for info in self.source.entries:
+                if not info.is_directory and info.name not in _REWRITTEN:
+                    copy_file(self.source.fs, f"{self.source.path}/{info.name}", f"{self.path}/{info.name}")
+
+    def write_checkpoints(self) -> None:
+        """Write what speaks of all partitions; to be done when they are on disk."""
+        changes = {
+            filenames.CLEANER_OFFSETS: self.cleaner_offsets,
+            filenames.RECOVERY_POINTS: self.recovery_points,
+            filenames.HIGH_WATERMARKS: self.high_watermarks,
+        }
+        for name in filenames.OFFSET_CHECKPOINTS:
+            self._write_checkpoint(name, changes.get(name, {}))
+        if self.source.clean_shutdown:
+            left = read_file(self.source.fs, f"{self.source.path}/{filenames.CLEAN_SHUTDOWN}")
+            write_file(self.source.fs, f"{self.path}/{filenames.CLEAN_SHUTDOWN}", left)
+        elif self.clean_shutdown:
+            data = properties.encode_clean_shutdown(None)
+            write_file(self.source.fs, f"{self.path}/{filenames.CLEAN_SHUTDOWN}", data)
+        self.source.fs.sync_directory(self.path)
+
+    def _write_checkpoint(self, name: str, changes: Mapping[TopicPartition, int]) -> None:
+        source = self.source
+        before = {
+            filenames.CLEANER_OFFSETS: source.cleaner_offsets,
+            filenames.RECOVERY_POINTS: source.recovery_points,
+            filenames.LOG_START_OFFSETS: source.log_start_offsets,
+            filenames.HIGH_WATERMARKS: source.high_watermarks,
+        }[name]
+        after = {**before, **changes}
+        if not self.whole:
+            mine = {place.name.topic_partition for place in self.places if place.name is not None}
+            after = {key: offset for key, offset in after.items() if key in mine}
+        path = f"{self.path}/{name}"
+        if source.info(name) is not None and after == before:
+            write_file(source.fs, path, read_file(source.fs, f"{source.path}/{name}"))
+        elif after or source.info(name) is not None:
+            named = {key: offset for key, offset in after.items() if topic_fault(key.topic) is None}
+            write_file(source.fs, path, checkpoints.encode(named))
+
+
+def lay_out(node: Node, paths: Sequence[str], root: str) -> list[DirectoryCopy]:
+    """Where the copy of each log directory goes: one that was named itself to `root`, others to folders in it.
+
+    Args:
+        node: opened on `paths`.
+        paths: log directories, folders of several, or partitions' directories.
+        root: folder of the copy.
+
+    Raises:
+        LockedError: someone holds one of them.
+        RequestError: two have the same name.
+    """
+    copies = []
+    named = {path.rstrip("/") or "/" for path in paths}
+    asked = {place.path for place in node.places}
+    for directory in node.directories:
+        check_unlocked(directory)
+        # A partition that was named brings its log directory with it, but not the other partitions there.
+        whole = not any(place.path in named for place in node.places if place.directory is directory)
+        alone = len(node.directories) == 1 and (directory.path in named or not whole)
+        path = root if alone else f"{root}/{posixpath.basename(posixpath.realpath(directory.path))}"
+        places = [place for place in node.places if place.directory is directory]
+        copy = DirectoryCopy(directory, path, places, whole)
+        if not whole and directory.is_brokers:
+            # Nobody will see any more that it is a broker's, where no entry means that nothing is replicated.
+            names = [place.name.topic_partition for place in places if place.name is not None]
+            copy.high_watermarks = {name: 0 for name in names if name not in directory.high_watermarks}
+        copies.append(copy)
+    assert asked == {place.path for copy in copies for place in copy.places}
+    if len({copy.path for copy in copies}) < len(copies):
+        several = ", ".join(copy.source.path for copy in copies)
+        raise RequestError(f"Several of {several} have the same name, that of their copy. Copy one at a time")
+    return copies
+
+
+def check_unlocked(directory: LogDirectory) -> None:
+    """Refuse a directory that someone may be writing to.
+
+    Raises:
+        LockedError: with who it is.
+    """
+    holder = lock_holder_in(directory.fs, directory.path)
+    if holder is not None:
+        raise LockedError(
+            f"{directory.path} is held by {holder}, so its files may change while they are read. "
+            "Stop it first, or clean a snapshot of the disk"
+        )
+
+
+def is_loaded(name: PartitionDirectory | None) -> bool:
+    """Whether a broker loads a directory as a log, and recovers it; KRaft's own log sees to itself."""
+    return (
+        name is not None
+        and name.state is not DirectoryState.DELETED
+        and name.topic_partition.topic != CLUSTER_METADATA_TOPIC
+    )
+
+
+def in_parallel(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Do something with each item, several at a time. What fails first stops the rest."""
+    pool = ThreadPoolExecutor(THREADS)
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)

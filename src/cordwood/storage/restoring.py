@@ -1,0 +1,293 @@
+"""Loading a partition after a crash, into a copy: what a broker would do to its files is done to new ones.
+
+Everything below the recovery point was flushed and is taken as it is. The segments from there on, and those without an
+offset index, are read batch by batch: what is whole stays, its indexes, aborted transactions, leader epochs and
+producers are collected again; at the first batch that is not whole the log ends.
+
+    copied     segments below the recovery point, and what is no segment
+    rewritten  segments from the one that holds the recovery point on
+    left out   what `recovery` would delete; behind a batch that is not whole, all segments
+    new        the producer snapshot of the log's end
+
+Afterwards the partition is as after a stop in good order.
+
+Source: Kafka LogLoader.recoverLog, LogSegment.recover, UnifiedLog.rebuildProducerState.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
+from cordwood.record.columns import BatchWindow, decode, is_valid
+from cordwood.record.control import coordinator_epoch
+from cordwood.record.layout import BatchRows, U8Array
+from cordwood.storage import leader_epochs, producer_state
+from cordwood.storage.copying import copy_file, files_when_loaded, write_file
+from cordwood.storage.filenames import FileKind, PartitionFile, Temporary, offset_name
+from cordwood.storage.leader_epochs import LeaderEpochs
+from cordwood.storage.log import Log, Segment, read_file
+from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.storage.recovery import INDEX_KINDS
+from cordwood.storage.segment import MAX_OFFSETS, Gap, read_headers, read_windows
+from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.transactions import is_control
+from cordwood.types import NONE
+
+#: Room for all entries that 2 GiB of batches can have, whatever `segment.index.bytes` is now.
+_INDEX_BYTES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What came of a partition.
+
+    Attributes:
+        next_offset: the log end offset.
+        notes: what was cut off, in words.
+        complete: False when it was left to the next load, after all.
+    """
+
+    next_offset: int
+    notes: tuple[str, ...] = ()
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """The configs that loading goes by.
+
+    Attributes:
+        index_interval_bytes: `index.interval.bytes`.
+        producer_expiration_ms: `producer.id.expiration.ms`.
+    """
+
+    index_interval_bytes: int = 4096
+    producer_expiration_ms: int = DEFAULT_EXPIRATION_MS
+
+
+def restore_partition(
+    log: Log,
+    target: str,
+    *,
+    recovery_point: int,
+    now_ms: int,
+    settings: LoadSettings | None = None,
+    link: bool = False,
+) -> Restored:
+    """Make a partition as it is after the next load.
+
+    Args:
+        log: of the partition; it is only read.
+        target: an existing, empty directory.
+        recovery_point: everything below this offset was flushed.
+        now_ms: producers that are too old at this time are forgotten.
+        settings: the partition's configs.
+        link: hard-link the logs that are taken as they are.
+
+    Raises:
+        DataError: a segment holds offsets that don't belong there; what was written does not count.
+    """
+    fs, settings = log.fs, settings or LoadSettings()
+    bases = [segment.base_offset for segment in log.segments]
+    unflushed = max(0, bisect.bisect_right(bases, recovery_point) - 1)
+    epochs = _epochs(log)
+    producers: Producers | None = None
+    kept: list[int] = []
+    rewritten: list[int] = []
+    notes: list[str] = []
+    next_offset = 0
+    for at, segment in enumerate(log.segments):
+        kept.append(segment.base_offset)
+        if at < unflushed and FileKind.OFFSET_INDEX in segment.files.indexes:
+            producers = None
+            continue
+        if producers is None:
+            producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms)
+        if at and not _is_readable(log, offset_name(segment.base_offset, FileKind.PRODUCER_SNAPSHOT)):
+            _write_snapshot(log, target, producers, segment.base_offset)
+        limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
+        writer = SegmentWriter(fs, target, segment.base_offset, limits)
+        epochs, lost = _rewrite(segment, writer, producers, epochs)
+        writer.finish(mtime_ns=segment.files.log.mtime_ns)
+        rewritten.append(segment.base_offset)
+        next_offset = writer.next_offset
+        if lost:
+            notes.append(
+                f"{segment.path} is cut at position {writer.size_bytes}: {lost} bytes there are no whole batch"
+            )
+        if lost and at >= unflushed:
+            if left := log.segments[at + 1 :]:
+                size = sum(one.size_bytes for one in left)
+                notes.append(f"{len(left)} segments behind the cut are left out, {size} bytes")
+            break
+    for source, name, file in files_when_loaded(log):
+        if _stays(log, source, file, kept, rewritten, next_offset):
+            is_log = file is not None and file.kind is FileKind.LOG
+            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link and is_log)
+    _write_epochs(log, target, epochs, next_offset)
+    if producers is not None and next_offset > 0:
+        _write_snapshot(log, target, producers, next_offset)
+    fs.sync_directory(target)
+    return Restored(next_offset, tuple(notes))
+
+
+def restore_indexes(log: Log, *, now_ms: int, settings: LoadSettings | None = None) -> None:
+    """Give the segments of a copy that have no offset index their indexes; one that is not whole is left alone."""
+    settings = settings or LoadSettings()
+    limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
+    for segment in log.segments:
+        if FileKind.OFFSET_INDEX in segment.files.indexes:
+            continue
+        producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms)
+        writer = SegmentWriter(log.fs, log.path, segment.base_offset, limits, suffix=Temporary.TMP)
+        _, lost = _rewrite(segment, writer, producers, LeaderEpochs())
+        for path in writer.finish(mtime_ns=segment.files.log.mtime_ns):
+            if lost:
+                log.fs.unlink(path)
+            else:
+                log.fs.rename(path, path.removesuffix(Temporary.TMP))
+    log.fs.sync_directory(log.path)
+
+
+def producers_at(log: Log, offset: int, now_ms: int, expiration_ms: int) -> Producers:
+    """Producer state at an offset: the newest readable snapshot below or there, and the batches between."""
+    producers, start = Producers(), log.log_start_offset
+    for at, info in sorted(log.recovery.snapshots.items(), reverse=True):
+        if log.log_start_offset < at <= offset:
+            try:
+                entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
+            except CorruptFileError:
+                continue  # as a broker does: an older one will do
+            producers, start = Producers.of(entries, now_ms=now_ms, expiration_ms=expiration_ms), at
+            break
+    for segment in log.segments:
+        if segment.base_offset < offset:
+            for batches in _headers(segment, start):
+                producers.replay(batches[batches["last_offset"] < offset])
+    return producers
+
+
+def _headers(segment: Segment, start: int) -> Iterator[BatchRows]:
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset):
+            if not isinstance(item, Gap):
+                yield item[item["last_offset"] >= start]
+
+
+def _rewrite(
+    segment: Segment, writer: SegmentWriter, producers: Producers, epochs: LeaderEpochs
+) -> tuple[LeaderEpochs, int]:
+    """Write what is whole of a segment. Returns the leader epochs behind it, and how many bytes are not whole."""
+    with segment.open() as file:
+        for item in read_windows(file, base_offset=segment.base_offset, search=False):
+            if isinstance(item, Gap):
+                break
+            valid = is_valid(item.batches)
+            batches = item.batches if valid.all() else item.batches[: int(np.argmin(valid))]
+            _check_offsets(segment, batches)
+            written = writer.append(list(_pieces(item, batches)), batches)
+            assert written == batches.size, "the indexes have room for a whole segment"
+            writer.add_aborted(producers.replay(batches, _coordinator_epochs(item, batches)))
+            epochs = _assigned(epochs, batches)
+            if batches.size < item.batches.size:
+                break
+        return epochs, file.size() - writer.size_bytes
+
+
+def _pieces(window: BatchWindow, batches: BatchRows) -> Iterable[U8Array]:
+    size = int(batches["size_bytes"].sum())
+    if size <= window.data.size:
+        return [window.data[:size]]
+    return (np.frombuffer(piece, np.uint8) for piece in window.read(window.position, size))
+
+
+def _check_offsets(segment: Segment, batches: BatchRows) -> None:
+    base = segment.base_offset
+    wrong = np.flatnonzero((batches["last_offset"] < base) | (batches["last_offset"] - base >= MAX_OFFSETS))
+    if wrong.size:
+        row = batches[wrong[0]]
+        raise CorruptBatchError(
+            f"offset {row['last_offset']} does not belong into the segment of base offset {base}",
+            path=segment.path,
+            position=int(row["position"]),
+            offset=int(row["base_offset"]),
+        )
+
+
+def _coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, int]:
+    """Of the markers among some batches, by offset."""
+    markers = batches[is_control(batches)]
+    found: dict[int, int] = {}
+    if not markers.size:
+        return found
+
+    def skip(error: DataError) -> None:
+        """A marker that says nothing of it."""
+
+    for columns in decode(BatchWindow(window.position, window.data, markers, window.read), on_damage=skip):
+        view = memoryview(columns.data)
+        names = ("offset", "value_start", "value_size")
+        for offset, start, size in zip(*(columns.rows[name].tolist() for name in names), strict=True):
+            try:
+                found[offset] = coordinator_epoch(view[start : start + size] if size >= 0 else None)
+            except CorruptBatchError:
+                found[offset] = NONE
+    return found
+
+
+def _assigned(epochs: LeaderEpochs, batches: BatchRows) -> LeaderEpochs:
+    """The history after some batches; only an epoch above the latest begins anew."""
+    known = batches[(batches["magic"] == 2) & (batches["leader_epoch"] >= 0)]
+    latest = epochs.latest.epoch if epochs.latest else NONE
+    highest = np.maximum.accumulate(known["leader_epoch"]) if known.size else known["leader_epoch"]
+    for at in np.flatnonzero(np.diff(highest, prepend=latest) > 0).tolist():
+        if highest[at] > latest:
+            latest = int(highest[at])
+            epochs = epochs.assigned(latest, int(known["base_offset"][at]))
+    return epochs
+
+
+def _epochs(log: Log) -> LeaderEpochs:
+    path = f"{log.path}/{FileKind.LEADER_EPOCHS}"
+    try:
+        return leader_epochs.history(leader_epochs.decode(read_file(log.fs, path), path))
+    except (FileNotFoundError, CorruptFileError):
+        return LeaderEpochs()
+
+
+def _write_epochs(log: Log, target: str, epochs: LeaderEpochs, next_offset: int) -> None:
+    entries = tuple(entry for entry in epochs.entries if entry.start_offset < next_offset)
+    if entries or log.fs.exists(f"{log.path}/{FileKind.LEADER_EPOCHS}"):
+        write_file(log.fs, f"{target}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode(entries))
+
+
+def _stays(
+    log: Log, name: str, file: PartitionFile | None, kept: list[int], rewritten: list[int], next_offset: int
+) -> bool:
+    """Whether a file is taken as it is."""
+    if file is None:
+        return True
+    if file.kind is FileKind.LOG or file.kind in INDEX_KINDS:
+        return file.offset in kept and file.offset not in rewritten
+    if file.kind is FileKind.PRODUCER_SNAPSHOT:
+        # A broker keeps those of segments' starts; that of the end is written anew.
+        return file.offset in kept and file.offset < next_offset and _is_readable(log, name)
+    return file.kind is not FileKind.LEADER_EPOCHS
+
+
+def _write_snapshot(log: Log, target: str, producers: Producers, offset: int) -> None:
+    name = offset_name(offset, FileKind.PRODUCER_SNAPSHOT)
+    write_file(log.fs, f"{target}/{name}", producer_state.encode(producers.entries()))
+
+
+def _is_readable(log: Log, name: str) -> bool:
+    try:
+        producer_state.decode(read_file(log.fs, f"{log.path}/{name}"))
+    except (FileNotFoundError, CorruptFileError):
+        return False
+    return True

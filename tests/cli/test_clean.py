@@ -1,0 +1,185 @@
+"""The command `cordwood clean`: its text, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from cordwood.cli.main import app
+from cordwood.storage import filenames
+from tests.fixtures import copy_of, fixture
+from tests.spark.conftest import spark as spark
+from tests.storage.test_copying import HOLD
+
+SRC = Path(__file__).parents[2] / "src"
+COMMAND = [sys.executable, "-m", "cordwood", "clean"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SRC)}
+REASONS = (
+    "records_superseded",
+    "records_without_key",
+    "records_aborted",
+    "tombstones_expired",
+    "markers_expired",
+)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["clean", *map(str, arguments)])
+
+
+def test_without_an_output_it_shows_how_to_see_what_would_happen() -> None:
+    result = run("/var/kafka/my logs")
+    assert result.exit_code == 2
+    assert "--output DIR2" in result.stderr
+    assert "cordwood plan '/var/kafka/my logs'" in result.stderr
+
+
+def test_it_cannot_be_done_in_place_yet(tmp_path: Path) -> None:
+    assert run("--in-place", fixture("kraft-before")).exit_code == 2
+
+
+def test_it_says_what_was_read_and_kept_and_why_the_rest_was_dropped(spark: SparkSession, tmp_path: Path) -> None:
+    result = run(fixture("kraft-before"), "--output", tmp_path / "new", "--topic", "orders", "--single-copy")
+    assert (result.exit_code, result.stderr) == (0, "")
+    table = result.stdout.splitlines()
+    assert table[0].split()[:4] == ["PARTITION", "READ", "KEPT", "SUPERSEDED"]
+    assert [line.split()[0] for line in table[1:4]] == ["orders-0", "orders-1", "orders-2"]
+    assert "copied as it was: " in result.stdout
+    assert "not asked for" in result.stdout
+    summary = " ".join(table[-4:])
+    assert "partitions: 3 cleaned, " in summary
+    assert " records read, " in summary and " superseded" in summary
+    assert f"{tmp_path / 'new'}: " in summary
+
+
+def test_json_adds_up_and_damage_gives_exit_code_one(spark: SparkSession, tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-before"), tmp_path / "logs")
+    log = source / "orders-1" / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[200] ^= 1
+    log.write_bytes(data)
+    result = run(source, "--output", tmp_path / "new", "--topic", "orders", "--topic", "payments", "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["failed"] == 1 and document["cleaned"] == 4
+    for one in [document, *document["partitions"]]:
+        assert one["records_read"] == one["records_kept"] + sum(one[reason] for reason in REASONS)
+    (failed,) = (one for one in document["partitions"] if one["result"] == "failed")
+    assert failed["topic"] == "orders" and failed["partition"] == 1
+    assert f"in {log} at position" in failed["why"]
+    assert document["bytes_read"] > 0 and document["clean_seconds"] > 0
+
+
+def test_wrong_use_gives_exit_code_two(tmp_path: Path) -> None:
+    assert run("/nowhere/at/all", "--output", tmp_path / "new").exit_code == 2
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    result = run(fixture("kraft-before"), "--output", tmp_path / "full")
+    assert result.exit_code == 2
+    assert "not empty" in result.stderr
+
+
+def test_a_directory_that_a_broker_holds_gives_exit_code_three(tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-jbod-before") / "a", tmp_path / "a")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(source / filenames.LOCK)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline()
+        result = run(source, "--output", tmp_path / "new")
+        holder.communicate(b"\n")
+    assert result.exit_code == 3
+    assert os.listdir(tmp_path) == ["a"]
+
+
+# ---- real processes --------------------------------------------------------------------------------------------------
+
+
+def tree(root: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in [root, *root.rglob("*")]}
+
+
+@pytest.mark.slow
+def test_a_disk_without_room_gives_exit_code_four_and_leaves_nothing(tmp_path: Path) -> None:
+    source = fixture("kraft-before")
+    before = tree(source)
+
+    def no_large_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    done = subprocess.run(
+        [*COMMAND, source, "--output", tmp_path / "new", "--topic", "large"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        preexec_fn=no_large_files,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 4, done.stderr
+    assert os.listdir(tmp_path) == []
+    assert tree(source) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    source = fixture("kraft-before")
+    before = tree(source)
+    with subprocess.Popen(
+        [*COMMAND, source, "--output", tmp_path / "new"],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        deadline = time.monotonic() + 200
+        # As soon as a task writes something.
+        while not list(tmp_path.glob(".new.cordwood-*/outputs/*/*.log")):
+            assert running.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        # A terminal sends it to all of the group.
+        os.killpg(running.pid, sent) if sent is signal.SIGINT else running.send_signal(sent)
+        _, said = running.communicate(timeout=120)
+    assert running.returncode == code, said
+    assert os.listdir(tmp_path) == []
+    assert tree(source) == before
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_on_a_terminal_it_says_how_far_it_is_and_leaves_no_trace_of_that(tmp_path: Path) -> None:
+    terminal, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, fixture("kraft-before"), "--output", tmp_path / "new", "--topic", "segment-mb"],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as running:
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                some = os.read(terminal, 4096)
+            except OSError:  # the other end is closed
+                break
+            said += some
+            if not some:
+                break
+        assert running.wait(timeout=200) == 0
+    os.close(terminal)
+    assert b"1 to clean" in said and b"starting Spark" in said
+    assert said.endswith(b"\r")
+    assert not said.rstrip(b"\r").rpartition(b"\r")[2].strip()
+    assert b"WARN" not in said

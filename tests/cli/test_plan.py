@@ -1,0 +1,108 @@
+"""What `cordwood plan` prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from cordwood.cli.main import app
+from tests.fixtures import fixture
+from tests.spark.test_planning import TIMES, batch, make_log
+
+NOW = ("--now", str(TIMES[0]))
+
+
+def run(*words: object, exits: int = 0) -> str:
+    done = CliRunner().invoke(app, ["plan", *map(str, words)])
+    assert done.exit_code == exits, done.output
+    return done.output
+
+
+def document(*words: object, exits: int = 0) -> dict[str, Any]:
+    return dict(json.loads(run(*words, "--json", exits=exits)))
+
+
+def test_the_plan_of_a_broker_is_a_table_and_the_reasons_below_it() -> None:
+    broker = fixture("kraft-before-2")
+    lines = run(broker, "--topic", "orders", "--topic", "min-lag", "--topic", "configured", *NOW).splitlines()
+    assert [" ".join(line.split()) for line in lines[:6]] == [
+        "PARTITION DECISION START FIRST DIRTY UNCLEANABLE END CLEAN DIRTY RATIO SEGMENTS MAY GO",
+        "configured-0 clean 0 129 157 189 1.8 kB 2.3 kB 55.8 % 5 → 2 ≤ 46 records, ≤ 4.0 kB",
+        "min-lag-0 leave alone 0 251 251 382 2.9 kB 0 B 0.0 % - -",
+        "orders-0 leave alone 0 484 484 655 9.5 kB 0 B 0.0 % - -",
+        "orders-1 leave alone 0 485 485 630 8.7 kB 0 B 0.0 % - -",
+        "orders-2 clean 0 345 513 645 7.5 kB 11.8 kB 61.0 % 3 → 2 ≤ 260 records, ≤ 19.3 kB",
+    ]
+    metadata = broker / "__cluster_metadata-0"
+    assert lines[6:] == [
+        "",
+        "clean, because:",
+        f"  configured-0: min.cleanable.dirty.ratio=0.3: more than 30 % is dirty (topic configured in {metadata})",
+        f"  orders-2: min.cleanable.dirty.ratio=0.01: more than 1 % is dirty (topic orders in {metadata})",
+        "",
+        "leave alone, because:",
+        "  min-lag-0: min.compaction.lag.ms=108000000: the segment from 251 on has records of "
+        f"2026-11-20 05:55:12.073 UTC (topic min-lag in {metadata}); from 2026-11-21 11:55:12.073 UTC on",
+        "  orders-0: the active segment holds all dirty data, offsets 484 to 654; after it rolls",
+        "  orders-1: the active segment holds all dirty data, offsets 485 to 629; after it rolls",
+        "",
+        "2 of 5 partitions to clean: 14.0 kB dirty, 23.3 kB to read; planned for 2026-11-21 09:30:10.181 UTC",
+    ]
+
+
+def test_equal_reasons_stand_once() -> None:
+    lines = run(fixture("kraft-before-2"), "--topic", "many*", "--high-watermark", "0", *NOW).splitlines()
+    (line,) = [line for line in lines if "high watermark" in line]
+    assert line.startswith("  " + ", ".join(f"many-partitions-{number}" for number in range(6)) + ": nothing from")
+
+
+def test_json_says_all_there_is_to_say() -> None:
+    found = document(fixture("kraft-before-2"), "--topic", "orders", "--partition", "2", *NOW, "--single-copy")
+    assert (found["now_ms"], found["choices"]["single_copy"]) == (TIMES[0], True)
+    (one,) = found["partitions"]
+    assert one["topic_partition"] == {"topic": "orders", "partition": 2}
+    assert one["decision"] == "clean" and one["deletes_for_good"] is True and one["replicas"] == 1
+    assert one["high_watermark"] == {"offset": 645, "source": "replication-offset-checkpoint"}
+    compaction = one["compaction"]
+    assert compaction["range"] == {
+        "first_dirty_offset": 345,
+        "first_uncleanable_offset": 513,
+        "bound": "active segment",
+        "bound_offset": 513,
+    }
+    assert compaction["bounds"] == {"records_max": 260, "bytes_max": 19286, "may_grow": False}
+    assert (compaction["first_dirty_reason"], compaction["must_compact_now"]) == ("cleaner-offset-checkpoint", False)
+
+
+def test_options_reach_the_plan() -> None:
+    broker = fixture("kraft-before-2")
+
+    def decision(*words: object) -> str:
+        (one,) = document(broker, "--topic", "ratio-never", *NOW, *words)["partitions"]
+        return str(one["decision"])
+
+    assert decision() == "leave alone"
+    assert decision("--ignore-ratio") == "clean"
+    assert decision("--config", "min.cleanable.dirty.ratio=0") == "clean"
+    assert decision("--ignore-ratio", "--high-watermark", "0") == "leave alone"
+    assert decision("--ignore-ratio", "--first-dirty", "250") == "leave alone"
+    assert "retention takes:" in run(fixture("kraft-before"), "--retention", *NOW)
+
+
+def test_damage_ends_with_1_and_names_its_place(tmp_path: Path) -> None:
+    make_log(tmp_path / "orders-0", [batch(0), b"\x01" * 90, batch(2)], [batch(3)])
+    make_log(tmp_path / "orders-1", [batch(0)], [batch(1)])
+    output = run(tmp_path, "--config", "cleanup.policy=compact", exits=1)
+    assert "refuse, because:\n  orders-0: damaged: " in output
+    assert f"in {tmp_path}/orders-0/00000000000000000000.log at position {len(batch(0))}" in output
+    assert "1 of 2 partitions to clean, 1 refused: " in output
+
+
+def test_wrong_use_ends_with_2(tmp_path: Path) -> None:
+    assert "--high-watermark soon: give an offset, or end" in run(tmp_path, "--high-watermark", "soon", exits=2)
+    run(tmp_path, exits=2)
+    run(fixture("kraft-before-2"), "--first-dirty", "-1", exits=2)
+    run(fixture("kraft-before-2"), "--config", "cleanup.policy=compactt", exits=2)

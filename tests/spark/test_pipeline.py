@@ -1,0 +1,274 @@
+"""Cleaned copies of real brokers' directories, on a stock Spark session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cordwood.cleaning.plan import Decision
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.spark.pipeline import clean
+from cordwood.spark.planning import clean_settings, make_plan
+from cordwood.spark.results import CleanResult, Fate
+from cordwood.spark.tasks import clean_partition, load_producers
+from cordwood.storage import checkpoints, filenames
+from cordwood.storage.filenames import FileKind, parse_file
+from cordwood.storage.log import Log
+from cordwood.types import TopicPartition
+from tests.fixtures import copy_of, facts, fixture
+from tests.kafka_tools import FOLDER, Broker, Oracle
+from tests.storage.test_copying import FullDisk, contents, until_it_succeeds
+
+#: Enough of a fixture's partitions to meet every rule, few enough to be quick.
+TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "trimmed-both")
+
+
+def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """All that a write could change: times, sizes, bytes."""
+    found = {}
+    for path in [root, *root.rglob("*")]:
+        status = path.stat()
+        found[str(path.relative_to(root))] = (
+            status.st_mtime_ns, status.st_mode, path.read_bytes() if path.is_file() else b"",
+        )  # fmt: skip
+    return found
+
+
+def fates(result: CleanResult) -> dict[str, Fate]:
+    return {one.name: one.fate for one in result.partitions}
+
+
+@pytest.fixture(scope="module")
+def now_ms() -> int:
+    """When the fixture's own broker had cleaned."""
+    return int(facts("kraft")["cleaning_1_ended_ms"])
+
+
+@pytest.fixture(scope="module")
+def cleaned(spark: SparkSession, now_ms: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CleanResult]:
+    target = tmp_path_factory.mktemp("copies") / "cleaned"
+    result = clean(
+        str(fixture("kraft-before")), output=str(target), spark=spark, topics=TOPICS, now_ms=now_ms, single_copy=True
+    )
+    return target, result
+
+
+def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
+    cleaned: tuple[Path, CleanResult], now_ms: int, tmp_path: Path
+) -> None:
+    target, result = cleaned
+    source = fixture("kraft-before")
+    plan = make_plan(str(source), topics=TOPICS, now_ms=now_ms, single_copy=True)
+    to_clean = {one.path: one for one in plan.of(Decision.CLEAN)}
+    assert {one.path for one in result.of(Fate.CLEANED)} == set(to_clean)
+    assert len(to_clean) >= 8
+    assert set(os.listdir(target)) == {*os.listdir(source), filenames.CLEANER_OFFSETS}
+    for partition in (path for path in source.iterdir() if path.is_dir()):
+        expected = contents(partition)
+        if (planned := to_clean.get(str(partition))) is not None and planned.compaction is not None:
+            outputs = tmp_path / partition.name
+            outputs.mkdir()
+            log = Log(str(partition))
+            settings = clean_settings(planned)
+            found = clean_partition(
+                log,
+                str(outputs),
+                first_dirty=planned.compaction.range.first_dirty_offset,
+                first_uncleanable=planned.compaction.range.first_uncleanable_offset,
+                now_ms=now_ms,
+                settings=settings,
+                producers=load_producers(log, now_ms=now_ms),
+            )
+            gone = {base for group in found.replaced for base in group}
+            stay = {base for group in found.outputs for base in group}
+            for name in list(expected):
+                file = parse_file(name)
+                if file is not None and file.offset in gone:
+                    snapshot = file.kind is FileKind.PRODUCER_SNAPSHOT
+                    if not snapshot or file.offset not in stay:
+                        del expected[name]
+            expected |= contents(outputs)
+        assert contents(target / partition.name) == expected, partition.name
+
+
+def test_a_copy_holds_the_records_that_kafkas_own_cleaner_left(cleaned: tuple[Path, CleanResult]) -> None:
+    target, result = cleaned
+    for one in result.of(Fate.CLEANED):
+        ours, theirs = (
+            [(record.offset, record.key, record.value) for record in Log(str(path / one.name)).records(isolation=None)]
+            for path in (target, fixture("kraft-after"))
+        )
+        assert ours == theirs, one.name
+
+
+def test_checkpoints_say_how_far_it_is_clean(cleaned: tuple[Path, CleanResult]) -> None:
+    target, result = cleaned
+    found = checkpoints.decode((target / filenames.CLEANER_OFFSETS).read_bytes())
+    assert found == {one.topic_partition: one.end_offset for one in result.of(Fate.CLEANED)}
+    theirs = checkpoints.decode((fixture("kraft-after") / filenames.CLEANER_OFFSETS).read_bytes())
+    assert found.items() <= theirs.items()
+    for name in (filenames.CLEAN_SHUTDOWN, filenames.META_PROPERTIES, filenames.HIGH_WATERMARKS):
+        assert (target / name).read_bytes() == (fixture("kraft-before") / name).read_bytes()
+
+
+def test_the_figures_add_up(cleaned: tuple[Path, CleanResult]) -> None:
+    target, result = cleaned
+    counts = result.counts
+    assert counts.records_read > counts.records_kept > 0
+    for one in result.partitions:
+        directory = target / Path(one.path).name
+        assert one.bytes_after == sum(path.stat().st_size for path in directory.glob("*.log"))
+    document = result.document()
+    assert document["records_read"] == sum(one["records_read"] for one in document["partitions"])
+    assert document["cleaned"] + document["copied"] + document["failed"] == len(document["partitions"])
+
+
+def test_a_second_clean_of_the_result_finds_nothing_to_do(cleaned: tuple[Path, CleanResult], now_ms: int) -> None:
+    plan = make_plan(str(cleaned[0]), topics=TOPICS, now_ms=now_ms, single_copy=True)
+    assert not plan.of(Decision.CLEAN)
+
+
+def test_the_source_is_only_read(spark: SparkSession, tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-crashed-swap"), tmp_path / "logs")
+    before = tree(source)
+    clean(str(source), output=str(tmp_path / "new"), spark=spark, topics=["plain", "crash"])
+    assert tree(source) == before
+    assert sorted(os.listdir(tmp_path)) == ["logs", "new"]
+
+
+def test_a_damaged_partition_is_copied_as_it_was_and_the_others_are_cleaned(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = copy_of(fixture("kraft-before"), tmp_path / "logs")
+    log = source / "orders-1" / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[200] ^= 1
+    log.write_bytes(data)
+    target = tmp_path / "new"
+    result = clean(str(source), output=str(target), spark=spark, topics=["orders"])
+    found = fates(result)
+    assert [found[f"orders-{number}"] for number in range(3)] == [Fate.CLEANED, Fate.FAILED, Fate.CLEANED]
+    (failed,) = result.of(Fate.FAILED)
+    assert f"in {log} at position" in failed.why
+    assert contents(target / "orders-1") == contents(source / "orders-1")
+    offsets = checkpoints.decode((target / filenames.CLEANER_OFFSETS).read_bytes())
+    assert set(offsets) == {TopicPartition("orders", 0), TopicPartition("orders", 2)}
+
+
+def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSession, tmp_path: Path) -> None:
+    source, target = fixture("kraft-crashed-torn"), tmp_path / "new"
+    topics = ["plain", "trans"]
+    result = clean(str(source), output=str(target), spark=spark, topics=topics, ignore_ratio=True, high_watermark="end")
+    by_name = {one.name: one for one in result.partitions}
+    assert {by_name[name].fate for name in ("plain-0", "plain-1", "trans-0")} == {Fate.CLEANED}
+    assert "2 segments behind the cut" in by_name["moving-0"].notes[1]
+    assert (target / filenames.CLEAN_SHUTDOWN).exists()
+    assert not (target / filenames.LOCK).exists()
+    points = checkpoints.decode((target / filenames.RECOVERY_POINTS).read_bytes())
+    for name in ("plain-0", "plain-1", "moving-0", "trans-0", "crash-0"):
+        end = Log(str(fixture("kraft-crashed-torn-recovered") / name)).next_offset
+        assert Log(str(target / name)).next_offset == end
+        topic, _, number = name.rpartition("-")
+        assert points[TopicPartition(topic, int(number))] == end
+
+
+def test_what_cannot_be_recovered_is_left_to_the_next_load(spark: SparkSession, tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-crashed-writes"), tmp_path / "logs")
+    last = Log(str(source / "plain-0")).segments[-1].base_offset
+    for path in (source / "plain-0").glob(f"{last:020d}.*"):
+        path.rename(path.with_name(f"{last + 10**6:020d}{path.suffix}"))
+    target = tmp_path / "new"
+    result = clean(
+        str(source), output=str(target), spark=spark, topics=["plain"], ignore_ratio=True, high_watermark="end"
+    )
+    found = fates(result)
+    assert (found["plain-0"], found["plain-1"]) == (Fate.FAILED, Fate.CLEANED)
+    (failed,) = result.of(Fate.FAILED)
+    assert "does not belong" in failed.why and f"in {source}/plain-0/" in failed.why
+    assert contents(target / "plain-0") == contents(source / "plain-0")
+    assert not (target / filenames.CLEAN_SHUTDOWN).exists()
+
+
+def test_the_disks_of_one_broker_become_folders(spark: SparkSession, tmp_path: Path) -> None:
+    source = fixture("kraft-jbod-before")
+    result = clean(str(source), output=str(tmp_path / "new"), spark=spark, ignore_ratio=True)
+    assert sorted(os.listdir(tmp_path / "new")) == ["a", "b"]
+    assert fates(result)["disk-0-1"] is Fate.COPIED  # it is being moved
+    assert result.of(Fate.CLEANED)
+    future = next((source / "b").glob("*-future"))
+    assert contents(tmp_path / "new" / "b" / future.name) == contents(future)
+
+
+def test_a_bare_partition_is_cleaned_only_when_somebody_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
+    result = clean(str(source), output=str(tmp_path / "left"), spark=spark)
+    (left,) = result.partitions
+    assert left.fate is Fate.COPIED
+    assert "cleanup.policy is unknown" in left.why
+    assert contents(tmp_path / "left" / "orders-0") == contents(source)
+    said = ["cleanup.policy=compact"]
+    result = clean(str(source), output=str(tmp_path / "new"), spark=spark, overrides=said)
+    assert fates(result) == {"orders-0": Fate.CLEANED}
+    assert sorted(os.listdir(tmp_path / "new")) == [filenames.CLEANER_OFFSETS, "orders-0"]
+
+
+def test_retention_follows_the_clean_when_it_is_asked_for(spark: SparkSession, now_ms: int, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    topics = ["sessions", "retained-bytes", "retained-ms", "trimmed"]
+    result = clean(
+        str(fixture("kraft-before")), output=str(target), spark=spark, topics=topics, now_ms=now_ms, retention=True
+    )
+    for name in ("retained-bytes-0", "retained-ms-0", "sessions-0", "sessions-1", "trimmed-0"):
+        assert Log(str(target / name)).first_offset == Log(str(fixture("kraft-after") / name)).first_offset, name
+    assert sum(one.segments_retained_away for one in result.partitions) > 0
+
+
+# ---- nothing at all --------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_fills_at_any_write_leaves_nothing(tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-before") / "trimmed-0", tmp_path / "logs" / "trimmed-0").parent
+    before = tree(source)
+
+    def attempt(fs: FullDisk) -> CleanResult:
+        try:
+            return clean(str(source), output=str(tmp_path / "new"), fs=fs)
+        except OSError:
+            assert os.listdir(tmp_path) == ["logs"]
+            raise
+
+    assert until_it_succeeds(attempt) > 10
+    assert tree(source) == before
+    assert sorted(os.listdir(tmp_path)) == ["logs", "new"]
+
+
+def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="only read"):
+        clean(str(fixture("kraft-before")), output=str(fixture("kraft-before") / "new"))
+    with pytest.raises(NotFoundError, match="matches nothing-like-it"):
+        clean(str(fixture("kraft-before")), output=str(tmp_path / "new"), topics=["nothing-like-it"])
+    assert os.listdir(tmp_path) == []
+
+
+# ---- Kafka -----------------------------------------------------------------------------------------------------------
+
+
+def test_kafka_accepts_every_partition_of_a_copy(cleaned: tuple[Path, CleanResult], kafka_oracle: Oracle) -> None:
+    target, result = cleaned
+    names = [one.name for one in result.of(Fate.CLEANED)]
+    for (line,) in kafka_oracle.batch([["check", str(target / name)] for name in names]):
+        assert line["ok"], line
+
+
+def test_a_broker_starts_on_a_copy_without_complaint(
+    cleaned: tuple[Path, CleanResult], kafka_broker: Broker, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [FOLDER / "broker-check", cleaned[0], "--to", tmp_path / "read"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert kafka_broker is not None

@@ -1,0 +1,52 @@
+"""Sessions: ours is made with our settings and ends; a user's is used and stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cordwood.spark.session import session
+
+SRC = Path(__file__).parents[2] / "src"
+
+OURS = """
+import os, sys
+from cordwood.spark.session import SETTINGS, session
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+def pids(batches):
+    import os, sys, pyarrow
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_arrays([pyarrow.array(['cordwood.spark.tasks' in sys.modules])], ['loaded'])
+
+for _ in range(2):
+    with session() as spark:
+        assert {key: spark.conf.get(key) for key in SETTINGS} == dict(SETTINGS)
+        assert spark.sparkContext.master == "local[*,4]"
+        loaded = [row.loaded for row in spark.range(0, 3, 1, 3).mapInArrow(pids, 'loaded boolean').collect()]
+        assert loaded == [True] * 3, loaded
+    assert SparkSession.getActiveSession() is None and SparkContext._gateway is None
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_ours_has_workers_with_kernels_says_nothing_and_can_be_followed_by_another() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    done = subprocess.run(
+        [sys.executable, "-c", OURS], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_users_session_is_taken_as_it_is_and_left_running(spark: SparkSession) -> None:
+    for given in (spark, None):
+        with session(given) as found:
+            assert found is spark
+    assert spark.range(3).count() == 3

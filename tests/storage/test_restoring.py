@@ -1,0 +1,107 @@
+"""Recovery into a copy, against what a real broker made of the same crashed directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cordwood.errors import DataError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage import filenames, producer_state
+from cordwood.storage.copying import is_loaded
+from cordwood.storage.filenames import FileKind
+from cordwood.storage.log import Log
+from cordwood.storage.node import Node
+from cordwood.storage.restoring import LoadSettings, restore_indexes, restore_partition
+from tests.fixtures import CRASHED, copy_of, fixture
+
+fs = PosixFileSystem()
+#: Within a day of what the fixtures' producers wrote.
+NOW_MS = 1_763_700_000_000
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("name", CRASHED)
+def test_a_crashed_directory_becomes_what_the_next_broker_made_of_it(name: str, tmp_path: Path) -> None:
+    node = Node.open(fs, [str(fixture(name))])
+    for place in node.places:
+        if not is_loaded(place.name):
+            continue
+        assert place.name is not None and place.topic is not None
+        target = tmp_path / place.name.name
+        target.mkdir()
+        point = place.directory.recovery_points.get(place.name.topic_partition, 0)
+        interval = node.config_of(place.topic).integer("index.interval.bytes")
+        restore_partition(
+            place.log(), str(target), recovery_point=point, now_ms=NOW_MS, settings=LoadSettings(interval)
+        )
+        found, expected = contents(target), contents(fixture(f"{name}-recovered") / place.name.name)
+        # It led the partition in a new epoch; the history before that is the same.
+        ours, theirs = (files.pop(FileKind.LEADER_EPOCHS).split(b"\n")[2:-1] for files in (found, expected))
+        assert theirs[: len(ours)] == ours
+        assert len(theirs) <= len(ours) + 1
+        # It removes old files only after a minute. Of older snapshots it keeps fewer, where it had to go far back.
+        expected = {file: data for file, data in expected.items() if not file.endswith(".deleted")}
+        assert {file: found.get(file) for file in expected} == expected, place.path
+        assert all(file.endswith(FileKind.PRODUCER_SNAPSHOT) for file in found.keys() - expected.keys()), place.path
+
+
+def test_what_is_cut_off_is_said(tmp_path: Path) -> None:
+    log = Log(str(fixture("kraft-crashed-torn") / "moving-0"))
+    came = restore_partition(log, str(tmp_path), recovery_point=416, now_ms=NOW_MS)
+    assert came.next_offset == 2439
+    cut, left_out = came.notes
+    assert "00000000000000002374.log is cut at position 2918: 576 bytes" in cut
+    assert left_out == "2 segments behind the cut are left out, 5364 bytes"
+
+
+def test_nothing_below_the_recovery_point_is_read(tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
+    first = Log(str(source)).segments[0]
+    data = bytearray(Path(first.path).read_bytes())
+    data[100] ^= 1
+    Path(first.path).write_bytes(data)
+    for point, notes in ((10**9, 0), (0, 2)):
+        target = tmp_path / str(point)
+        target.mkdir()
+        came = restore_partition(Log(str(source)), str(target), recovery_point=point, now_ms=NOW_MS)
+        assert len(came.notes) == notes
+    assert contents(tmp_path / "1000000000")[Path(first.path).name] == data
+
+
+def test_offsets_of_another_segment_are_not_taken(tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
+    last = Log(str(source)).segments[-1]
+    target = tmp_path / "new"
+    target.mkdir()
+    for suffix in (".log", ".index", ".timeindex"):
+        old = source / filenames.offset_name(last.base_offset, suffix)
+        old.rename(source / filenames.offset_name(last.base_offset + 10**6, suffix))
+    with pytest.raises(DataError, match="does not belong"):
+        restore_partition(Log(str(source)), str(target), recovery_point=0, now_ms=NOW_MS)
+
+
+def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Path) -> None:
+    original = fixture("kraft-before") / "payments-0"
+    source = copy_of(original, tmp_path / "payments-0")
+    logs = sorted(source.glob("*.log"))
+    for log in logs[:3]:
+        log.with_suffix(".index").unlink()
+    logs[1].write_bytes(logs[1].read_bytes()[:-1])
+    interval = Node.open(fs, [str(original)]).config_of("payments").integer("index.interval.bytes")
+    restore_indexes(Log(str(source)), now_ms=NOW_MS, settings=LoadSettings(interval))
+    assert not logs[1].with_suffix(".index").exists()
+    logs[1].write_bytes((original / logs[1].name).read_bytes())
+    restore_indexes(Log(str(source)), now_ms=NOW_MS, settings=LoadSettings(interval))
+    assert contents(source) == contents(original)
+
+
+def test_the_snapshot_of_the_end_holds_open_transactions(tmp_path: Path) -> None:
+    log = Log(str(fixture("kraft-crashed-writes") / "trans-0"))
+    came = restore_partition(log, str(tmp_path), recovery_point=174, now_ms=NOW_MS)
+    data = (tmp_path / filenames.offset_name(came.next_offset, FileKind.PRODUCER_SNAPSHOT)).read_bytes()
+    assert any(entry.current_transaction_first_offset >= 0 for entry in producer_state.decode(data))
