@@ -6,11 +6,15 @@ import subprocess
 import sys
 
 import cordwood
+from cordwood.cleaning.plan import Reason
+from cordwood.cleaning.rewrite import Counts
+from cordwood.tables import Column, html_table
+from cordwood.types import TopicPartition
 from tests.fixtures import fixture
 
 
 def test_every_name_can_be_imported() -> None:
-    assert {"Finding", "Log", "check", "ls", "open_log"} <= set(cordwood.__all__)
+    assert {"Finding", "Log", "check", "clean", "ls", "open_log", "plan", "plan_exact"} <= set(cordwood.__all__)
     for name in cordwood.__all__:
         assert getattr(cordwood, name) is not None
 
@@ -18,12 +22,60 @@ def test_every_name_can_be_imported() -> None:
 def test_importing_the_package_loads_nothing_else() -> None:
     code = "import sys; before = set(sys.modules); import cordwood; print(*sorted(set(sys.modules) - before))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert [name for name in found if name.partition(".")[0] in ("cordwood", "numpy", "numba", "pyarrow")] == [
-        "cordwood"
-    ]
+    assert [
+        name for name in found if name.partition(".")[0] in ("cordwood", "numpy", "numba", "pyarrow", "pyspark")
+    ] == ["cordwood"]
 
 
 def test_a_listing_prints_a_line_per_partition() -> None:
     listing = cordwood.ls(str(fixture("kraft-classic-before")), topics=["orders"])
     assert str(listing).splitlines()[0] == "orders-0: 4 segments, 34351 bytes, start offset 0, next offset 494"
     assert len(str(listing).splitlines()) == len(listing.partitions) == 3
+
+
+def test_planning_needs_no_spark() -> None:
+    code = (
+        "import sys, cordwood; print(cordwood.plan(sys.argv[1], topics=['orders'], now_ms=10**12));"
+        "print('pyspark' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(fixture("kraft-before"))]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == ["Plan of 2001-09-09 01:46:40 UTC: 3 to clean, 0 to leave alone, 0 to refuse", "False"]
+
+
+def test_results_are_short_as_a_string_whole_as_text_and_a_table_in_a_notebook() -> None:
+    plan = cordwood.plan(str(fixture("kraft-before")), topics=["orders"], now_ms=10**12)
+    assert plan.text().startswith("PARTITION")
+    assert "3 of 3 partitions to clean" in plan.text().splitlines()[-1]
+    html = plan._repr_html_()
+    assert html.startswith("<table>") and html.count("<tr>") == 4 and "orders-1" in html
+
+    counts = Counts(records_read=5, records_kept=3, records_superseded=2)
+    name = TopicPartition("a", 0)
+    result = cordwood.CleanResult(
+        "/new",
+        0,
+        (
+            cordwood.PartitionResult("/logs/a-0", name, cordwood.Fate.CLEANED, "dirty", counts),
+            cordwood.PartitionResult("/logs/b", None, cordwood.Fate.COPIED, "not named like a partition"),
+        ),
+        seconds=2.0,
+        clean_seconds=1.0,
+    )
+    assert str(result) == "/new: 1 cleaned, 1 copied; 5 records read, 3 kept"
+    assert "5 records read, 3 kept, 2 dropped: 2 superseded" in result.text()
+    assert "2 partitions: 1 cleaned, 1 copied; /new: 0 B of logs, 0 B before" in result._repr_html_()
+
+
+def test_names_from_disk_are_escaped_in_a_notebook() -> None:
+    reason = Reason("not named like a partition (topic-number)")
+    plan = cordwood.Plan(0, (cordwood.PartitionPlan("/logs/<b>\x1b[1m&", None, cordwood.Decision.LEAVE, reason),))
+    html = plan._repr_html_()
+    assert "/logs/&lt;b&gt;\\x1b[1m&amp;" in html
+    assert "<b>" not in html and "\x1b" not in html
+
+
+def test_a_long_table_is_cut_in_a_notebook() -> None:
+    rows = [[str(number)] for number in range(60)]
+    html = html_table([Column("N")], rows, "all", rows_max=50)
+    assert html.count("<tr>") == 52 and "and 10 more" in html and '<td style="text-align: left">50</td>' not in html

@@ -11,6 +11,9 @@
     for finding in cordwood.check("/var/kafka"):
         print(finding)
 
+    print(cordwood.plan("/var/kafka").text())
+    print(cordwood.clean("/var/kafka", output="/var/kafka-cleaned").text())
+
 Names are imported when they are first used, so that `import cordwood` costs nothing.
 """
 
@@ -20,11 +23,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cordwood.cleaning.plan import Decision as Decision
+    from cordwood.cleaning.plan import PartitionPlan as PartitionPlan
+    from cordwood.cleaning.plan import Plan as Plan
     from cordwood.errors import CordwoodError as CordwoodError
     from cordwood.errors import DataError as DataError
     from cordwood.errors import RequestError as RequestError
     from cordwood.record.batch import Batch as Batch
     from cordwood.record.record import Record as Record
+    from cordwood.spark.pipeline import clean as clean
+    from cordwood.spark.pipeline import plan_exact as plan_exact
+    from cordwood.spark.planning import make_plan
+    from cordwood.spark.results import CleanResult as CleanResult
+    from cordwood.spark.results import ExactPlan as ExactPlan
+    from cordwood.spark.results import Fate as Fate
+    from cordwood.spark.results import PartitionResult as PartitionResult
     from cordwood.storage.check import Finding as Finding
     from cordwood.storage.check import Kind as Kind
     from cordwood.storage.check import Severity as Severity
@@ -38,24 +51,37 @@ if TYPE_CHECKING:
     from cordwood.storage.transactions import Isolation as Isolation
     from cordwood.types import TopicPartition as TopicPartition
 
+    plan = make_plan
+
+#: Name: module, and what it is called there, if that differs.
 _HOME = {
     "Batch": "cordwood.record.batch",
+    "CleanResult": "cordwood.spark.results",
     "CordwoodError": "cordwood.errors",
     "DataError": "cordwood.errors",
+    "Decision": "cordwood.cleaning.plan",
+    "ExactPlan": "cordwood.spark.results",
+    "Fate": "cordwood.spark.results",
     "Finding": "cordwood.storage.check",
     "Isolation": "cordwood.storage.transactions",
     "Kind": "cordwood.storage.check",
     "Listing": "cordwood.storage.listing",
     "Log": "cordwood.storage.log",
     "PartitionListing": "cordwood.storage.listing",
+    "PartitionPlan": "cordwood.cleaning.plan",
+    "PartitionResult": "cordwood.spark.results",
+    "Plan": "cordwood.cleaning.plan",
     "Record": "cordwood.record.record",
     "RequestError": "cordwood.errors",
     "SegmentListing": "cordwood.storage.listing",
     "Severity": "cordwood.storage.check",
     "TopicPartition": "cordwood.types",
     "check": "cordwood.storage.check",
+    "clean": "cordwood.spark.pipeline",
     "ls": "cordwood.storage.listing",
     "open_log": "cordwood.storage.log",
+    "plan": "cordwood.spark.planning:make_plan",
+    "plan_exact": "cordwood.spark.pipeline",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605
@@ -64,7 +90,8 @@ __all__ = sorted(_HOME)  # noqa: PLE0605
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    module, _, there = _HOME[name].partition(":")
+    return getattr(importlib.import_module(module), there or name)
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,15 @@
 """Our clean of a directory beside what Kafka's cleaner made of the same directory.
 
-A scenario script gets a `snapshot` before and after each of its cleans; each pair of snapshots is one comparison. Files
-have to be equal byte for byte, unless a compressor had a part in them: then batch headers and records.
+A script gets a snapshot before and after each of its rounds, that is cleans and retentions; each pair is one
+comparison. Files have to be equal byte for byte, unless a compressor had a part in them: then batch headers and
+records. Where Kafka fails we have to fail when asked to be as strict, and to lose nothing when not.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import subprocess
 from collections import Counter
@@ -16,16 +18,18 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cordwood.cleaning.plan import SegmentFacts, clean_range, first_dirty_offset
-from cordwood.errors import DataError
+from cordwood.cleaning.plan import Decision, PartitionPlan, plan_retention
+from cordwood.errors import DataError, RequestError
 from cordwood.record.batch import Batch
+from cordwood.record.record import Record
+from cordwood.spark.planning import clean_settings, make_plan
 from cordwood.spark.tasks import Cleaned, clean_partition, load_producers, segment_facts
 from cordwood.storage import checkpoints
-from cordwood.storage.filenames import CLEANER_OFFSETS, HIGH_WATERMARKS, FileKind, Temporary, parse_file
-from cordwood.storage.log import Log, read_file
-from cordwood.storage.producers import Producers
-from cordwood.types import Codec, TopicPartition
-from tests.cleaning.scripted import settings_of
+from cordwood.storage.copying import drop_segments
+from cordwood.storage.filenames import HIGH_WATERMARKS, FileKind, Temporary, parse_file
+from cordwood.storage.log import Log, Segment
+from cordwood.storage.segment import Gap, read_headers
+from cordwood.types import NONE, Codec, TopicPartition
 from tests.kafka_tools import FOLDER
 
 Step = dict[str, Any]
@@ -70,7 +74,7 @@ def differences(kafka: Path, ours: Path) -> Iterator[str]:
     for name in names:
         if name not in theirs or name not in own:
             yield f"{name} {'is missing' if name in theirs else 'should not be there'}"
-        elif theirs[name][1].read_bytes() != own[name][1].read_bytes():
+        elif _bytes(*theirs[name], active) != _bytes(*own[name], active):
             different.append(name)
         elif name.endswith(FileKind.LOG) and mtime_ms(theirs[name][1]) != mtime_ms(own[name][1]):
             yield f"{name}: modified {mtime_ms(own[name][1])}, in Kafka {mtime_ms(theirs[name][1])}"
@@ -92,39 +96,83 @@ def differences(kafka: Path, ours: Path) -> Iterator[str]:
             return
 
 
+def _bytes(base: int, path: Path, active: int) -> bytes:
+    """What a file holds; the active segment may have room for more (`preallocate`)."""
+    return path.read_bytes().rstrip(b"\0") if base == active else path.read_bytes()
+
+
 def _headers(batch: Batch) -> tuple[int, ...]:
     """A batch without what depends on the size of its compressed records."""
     return astuple(replace(batch, position=0, size_bytes=0, crc=0, computed_crc=0))
 
 
 def mtime_ms(path: Path) -> int:
-    """Modification time of a file."""
-    return path.stat().st_mtime_ns // 1_000_000
+    """Modification time of a file; archives keep it as a floating-point number, a little below or above."""
+    return (path.stat().st_mtime_ns + 1000) // 1_000_000
 
 
-# ---- the cleans of a script ------------------------------------------------------------------------------------------
+# ---- the rounds of a script ------------------------------------------------------------------------------------------
+
+#: The steps of a script that are compared.
+ROUNDS = ("clean", "retention")
+#: Where Kafka fails for good, by what it says then; we fail likewise when asked to be as strict, and go on otherwise.
+FAILURES = {
+    "Attempt to append to a full": "Kafka fails: an index is full",
+    "Empty batches are only supported": "Kafka fails: an old batch at the end of the range keeps nothing",
+}
+
+
+#: What retention goes by, and Kafka's defaults.
+LIMITS = {"retention.ms": 604_800_000, "retention.bytes": -1}
+
+
+@dataclass(frozen=True)
+class _Snapshots:
+    """What is added to a script: around each round a copy of all files, and before it what puts them on disk."""
+
+    steps: list[Step]
+    before: int
+
+    @classmethod
+    def of(cls, script: Mapping[str, Any]) -> _Snapshots:
+        steps: list[Step] = []
+        logs = list(script["logs"])
+        marks: dict[str, Step] = {name: {"op": "high_watermark", "log": name} for name in logs}
+        for name, config in script["logs"].items():
+            if config.get("auto_high_watermark") == "false":
+                marks[name]["offset"] = 0
+        for number, step in enumerate(script["steps"]):
+            if step["op"] == "high_watermark":
+                marks[step.get("log", logs[0])] |= step
+            if step["op"] in ROUNDS:
+                # Closed and opened, as an offline clean sees what is on disk; a high watermark is not kept there.
+                reopened = [{"op": "reopen", "clean": True, "log": name} for name in logs]
+                steps += [*reopened, *map(dict, marks.values()), {"op": "snapshot", "name": f"before-{number}"}, step]
+                steps.append({"op": "snapshot", "name": f"after-{number}"})
+            else:
+                steps.append(step)
+        return cls(steps, 2 * len(logs) + 1)
 
 
 def with_snapshots(script: Mapping[str, Any]) -> dict[str, Any]:
-    """A script that also copies its logs before and after each clean, to `before-STEP` and `after-STEP`."""
-    steps = []
-    for number, step in enumerate(script["steps"]):
-        if step["op"] != "clean":
-            steps.append(step)
-            continue
-        steps += [{"op": "snapshot", "name": f"before-{number}"}, step, {"op": "snapshot", "name": f"after-{number}"}]
-    return {**script, "steps": steps}
+    """A script that copies its logs before and after each round, to `before-STEP` and `after-STEP`.
+
+    Before that it closes and opens them in good order, so that all is on disk that Kafka goes by.
+    """
+    return {**script, "steps": _Snapshots.of(script).steps}
 
 
 @dataclass(frozen=True)
 class Round:
-    """One clean of a script, as Kafka did it.
+    """One clean of a script, or its retention, as Kafka did it.
 
     Attributes:
-        number: of its step in the script without added snapshots.
-        line: what Kafka says of it.
+        number: of its step in the script without added steps.
+        step, line: what was asked for, and what Kafka says of it.
         now_ms, clock_ms: the time of the clean, and of the broker.
-        partition, config: what was cleaned.
+        partition: what was cleaned, or would have been.
+        configs: of all logs.
+        left_out: logs that no cleaner thread chooses: one failed there, or is at work.
     """
 
     number: int
@@ -133,24 +181,52 @@ class Round:
     now_ms: int
     clock_ms: int
     partition: str
-    config: Mapping[str, Any]
+    configs: Mapping[str, Mapping[str, Any]]
+    left_out: frozenset[str] = frozenset()
+
+    @property
+    def cleaned(self) -> bool:
+        """Whether Kafka cleaned, and came to the end."""
+        return "end_offset" in self.line
+
+    @property
+    def failure(self) -> str:
+        """What Kafka said when it failed; empty if it did not."""
+        return str(self.line.get("uncleanable") or ("error" in self.line and self.line["message"]) or "")
+
+    @property
+    def deleted(self) -> Mapping[str, int]:
+        """How many segments retention took, by log."""
+        deleted = self.line.get("deleted", {})
+        return deleted if isinstance(deleted, Mapping) else {self.partition: deleted}
 
 
 def rounds(script: Mapping[str, Any], lines: Sequence[Step]) -> Iterator[Round]:
-    """The cleans of a script that ran to its end or to its error, from the lines of the one with added snapshots."""
+    """The rounds of a script that ran to its end or to its error, from the lines of the one with added steps."""
     configs = {name: dict(config) for name, config in script["logs"].items()}
     first = next(iter(configs))
     clock = int(script.get("now", 0))
+    failed: set[str] = set()
+    busy: set[str] = set()
     answers = iter(lines)
+    added = _Snapshots.of(script).before
     for number, step in enumerate(script["steps"]):
         partition = step.get("log", first)
-        if step["op"] == "clean":
-            next(answers, None)
+        if step["op"] in ROUNDS:
+            for _ in range(added):
+                next(answers, None)
             line = next(answers, None)
-            if line is None or next(answers, None) is None:
+            if line is None:
                 return
             now = int(step.get("now", clock))
-            yield Round(number, step, line, now, clock, line.get("grabbed") or partition, dict(configs[partition]))
+            known = {name: dict(config) for name, config in configs.items()}
+            yield Round(
+                number, step, line, now, clock, line.get("grabbed") or partition, known, frozenset(failed | busy)
+            )
+            if "uncleanable" in line:
+                failed.add(line["grabbed"])
+            if next(answers, None) is None:
+                return
             continue
         line = next(answers, None)
         if line is None:
@@ -162,6 +238,10 @@ def rounds(script: Mapping[str, Any], lines: Sequence[Step]) -> Iterator[Round]:
                 clock = int(step["now"])
             case "advance_clock":
                 clock += int(step["ms"])
+            case "manager" if "state" in line:
+                failed = set(line["uncleanable"])
+                busy |= {line["grabbed"]} if line.get("grabbed") else set()
+                busy -= {partition} if line["state"] == "none" else set()
 
 
 @dataclass
@@ -175,57 +255,131 @@ class Comparison:
 def compare_rounds(
     name: str, script: Mapping[str, Any], lines: Sequence[Step], folder: Path, work: Path, result: Comparison
 ) -> None:
-    """Clean before each of a script's cleans what Kafka cleaned, and compare."""
+    """Do each of a script's rounds from the files before it, and compare with those after it."""
+    result.seen["scripts"] += 1
+    if "unexpected" in lines[-1]:
+        result.seen["scripts that end early, as Kafka fails for good"] += 1
     for one in rounds(script, lines):
         before, after = folder / f"before-{one.number}", folder / f"after-{one.number}"
-        reason = why_not(one, before)
-        if reason:
-            result.seen[reason] += 1
-            continue
-        result.seen["cleans"] += 1
-        target = work / f"{name}-{one.number}" / one.partition
-        found = list(compare_round(one, before / one.partition, after / one.partition, target))
-        result.differences += [f"{name} step {one.number}: {what}" for what in found]
-        shutil.rmtree(target.parent, ignore_errors=True)
+        target = work / f"{name}-{one.number}"
+        found = list(compare_round(one, before, after, target, result.seen))
+        result.differences += [f"{name} step {one.number}, {one.step['op']}: {what}" for what in found]
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def compare_round(one: Round, before: Path, after: Path, target: Path, seen: Counter[str]) -> Iterator[str]:
+    """Do one round and compare: what is chosen, how far it goes, what is left."""
+    if one.step["op"] == "clean":
+        yield from _compare_choice(one, before, seen)
+    if (one.failure or one.cleaned) and (reason := why_not(one, before)):
+        seen[reason] += 1
+        return
+    if one.failure:
+        seen[next((what for text, what in FAILURES.items() if text in one.failure), one.failure)] += 1
+        yield from compare_failure(one, before, target)
+        return
+    if one.cleaned:
+        seen["cleans"] += 1
+        seen["cleans up to where the map is full"] += one.line["end_offset"] != one.line["first_uncleanable"]
+        yield from compare_clean(one, before / one.partition, target / one.partition)
+    elif one.step["op"] == "clean":
+        seen["nothing to clean"] += 1
+    for name, count in one.deleted.items():
+        seen["retentions"] += 1
+        seen["retentions that delete"] += count > 0
+        yield from _compare_retention(one, name, count, before / name, target / name)
+    for path in target.iterdir() if target.exists() else ():
+        yield from differences(after / path.name, path)
 
 
 def why_not(one: Round, before: Path) -> str | None:
     """Why a clean of Kafka has no counterpart; None if it has one."""
-    line = one.line
-    if line.get("nothing_to_clean") or line.get("grabbed", "") is None:
-        return "nothing to clean"
-    if "error" in line or "aborted" in line or "uncleanable" in line:
-        return "failed"
-    if line["end_offset"] != line["first_uncleanable"]:
-        return "map was full"
-    if any(line.get("deleted", {}).values()):
-        return "retention deleted segments after it"
-    if line["first_dirty"] < min(base for base, _ in segment_files(before / one.partition).values()):
+    log = Log(str(before / one.partition), log_start_offset=0)
+    if one.cleaned and one.line["first_dirty"] < log.segments[0].base_offset:
         # Kafka then finds no aborted transactions while it takes keys, and drops records for keys of aborted ones. No
         # broker starts such a clean, since it corrects the checkpoint first.
-        return "first dirty offset below the log"
+        return "left out: first dirty offset below the log"
+    if any(last_offset(one) >= other.base_offset for one, other in itertools.pairwise(log.segments)):
+        # An append of many batches of magic 0 or 1 fails where an index gets full, and leaves them in the file all the
+        # same; then the next segment begins with offsets that are there already.
+        return "left out: a failed append left the same offsets in two segments"
     return None
 
 
-def compare_round(one: Round, before: Path, after: Path, target: Path) -> Iterator[str]:
-    settings = settings_of(one.config)
+def last_offset(segment: Segment) -> int:
+    """Of its batches; NONE without any."""
+    with segment.open() as file:
+        read = [item for item in read_headers(file, base_offset=segment.base_offset) if not isinstance(item, Gap)]
+    return max((int(item["last_offset"].max()) for item in read), default=NONE)
+
+
+def plan_of(one: Round, directory: Path, **choice: Any) -> PartitionPlan:
+    """Our plan for one of the logs."""
+    config = {name: value for name, value in one.configs[directory.name].items() if "." in name}
+    size = config.pop("segment.bytes", None)
+    if size is not None:
+        config["segment.bytes" if int(size) >= 1 << 20 else "internal.segment.bytes"] = size
+    if not one.step.get("auto"):
+        config["cleanup.policy"] = "compact"
+    said = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in config.items()]
+    return make_plan(str(directory), now_ms=one.now_ms, overrides=said, single_copy=True, **choice).partitions[0]
+
+
+def _compare_choice(one: Round, before: Path, seen: Counter[str]) -> Iterator[str]:
+    """A cleaner thread takes the log of which the largest part is dirty; another clean ends where it may."""
+    seen["plans"] += 1
+    if not one.step.get("auto"):
+        found = plan_of(one, before / one.partition).compaction
+        assert found is not None, "with a policy of compact there is always a range"
+        kafkas = one.line.get("first_uncleanable")
+        if "first_uncleanable" not in one.step and kafkas not in (None, found.range.first_uncleanable_offset):
+            yield f"first uncleanable offset is {found.range.first_uncleanable_offset}, in Kafka {kafkas}"
+        if one.line.get("nothing_to_clean") and found.cleanable_bytes:
+            yield f"{found.cleanable_bytes} bytes are cleanable, in Kafka none"
+        return
+    plans = {name: plan_of(one, before / name) for name in one.configs if name not in one.left_out}
+    ratios = {
+        name: plan.compaction.cleanable_ratio or 0
+        for name, plan in plans.items()
+        if plan.compaction is not None and plan.decision is not Decision.LEAVE
+    }
+    grabbed = one.line.get("grabbed")
+    if (grabbed is None and ratios) or (grabbed is not None and ratios.get(grabbed) != max(ratios.values(), default=0)):
+        yield f"Kafka takes {grabbed}, we would take one of {ratios}"
+    elif grabbed is not None:
+        compaction = plans[grabbed].compaction
+        assert compaction is not None
+        ours = compaction.range.first_dirty_offset, compaction.range.first_uncleanable_offset
+        kafkas = one.line.get("first_dirty", ours[0]), one.line.get("first_uncleanable", ours[1])
+        if ours != kafkas:
+            yield f"range is {ours}, in Kafka {kafkas}"
+
+
+def _clean(one: Round, before: Path, target: Path, line: Step, **settings: Any) -> Cleaned:
+    if "slots" in one.step:
+        settings["offset_map_slots"] = one.step["slots"]
+    if "load_factor" in one.step:
+        settings["offset_map_load_factor"] = one.step["load_factor"]
     log = Log(str(before))
-    producers = load_producers(log, now_ms=one.clock_ms)
+    return clean_copy(
+        log,
+        target,
+        first_dirty=line["first_dirty"],
+        first_uncleanable=line["first_uncleanable"],
+        now_ms=one.now_ms,
+        settings=replace(clean_settings(plan_of(one, before)), **settings),
+        producers=load_producers(log, now_ms=one.clock_ms),
+    )
+
+
+def compare_clean(one: Round, before: Path, target: Path) -> Iterator[str]:
+    """Clean as Kafka did, into a new directory, and compare the figures."""
     line = one.line
     try:
-        cleaned = clean_copy(
-            log,
-            target,
-            first_dirty=line["first_dirty"],
-            first_uncleanable=line["first_uncleanable"],
-            now_ms=one.now_ms,
-            settings=settings,
-            producers=producers,
-        )
-    except DataError as error:
+        cleaned = _clean(one, before, target, line, strict_kafka=True)
+    except (DataError, RequestError) as error:
         yield f"failed: {error}"
         return
-    yield from differences(after, target)
     counts = cleaned.counts
     figures = {
         "end_offset": cleaned.end_offset,
@@ -234,38 +388,84 @@ def compare_round(one: Round, before: Path, after: Path, target: Path) -> Iterat
         "messages_written": counts.records_kept,
         "invalid_messages_read": counts.records_without_key,
     }
-    compressed = any(batch.codec is not Codec.NONE for batch in log.batches())
+    compressed = any(batch.codec is not Codec.NONE for batch in Log(str(before)).batches())
     for name, value in figures.items():
         if value != line[name] and not (compressed and name == "bytes_written"):
             yield f"{name} is {value}, in Kafka {line[name]}"
-    if one.step and "first_uncleanable" not in one.step:
-        computed = planned_end(log, one, producers)
-        if computed != line["first_uncleanable"]:
-            yield f"first uncleanable offset is {computed}, in Kafka {line['first_uncleanable']}"
 
 
-def planned_end(log: Log, one: Round, producers: Producers) -> int:
-    """The first uncleanable offset as our plan has it; the oracle computes it from the checkpoint's first dirty one."""
-    facts: list[SegmentFacts] = [segment_facts(segment) for segment in log.segments]
-    directory, _, name = log.path.rpartition("/")
+def compare_failure(one: Round, before: Path, target: Path) -> Iterator[str]:
+    """Where Kafka fails we fail, too, if we are to be as strict; if not, every key keeps its newest value."""
+    source = before / one.partition
+    found = plan_of(one, source).compaction
+    assert found is not None
+    asked = one.step.get("first_uncleanable", found.range.first_uncleanable_offset)
+    range_ = {
+        "first_dirty": one.step.get("first_dirty", found.range.first_dirty_offset),
+        "first_uncleanable": max(base for base, _ in segment_files(source).values() if base <= asked),
+    }
+    try:
+        _clean(one, source, target / "strict", range_, strict_kafka=True)
+    except (DataError, RequestError):
+        pass
+    else:
+        yield f"is done, in Kafka it fails: {one.failure}"
+    try:
+        _clean(one, source, target / "own", range_)
+    except DataError:
+        return  # damage, for us as for Kafka
+    left = {record.offset: record for record in Log(f"{target}/own").records(isolation=None)}
+    lost = [record for record in newest(Log(str(source))) if left.get(record.offset) != record]
+    if lost:
+        yield f"lost are {lost}"
+
+
+def newest(log: Log) -> list[Record]:
+    """The newest value of each key, as a table has it."""
+    by_key = {record.key: record for record in log.records(isolation="read_committed") if record.key is not None}
+    return [record for record in by_key.values() if record.value is not None]
+
+
+def _compare_retention(one: Round, name: str, count: int, before: Path, target: Path) -> Iterator[str]:
+    """Delete old segments of a log, cleaned or not, in a directory of its own; and compare how many."""
+    if not target.exists():
+        target.mkdir(parents=True)
+        for path in before.iterdir():
+            if path.name in segment_files(before):
+                shutil.copy2(path, target / path.name)
+    log = Log(str(before))
+    config = {"retention.ms": 604_800_000, "retention.bytes": -1, **one.configs[name]}
+    limits = {
+        key: int(config[key]) for key in ("retention.ms", "retention.bytes") if "delete" in config["cleanup.policy"]
+    }
+    mark = checkpoints.decode((before.parent / HIGH_WATERMARKS).read_bytes())[topic_partition(name)]
+    facts = [segment_facts(segment) for segment in Log(str(target)).segments]
+    taken = plan_retention(facts, log.log_start_offset, log.next_offset, mark, limits, one.clock_ms)
+    bases = [base for _, some, _ in taken for base in some]
+    if len(bases) != count:
+        yield f"retention takes {bases} of {name}, in Kafka {count} segments"
+    drop_segments(log.fs, str(target), bases, log.next_offset)
+    for path in target.iterdir():
+        if bases and len(bases) == len(facts):
+            os.utime(path, ns=(one.clock_ms * 1_000_000,) * 2)
+
+
+def topic_partition(name: str) -> TopicPartition:
+    """A partition by the name of its directory."""
     topic, _, number = name.rpartition("-")
-    partition = TopicPartition(topic, int(number))
+    return TopicPartition(topic, int(number))
 
-    def offsets(name: str) -> Mapping[TopicPartition, int]:
-        path = f"{directory}/{name}"
-        return checkpoints.decode(read_file(log.fs, path)) if log.fs.exists(path) else {}
 
-    stable = offsets(HIGH_WATERMARKS)[partition]
-    first_dirty, _ = first_dirty_offset(offsets(CLEANER_OFFSETS).get(partition), log.log_start_offset, log.next_offset)
-    if producers.first_unstable_offset is not None:
-        stable = min(stable, producers.first_unstable_offset)
-    return clean_range(
-        facts,
-        first_dirty,
-        stable,
-        min_compaction_lag_ms=int(one.config.get("min.compaction.lag.ms", 0)),
-        now_ms=one.now_ms,
-    ).first_uncleanable_offset
+def with_tight_limits(script: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """A script whose indexes hold a few entries, and whose cleans have room for a few keys."""
+    (name,) = script["logs"]
+    tight = {"segment.index.bytes": 36 + seed % 8 * 12, "index.interval.bytes": seed % 5 * 40}
+    steps = []
+    for number, step in enumerate(script["steps"]):
+        if step["op"] == "clean":
+            step = {"slots": 3 + (seed + number) % 11, **step, "expect_error": "maybe"}
+        steps.append(step)
+    return {**script, "logs": {name: script["logs"][name] | tight}, "steps": steps}
 
 
 def fuzz_scripts(seeds: Iterable[int], *, steps: int) -> list[dict[str, Any]]:

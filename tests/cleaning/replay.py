@@ -1,8 +1,8 @@
 """A scenario of `tests/kafka/scenarios` done by us, without Java, and held against what Kafka printed for it.
 
-Appends, rolls and markers build the log with our encoders; each clean is ours. After every step that shows something
-(a clean's figures and state, a dump, a snapshot's check sums) that is compared with Kafka's line. What passed through a
-compressor is compared by its records.
+Appends, rolls and markers build the logs with our encoders; each plan, clean, recovery and retention is ours. After
+every step that shows something (a clean's figures and state, a dump, a snapshot's check sums) that is compared with
+Kafka's line. What passed through a compressor is compared by its records.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cordwood.cleaning.plan import Decision, PartitionPlan, first_dirty_offset
+from cordwood.errors import DataError, RequestError
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.storage.filenames import FileKind, Temporary, parse_file
-from cordwood.storage.log import Segment
+from cordwood.storage.copying import write_file
+from cordwood.storage.filenames import FileKind, Temporary, offset_name, parse_file
+from cordwood.storage.log import Segment, read_file
 from cordwood.types import NONE, Codec, ControlType, TimestampType
 from tests.cleaning.scripted import KINDS, ScriptedLog, aborted, contents
 
@@ -24,35 +27,51 @@ Step = dict[str, Any]
 
 CODECS = {codec.label: codec for codec in Codec}
 #: Steps that only look, at what other tests compare.
-LOOKS = ("read", "offset_for_timestamp", "files", "select", "expire_producers")
+LOOKS = ("read", "offset_for_timestamp", "expire_producers")
+#: What the oracle says of a log that may be cleaned, in the order of `_figures`.
+SELECTED = (
+    *("log_start", "end", "first_dirty", "first_uncleanable", "first_uncleanable_segment"),
+    *("clean_bytes", "cleanable_bytes", "need_compaction_now", "compaction_delay_ms"),
+)
 
 
 class NotModelledError(Exception):
-    """From this step on the scenario is about something else than cleaning with an unlimited map."""
+    """From this step on the scenario is about something else than planning, cleaning and loading."""
 
 
 class Replay:
     """One scenario.
 
     Attributes:
-        log: as it is at the end.
+        logs: as they are at the end, by name.
+        log: the one that the step is about, the first for most.
         seen: what was compared.
         differences: what differed.
-        ended_at: number of the step that is about something else than cleaning with an unlimited map; None at the end.
+        ended_at: number of the step that is about something else; None at the end.
     """
 
     def __init__(self, script: Mapping[str, Any], lines: Sequence[Step]) -> None:
         self.seen: Counter[str] = Counter()
         self.differences: list[str] = []
         self.ended_at: int | None = None
-        ((self._name, config),) = script["logs"].items()
-        config = dict(config)
-        self._auto_watermark = config.pop("auto_high_watermark", "true") != "false"
-        self.log = ScriptedLog(config, now_ms=int(script.get("now", 0)))
-        if not self._auto_watermark:
-            self.log.high_watermark = 0
+        self.logs: dict[str, ScriptedLog] = {}
+        self._follows: set[str] = set()
+        for name, config in script["logs"].items():
+            known = {key: value for key, value in config.items() if key != "auto_high_watermark"}
+            self.logs[name] = ScriptedLog(known, now_ms=int(script.get("now", 0)), name=name)
+            if config.get("auto_high_watermark") == "false":
+                self.logs[name].high_watermark = 0
+            else:
+                self._follows.add(name)
+        self._name, self.log = next(iter(self.logs.items()))
         self._leader_epoch = 0
+        self._left_out: set[str] = set()
+        self._busy: set[str] = set()
+        self._copies: dict[str, tuple[bytes, int]] = {}
+        self._compressed = False
         for number, (step, line) in enumerate(zip(script["steps"], lines, strict=True)):
+            self._name = step.get("log", next(iter(self.logs)))
+            self.log = self.logs[self._name]
             try:
                 self.differences += [f"step {number}, {step['op']}: {what}" for what in self._step(step, line)]
             except NotModelledError:
@@ -68,13 +87,14 @@ class Replay:
                 parts = step.get("batches", [step])
                 if "hex" in step:
                     raise NotModelledError("raw bytes")
-                log.append(b"".join(self._encode(part) for part in parts))
+                if line["first_offset"] >= log.next_offset:  # Kafka answers what it knows with the offsets it had
+                    log.append(b"".join(self._encode(part) for part in parts))
                 yield from self._equal("end", log.next_offset, line["end"])
             case "marker":
                 epoch = int(step.get("coordinator_epoch", 0))
                 log.append(self._marker(step), {log.next_offset: epoch})
                 yield from self._equal("offset", log.next_offset - 1, line["offset"])
-                if self._auto_watermark:
+                if self._name in self._follows:
                     yield from self._equal("last_stable", log.last_stable_offset, line["last_stable"])
             case "roll":
                 yield from self._equal("base", log.roll(), line["base"])
@@ -82,24 +102,120 @@ class Replay:
                 log.high_watermark = int(line["high_watermark"])
             case "leader_epoch":
                 self._leader_epoch = int(step["epoch"])
+                log.epochs = log.epochs.assigned(self._leader_epoch, log.next_offset)
             case "set_clock" | "advance_clock":
-                log.set_clock(int(line["now"]))
+                for one in self.logs.values():
+                    one.set_clock(int(line["now"]))
             case "set_config":
                 log.config |= step["config"]
             case "set_mtime":
                 log.set_mtime(int(step["segment"]), int(step["ms"]))
             case "clean":
                 yield from self._clean(step, line)
+            case "select":
+                for told in line["logs"]:
+                    ours = _figures(self.logs[told["partition"]].plan())
+                    yield from self._equal("selection", ours, [told[name] for name in SELECTED])
+            case "manager":
+                yield from self._manage(step, line)
+            case "retention":
+                yield from self._retain(log, line["deleted"])
+                yield from self._state(line)
+            case "delete_records":
+                offset = log.last_stable_offset if step["offset"] < 0 else int(step["offset"])
+                log.log_start = max(log.log_start, offset)
+                yield from self._state(line)
+            case "close":
+                log.stop(clean=step.get("clean", True))
+            case "file":
+                self._file(step)
+            case "open" | "reopen":
+                if op == "reopen":
+                    log.stop(clean=step.get("clean", True))
+                log.start(recovery_point=None if step.get("clean", True) else int(step["recovery_point"]))
+                yield from self._state(line)
             case "dump":
                 yield from self._dump(line)
             case "producers":
                 yield from self._producers(line)
             case "snapshot":
-                yield from self._snapshot(line["files"][self._name])
+                for name, one in self.logs.items():
+                    for info in one.fs.list(one.path):
+                        path = f"{step['name']}/{name}/{info.name}"
+                        self._copies[path] = read_file(one.fs, f"{one.path}/{info.name}"), info.mtime_ns
+                yield from self._files(line["files"][self._name], empty_indexes=True)
+            case "files":
+                yield from self._files(line["files"], empty_indexes=False)
             case _ if op in LOOKS:
                 pass
             case _:
                 raise NotModelledError(op)
+
+    def _file(self, step: Step) -> None:
+        """What happens to files between a stop and the next start; their names begin with `live` or a snapshot's."""
+        fs, path = self.log.fs, step["path"]
+        match step["do"]:
+            case "rename":
+                fs.rename(path, step["to"])
+            case "delete":
+                if fs.exists(path):
+                    fs.unlink(path)
+            case "copy":
+                data, mtime_ns = self._copies.get(path) or (read_file(fs, path), fs.stat(path).mtime_ns)
+                write_file(fs, step["to"], data)
+                fs.set_mtime_ns(step["to"], mtime_ns)
+            case "write":
+                data, at, new = read_file(fs, path), step["position"], bytes.fromhex(step["hex"])
+                write_file(fs, path, data[:at] + new + data[at + len(new) :])
+                fs.set_mtime_ns(path, self.log.now_ms * 1_000_000)
+            case "append":
+                write_file(fs, path, read_file(fs, path) + read_file(fs, step["from"]))
+            case what:
+                raise NotModelledError(what)
+
+    # ---- what a cleaner thread does ----------------------------------------------------------------------------------
+
+    def _choose(self, kafkas: str | None) -> Iterator[str]:
+        """The log of which the largest part is dirty; a checkpoint that cannot be is corrected on the way."""
+        ratios = {}
+        for name in self.logs.keys() - self._left_out - self._busy:
+            log = self.logs[name]
+            plan = log.plan()
+            if plan.compaction is None:
+                continue
+            if log.checkpoint is not None:
+                log.checkpoint = plan.compaction.range.first_dirty_offset
+            if plan.decision is not Decision.LEAVE:
+                ratios[name] = plan.compaction.cleanable_ratio or 0
+        yield from self._equal("chosen", max(ratios, key=ratios.__getitem__, default=None), kafkas)
+
+    def _manage(self, step: Step, line: Step) -> Iterator[str]:
+        match step["call"]:
+            case "update_checkpoint":
+                self.log.checkpoint = int(step["offset"])
+            case "grab":
+                yield from self._choose(line["grabbed"])
+                self._busy |= {line["grabbed"]} - {None}
+            case "done_cleaning":
+                self.log.checkpoint = int(step["offset"])
+                self._busy -= {self._name}
+            case "mark_uncleanable":
+                self._left_out |= {self._name}
+            case "state":
+                yield from self._equal("left out", sorted(self._left_out), line["uncleanable"])
+            case what:
+                raise NotModelledError(what)
+        yield from self._checkpoints(line)
+
+    def _checkpoints(self, line: Step) -> Iterator[str]:
+        ours = {name: log.checkpoint for name, log in self.logs.items() if log.checkpoint is not None}
+        yield from self._equal("checkpoints", ours, line["checkpoints"])
+
+    def _retain(self, log: ScriptedLog, kafkas: int) -> Iterator[str]:
+        bases = [base for taken in log.plan(retention=True).retention for base in taken.base_offsets]
+        yield from self._equal("deleted", len(bases), kafkas)
+        if bases:
+            log.delete_segments(bases)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -126,6 +242,7 @@ class Replay:
             )
             offset += 1
         codec = CODECS[step.get("codec", "none")]
+        self._compressed |= codec is not Codec.NONE
         kind = step.get("timestamp_type", "create") == "append"
         if leads and step.get("magic", 2) and "message.timestamp.type" in log.config:
             kind = log.config["message.timestamp.type"] == "LogAppendTime"
@@ -173,14 +290,37 @@ class Replay:
             yield f"{what} is {ours}, in Kafka {kafkas}"
 
     def _clean(self, step: Step, line: Step) -> Iterator[str]:
-        if "error" in line:
-            raise NotModelledError("a clean that fails in Kafka")
-        if line.get("grabbed", "") is None:
-            return
-        if line.get("end_offset", 0) != line.get("first_uncleanable", 0) and not line.get("nothing_to_clean"):
-            raise NotModelledError("a limited map that was full")
+        if step.get("auto"):
+            yield from self._choose(line["grabbed"])
+            if line["grabbed"] is not None:
+                self.log = self.logs[line["grabbed"]]
+                yield from self._clean_one(step, line)
+            for name, count in line.get("deleted", {}).items():
+                yield from self._retain(self.logs[name], count)
+            yield from self._checkpoints(line)
+        elif "abort_at_check" not in step:  # who interrupts a clean finds the log as it was
+            yield from self._clean_one(step, line)
+
+    def _clean_one(self, step: Step, line: Step) -> Iterator[str]:
         range_ = {name: step[name] for name in ("first_dirty", "first_uncleanable") if name in step}
-        first_dirty, first_uncleanable, cleaned = self.log.clean(**range_, now_ms=int(step.get("now", self.log.now_ms)))
+        map_ = {"offset_map_slots": step["slots"]} if "slots" in step else {}
+        if "load_factor" in step:
+            map_["offset_map_load_factor"] = step["load_factor"]
+        try:
+            first_dirty, first_uncleanable, cleaned = self.log.clean(
+                **range_, **map_, now_ms=int(step.get("now", self.log.now_ms)), strict_kafka=True
+            )
+        except (DataError, RequestError):
+            yield from self._equal("failed", True, "error" in line or "uncleanable" in line)
+            if "uncleanable" in line:
+                self._left_out |= {line["grabbed"]}
+                self.log.checkpoint, _ = first_dirty_offset(
+                    self.log.checkpoint, self.log.log_start, self.log.next_offset
+                )
+            return
+        if "end_offset" not in line and "nothing_to_clean" not in line:
+            yield f"done, in Kafka {line}"
+            return
         yield from self._equal(
             "range", (first_dirty, first_uncleanable), (line["first_dirty"], line["first_uncleanable"])
         )
@@ -191,20 +331,25 @@ class Replay:
         yield from self._equal("end_offset", cleaned.end_offset, line["end_offset"])
         yield from self._equal("messages_written", counts.records_kept, line["messages_written"])
         yield from self._equal("invalid", counts.records_without_key, line["invalid_messages_read"])
-        if not self._compressed():
+        if not self._compressed:
             figures = (counts.bytes_read, counts.bytes_written)
             yield from self._equal("bytes", figures, (line["bytes_read"], line["bytes_written"]))
-        segments = [self._outline(segment) for segment in self.log.log().segments]
-        yield from self._equal("segments", segments, [self._without_sizes(one) for one in line["state"]["segments"]])
+        yield from self._state(line)
 
-    def _compressed(self) -> bool:
-        return any(b.codec is not Codec.NONE for one in self.log.log().segments for b, _ in contents(one))
+    def _state(self, line: Step) -> Iterator[str]:
+        """Offsets and segments after a step that may change them."""
+        log, told = self.log, line["state"]
+        segments = [self._outline(segment) for segment in log.log().segments]
+        yield from self._equal("segments", segments, [self._without_sizes(one) for one in told["segments"]])
+        if self._name in self._follows:
+            ours = (log.log_start, log.last_stable_offset, log.next_offset)
+            yield from self._equal("offsets", ours, (told["log_start"], told["last_stable"], told["end"]))
 
     def _outline(self, segment: Segment) -> Step:
         return self._without_sizes({"base": segment.base_offset, "size": segment.size_bytes, "mtime": segment.mtime_ms})
 
     def _without_sizes(self, segment: Step) -> Step:
-        return {name: value for name, value in segment.items() if name != "size" or not self._compressed()}
+        return {name: value for name, value in segment.items() if name != "size" or not self._compressed}
 
     def _dump(self, line: Step) -> Iterator[str]:
         log = self.log.log()
@@ -227,12 +372,21 @@ class Replay:
             yield from self._equal("aborted", entries, theirs.get("aborted", []))
             if plain_sizes and segment is not log.segments[-1]:
                 index, times = segment.offset_index(), segment.time_index()
-                assert index is not None and times is not None
+                assert index is not None
                 ours = [list(one) for one in zip(index.offsets.tolist(), index.positions.tolist(), strict=True)]
                 yield from self._equal("index", ours, theirs["index"])
-                ours = [list(one) for one in zip(times.timestamps.tolist(), times.offsets.tolist(), strict=True)]
+                # Where there is no time index a broker makes one, which stays empty.
+                pairs = [] if times is None else zip(times.timestamps.tolist(), times.offsets.tolist(), strict=True)
+                ours = [list(one) for one in pairs]
                 yield from self._equal("time_index", ours, theirs["time_index"])
         yield from self._producers(line)
+        epochs = [[one.epoch, one.start_offset] for one in self.log.epochs.entries]
+        # Below the log start Kafka forgets them; our copies leave that to the broker that loads them.
+        while len(epochs) > 1 and epochs[1][1] <= self.log.log_start:
+            del epochs[0]
+        if epochs:
+            epochs[0][1] = max(epochs[0][1], self.log.log_start)
+        yield from self._equal("leader_epochs", epochs, line["leader_epochs"])
 
     def _producers(self, line: Step) -> Iterator[str]:
         ours = []
@@ -250,9 +404,11 @@ class Replay:
             ours.append(shown)
         yield from self._equal("producers", ours, line["producers"])
 
-    def _snapshot(self, files: Mapping[str, list[Any]]) -> Iterator[str]:
-        if self._compressed():
+    def _files(self, files: Mapping[str, list[Any]], *, empty_indexes: bool) -> Iterator[str]:
+        """Sizes and check sums; a broker that opens a segment makes indexes where there are none, all empty."""
+        if self._compressed:
             return
+        # With `preallocate` the active segment has room that ours has not.
         active = self.log.log().segments[-1].base_offset
         theirs = {name: told[:2] for name, told in files.items() if _compared(name, active)}
         ours = {
@@ -260,7 +416,28 @@ class Replay:
             for name, data in self.log.files().items()
             if _compared(name, active)
         }
+        if self.log.config.get("preallocate"):
+            ours, theirs = (
+                {name: told for name, told in one.items() if name != offset_name(active, FileKind.LOG)}
+                for one in (ours, theirs)
+            )
+        if not empty_indexes:
+            ours, theirs = (
+                {name: told for name, told in one.items() if told[0] or name.endswith(".log")} for one in (ours, theirs)
+            )
         yield from self._equal("files", ours, theirs)
+
+
+def _figures(plan: PartitionPlan) -> list[Any]:
+    """A plan in the order of SELECTED."""
+    found = plan.compaction
+    assert found is not None
+    first = found.range.first_dirty_offset
+    return [
+        *(plan.log_start_offset, plan.log_end_offset, first, max(first, found.range.bound_offset)),
+        *(found.range.first_uncleanable_offset, found.clean_bytes, found.cleanable_bytes),
+        *(found.overdue_ms > 0, found.overdue_ms),
+    ]
 
 
 def _compared(name: str, active: int) -> bool:

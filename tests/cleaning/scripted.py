@@ -12,20 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.cleaning.plan import MAX_OFFSET_SPAN, clean_range, first_dirty_offset, values
+from cordwood.cleaning.plan import MAX_OFFSET_SPAN, PartitionPlan, clean_range, first_dirty_offset, values
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import decode
 from cordwood.record.record import Record, to_records
-from cordwood.spark.tasks import Cleaned, CleanSettings, clean_partition, segment_facts
-from cordwood.storage.filenames import FileKind, offset_name
+from cordwood.spark.planning import make_plan
+from cordwood.spark.tasks import Cleaned, CleanSettings, clean_partition, load_producers, segment_facts
+from cordwood.storage import checkpoints, leader_epochs, producer_state
+from cordwood.storage.copying import copy_partition, drop_segments, write_file
+from cordwood.storage.filenames import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, FileKind, offset_name
+from cordwood.storage.leader_epochs import LeaderEpochs
 from cordwood.storage.log import Log, Segment, read_file
 from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.storage.restoring import LoadSettings, restore_indexes, restore_partition
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transaction_index import AbortedTransaction
+from cordwood.types import TopicPartition
 from tests.record.test_batch import window
 
-DIRECTORY, OUTPUTS = "t-0", "out"
+LIVE, OUTPUTS, LOADED = "live", "out", "loaded"
 KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 #: How often a broker looks for producers that it may forget.
 EXPIRY_INTERVAL_MS = 600_000
@@ -41,6 +47,9 @@ def settings_of(config: Mapping[str, Any]) -> CleanSettings:
             size_bytes=int(config.get("segment.index.bytes", 10_485_760)),
         ),
     )
+
+
+_EPOCHS = ("magic", "leader_epoch", "base_offset")
 
 
 @dataclass
@@ -64,15 +73,23 @@ class ScriptedLog:
         checkpoint: the cleaner's; None before the first clean.
         high_watermark: None follows the end.
         deletes_for_good: whether expired tombstones and markers go.
+        log_start: the log start offset.
+        epochs: the history of leader epochs.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, *, now_ms: int = 0, start: int = 0) -> None:
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, *, now_ms: int = 0, start: int = 0, name: str = "t-0"
+    ) -> None:
         self.now_ms = now_ms
         self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000)
-        self.fs.make_directory(DIRECTORY)
-        self.fs.make_directory(OUTPUTS)
+        self.name = name
+        self.path = f"{LIVE}/{name}"
+        for path in (LIVE, self.path, OUTPUTS, LOADED):
+            self.fs.make_directory(path)
         self.config: dict[str, Any] = dict(config or {})
         self.next_offset = start
+        self.log_start = 0
+        self.epochs = LeaderEpochs()
         self.producers = Producers()
         self.checkpoint: int | None = None
         self.high_watermark: int | None = None
@@ -98,6 +115,11 @@ class ScriptedLog:
         self._active.data += data
         self._active.mtime_ms = self.now_ms
         self._active.aborted += self.producers.replay(rows, coordinator_epochs or {})
+        for magic, epoch, first in zip(*(rows[name].tolist() for name in _EPOCHS), strict=True):
+            if magic < 2:
+                self.epochs = LeaderEpochs()
+            elif epoch >= 0:
+                self.epochs = self.epochs.assigned(epoch, first)
         self.next_offset = int(rows["last_offset"][-1]) + 1
         self._write_active()
 
@@ -128,21 +150,20 @@ class ScriptedLog:
 
     def _write_active(self) -> None:
         active = self._active
-        writer = SegmentWriter(self.fs, DIRECTORY, active.base, settings_of(self.config).index)
+        writer = SegmentWriter(self.fs, self.path, active.base, settings_of(self.config).index)
         if active.data:
             writer.append([np.frombuffer(active.data, np.uint8)], window(active.data).batches)
         writer.add_aborted(active.aborted)
         writer.finish(mtime_ns=active.mtime_ms * 1_000_000)
 
-    @staticmethod
-    def _path(base: int, kind: FileKind, directory: str = DIRECTORY) -> str:
-        return f"{directory}/{offset_name(base, kind)}"
+    def _path(self, base: int, kind: FileKind) -> str:
+        return f"{self.path}/{offset_name(base, kind)}"
 
     # ---- cleaning ----------------------------------------------------------------------------------------------------
 
     def log(self) -> Log:
         """The log as it is now."""
-        return Log(DIRECTORY, fs=self.fs, log_start_offset=0)
+        return Log(self.path, fs=self.fs, log_start_offset=self.log_start)
 
     @property
     def last_stable_offset(self) -> int:
@@ -152,9 +173,14 @@ class ScriptedLog:
         return end if unstable is None else min(end, unstable)
 
     def clean(
-        self, *, first_dirty: int | None = None, first_uncleanable: int | None = None, now_ms: int | None = None
+        self,
+        *,
+        first_dirty: int | None = None,
+        first_uncleanable: int | None = None,
+        now_ms: int | None = None,
+        **settings: Any,
     ) -> tuple[int, int, Cleaned | None]:
-        """Clean as far as the plan allows, or the given range.
+        """Clean as far as the plan allows, or the given range; `settings` are further ones of `CleanSettings`.
 
         Returns:
             first dirty and first uncleanable offset, and what was done; None if there was nothing to clean.
@@ -162,7 +188,7 @@ class ScriptedLog:
         now_ms = self.now_ms if now_ms is None else now_ms
         log = self.log()
         facts = [segment_facts(segment) for segment in log.segments]
-        dirty, _ = first_dirty_offset(self.checkpoint, 0, self.next_offset)
+        dirty, _ = first_dirty_offset(self.checkpoint, self.log_start, self.next_offset)
         lag = int(self.config.get("min.compaction.lag.ms", 0))
         stable = self.last_stable_offset
         planned = clean_range(facts, dirty, stable, min_compaction_lag_ms=lag, now_ms=now_ms)
@@ -179,7 +205,7 @@ class ScriptedLog:
             first_dirty=dirty,
             first_uncleanable=end,
             now_ms=now_ms,
-            settings=replace(settings_of(self.config), deletes_for_good=self.deletes_for_good),
+            settings=replace(settings_of(self.config), deletes_for_good=self.deletes_for_good, **settings),
             producers=self.producers,
         )
         self._swap(cleaned)
@@ -191,14 +217,74 @@ class ScriptedLog:
             for kind in KINDS:
                 if self.fs.exists(self._path(base, kind)):
                     self.fs.unlink(self._path(base, kind))
-        for info in self.fs.list(OUTPUTS):
-            self.fs.rename(f"{OUTPUTS}/{info.name}", f"{DIRECTORY}/{info.name}")
+        self._move_in(OUTPUTS)
+
+    def _move_in(self, folder: str) -> None:
+        for info in self.fs.list(folder):
+            self.fs.rename(f"{folder}/{info.name}", f"{self.path}/{info.name}")
+
+    def plan(self, *, now_ms: int | None = None, **choice: Any) -> PartitionPlan:
+        """What `plan` says of it, from what is on disk."""
+        name = TopicPartition(*self._topic_and_number())
+        mark = self.next_offset if self.high_watermark is None else self.high_watermark
+        checkpointed = {HIGH_WATERMARKS: mark, LOG_START_OFFSETS: self.log_start, CLEANER_OFFSETS: self.checkpoint}
+        for file, offset in checkpointed.items():
+            write_file(self.fs, f"{LIVE}/{file}", checkpoints.encode({} if offset is None else {name: offset}))
+        said = [f"{'internal.' * (key == 'segment.bytes')}{key}={value}" for key, value in self.config.items()]
+        now_ms = self.now_ms if now_ms is None else now_ms
+        return make_plan(self.path, now_ms=now_ms, overrides=said, single_copy=True, fs=self.fs, **choice).partitions[0]
+
+    def _topic_and_number(self) -> tuple[str, int]:
+        topic, _, number = self.name.rpartition("-")
+        return topic, int(number)
+
+    # ---- stopping and starting ---------------------------------------------------------------------------------------
+
+    def stop(self, *, clean: bool) -> None:
+        """Leave what a stopped broker leaves; without a clean stop there is no newest snapshot of the producers."""
+        write_file(self.fs, f"{self.path}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode(self.epochs.entries))
+        if clean:
+            snapshot = f"{self.path}/{offset_name(self.next_offset, FileKind.PRODUCER_SNAPSHOT)}"
+            write_file(self.fs, snapshot, producer_state.encode(self.producers.entries()))
+
+    def start(self, *, recovery_point: int | None) -> None:
+        """Load the log as our copies are loaded; with a recovery point, after a crash."""
+        log, loaded = self.log(), LoadSettings(settings_of(self.config).index.interval_bytes)
+        if recovery_point is not None:
+            restore_partition(log, LOADED, recovery_point=recovery_point, now_ms=self.now_ms, settings=loaded)
+        else:
+            copy_partition(log, LOADED)
+            restore_indexes(Log(LOADED, fs=self.fs), now_ms=self.now_ms, settings=loaded)
+        for info in self.fs.list(self.path):
+            self.fs.unlink(f"{self.path}/{info.name}")
+        self._move_in(LOADED)
+        self._load()
+
+    def _load(self) -> None:
+        log = self.log()
+        last = log.segments[-1]
+        data = read_file(self.fs, last.path)
+        self._active = _Active(last.base_offset, data, list(aborted(last)), last.mtime_ms)
+        self.next_offset = log.next_offset
+        self.producers = load_producers(log, now_ms=self.now_ms)
+        self.epochs = leader_epochs.history(
+            leader_epochs.decode(read_file(self.fs, f"{self.path}/{FileKind.LEADER_EPOCHS}"))
+        )
+
+    def delete_segments(self, base_offsets: Sequence[int]) -> None:
+        """Drop old segments, as retention does, and what they say of the log start."""
+        self.stop(clean=True)
+        drop_segments(self.fs, self.path, base_offsets, self.next_offset)
+        self.log_start = max(self.log_start, self.log().segments[0].base_offset)
+        producers, epochs = self.producers, self.epochs
+        self._load()
+        self.producers, self.epochs = producers, epochs
 
     # ---- looking -----------------------------------------------------------------------------------------------------
 
     def files(self) -> dict[str, bytes]:
         """The files of all segments."""
-        return {info.name: read_file(self.fs, f"{DIRECTORY}/{info.name}") for info in self.fs.list(DIRECTORY)}
+        return {info.name: read_file(self.fs, f"{self.path}/{info.name}") for info in self.fs.list(self.path)}
 
 
 def contents(segment: Segment) -> list[tuple[Batch, list[Record]]]:

@@ -1,6 +1,10 @@
 """Every clean that Kafka does, done by us from the same files: the same files come out.
 
-CORDWOOD_KAFKA_ROUNDS says how many random logs and random scripts are made; default 60.
+    CORDWOOD_KAFKA_SEED     of the first random log and script; default: another one every time
+    CORDWOOD_KAFKA_SCRIPTS  how many random scripts; default 200
+    CORDWOOD_KAFKA_LOGS     how many random logs; default 60
+
+What fails names its seed, so that the same can be made again.
 """
 
 from __future__ import annotations
@@ -8,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +22,22 @@ import pytest
 from tests.cleaning.against_kafka import (
     Comparison,
     Round,
-    compare_round,
+    compare_clean,
+    compare_failure,
     compare_rounds,
+    differences,
     fuzz_scripts,
     with_snapshots,
+    with_tight_limits,
 )
-from tests.kafka_tools import FOLDER, Oracle, Word
+from tests.kafka_tools import FOLDER, Line, Oracle, Word
 
-ROUNDS = int(os.environ.get("CORDWOOD_KAFKA_ROUNDS", "60"))
+SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_SCRIPTS", "200"))
+LOGS = int(os.environ.get("CORDWOOD_KAFKA_LOGS", "60"))
+#: The first seed of both.
+FIRST = int(os.environ.get("CORDWOOD_KAFKA_SEED") or time.time())
+#: Tests that share the scripts, so that several processes can have some.
+SHARES = 4
 PROFILES = [
     "plain",
     "compressed",
@@ -37,11 +50,10 @@ PROFILES = [
     "legacy",
     "everything",
 ]
-#: The first seed of both.
-FIRST = int(os.environ.get("CORDWOOD_KAFKA_SEED", "0"))
 NOW = 1_700_000_100_000
+INDEX = "segment.index.bytes"
 #: Scripts per process of the oracle; their files are removed after each.
-SLICE = 10
+SLICE = 50
 
 Script = dict[str, Any]
 
@@ -70,12 +82,17 @@ def test_every_clean_of_the_scenarios_comes_out_as_kafkas(kafka_oracle: Oracle, 
 
 
 @pytest.mark.slow
-def test_every_clean_of_random_scripts_comes_out_as_kafkas(kafka_oracle: Oracle, tmp_path: Path) -> None:
-    scripts = fuzz_scripts(range(FIRST, FIRST + ROUNDS), steps=80)
-    named = [(f"seed-{FIRST + number}", script) for number, script in enumerate(scripts)]
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_round_of_random_scripts_comes_out_as_kafkas(kafka_oracle: Oracle, tmp_path: Path, share: int) -> None:
+    seeds = range(FIRST + share, FIRST + SCRIPTS, SHARES)
+    scripts = fuzz_scripts(seeds, steps=80)
+    named = [
+        (f"seed-{seed}", with_tight_limits(script, seed) if seed % 3 == 0 else script)
+        for seed, script in zip(seeds, scripts, strict=True)
+    ]
     result = run_scripts(kafka_oracle, named, tmp_path)
     assert result.differences == []
-    assert result.seen["cleans"] > ROUNDS
+    assert result.seen["cleans"] > len(seeds)
 
 
 @pytest.mark.slow
@@ -83,44 +100,41 @@ def test_every_clean_of_random_scripts_comes_out_as_kafkas(kafka_oracle: Oracle,
 def test_random_logs_cleaned_again_and_again_stay_as_kafkas(kafka_oracle: Oracle, tmp_path: Path, profile: str) -> None:
     # The same logs three times: tombstones and markers get their horizons in one round and go in a later one.
     result = Comparison()
-    seeds = [seed for seed in range(FIRST, FIRST + ROUNDS) if PROFILES[seed % len(PROFILES)] == profile]
+    seeds = [seed for seed in range(FIRST, FIRST + LOGS) if PROFILES[seed % len(PROFILES)] == profile]
     # A batch has to fit a segment.
     size, segment_bytes = (4_000_000, 1_500_000) if profile in ("huge-records", "everything") else (80_000, 20_000)
     shape = ("--profile", profile, "--size", str(size), "--config", f"segment.bytes={segment_bytes}")
     logs = {seed: tmp_path / str(seed) / "topic-0" for seed in seeds}
-    made = kafka_oracle.batch(("generate", log.parent, "--seed", str(seed), *shape) for seed, log in logs.items())
+    made = kafka_oracle.batch(
+        ("generate", log.parent, "--seed", str(seed), *shape, "--config", f"{INDEX}={config_of(seed)[INDEX]}")
+        for seed, log in logs.items()
+    )
     # Every other log beyond its last stable offset, too, where transactions are open.
-    ends = {
-        seed: ("--first-uncleanable", str(lines[0]["end"])) if seed // len(PROFILES) % 2 else ()
-        for seed, lines in zip(logs, made, strict=True)
-    }
+    steps: dict[int, Line] = {seed: {"op": "clean", "first_dirty": 0, "slots": slots_of(seed)} for seed in seeds}
+    for (seed, step), lines in zip(steps.items(), made, strict=True):
+        if seed // len(PROFILES) % 2:
+            step["first_uncleanable"] = lines[0]["end"]
     for now in (NOW, NOW + 500, NOW + 2000):
         for seed, log in logs.items():
             shutil.copytree(log.parent, tmp_path / f"before-{seed}")
-        asked: list[tuple[Word, ...]] = [
-            (
-                "clean",
-                log.parent,
-                "--all",
-                "--first-dirty",
-                "0",
-                "--now",
-                str(now),
-                *ends[seed],
-                *words(config_of(seed)),
-            )
-            for seed, log in logs.items()
+        asked: list[Sequence[Word]] = [
+            ("clean", log.parent, "--now", str(now), *words(seed, steps[seed])) for seed, log in logs.items()
         ]
         for (seed, log), lines in zip(logs.items(), kafka_oracle.batch(asked, exits=(0, 1)), strict=True):
-            before = tmp_path / f"before-{seed}" / "topic-0"
-            done = [line for line in lines if line["type"] == "pass"]
-            result.seen["cleans" if done else "nothing to clean, or failed"] += 1
-            for line in done:
-                one = Round(now - NOW, {}, line, now, now, "topic-0", config_of(seed))
-                found = compare_round(one, before, log, tmp_path / "ours" / "topic-0")
-                result.differences += [f"seed {seed} at {now}: {what}" for what in found]
-                shutil.rmtree(tmp_path / "ours")
-            shutil.rmtree(before.parent)
+            before, ours = tmp_path / f"before-{seed}", tmp_path / "ours"
+            done = next((line for line in lines if line["type"] == "pass"), None)
+            failed = {} if lines else {"error": "unknown", "message": "unknown"}
+            one = Round(0, steps[seed], done or failed, now, now, "topic-0", {"topic-0": config_of(seed)})
+            if done is not None:
+                result.seen["cleans"] += 1
+                result.seen["cleans up to where the map is full"] += done["end_offset"] != done["first_uncleanable"]
+                found = [*compare_clean(one, before / "topic-0", ours / "topic-0"), *differences(log, ours / "topic-0")]
+            else:
+                result.seen["Kafka fails" if failed else "nothing to clean"] += 1
+                found = list(compare_failure(one, before, ours)) if failed else []
+            result.differences += [f"seed {seed}, {profile}, at {now}: {what}" for what in found]
+            shutil.rmtree(ours, ignore_errors=True)
+            shutil.rmtree(before)
     print(dict(result.seen))
     assert result.differences == []
     assert len(seeds) < 2 or result.seen["cleans"]
@@ -132,8 +146,19 @@ def config_of(seed: int) -> dict[str, int]:
         "delete.retention.ms": 1000,
         "segment.bytes": (20_000, 60_000, 1 << 30)[seed % 3],
         "index.interval.bytes": (4096, 300)[seed % 2],
+        INDEX: (10_485_760, 1200)[seed // 3 % 2],
     }
 
 
-def words(config: dict[str, int]) -> list[str]:
-    return [word for name, value in config.items() for word in ("--config", f"{name}={value}")]
+def slots_of(seed: int) -> int:
+    """How large the map is that the cleans of one random log have."""
+    return (40, 200, 5_000_000)[seed // 2 % 3]
+
+
+def words(seed: int, step: Line) -> Iterator[str]:
+    """Configs and limits as the oracle takes them."""
+    for name, value in config_of(seed).items():
+        yield from ("--config", f"{name}={value}")
+    for name in ("first_dirty", "first_uncleanable", "slots"):
+        if name in step:
+            yield from (f"--{name.replace('_', '-')}", str(step[name]))

@@ -15,6 +15,7 @@ from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.spark import tasks
 from cordwood.spark.tasks import segment_facts
+from cordwood.storage.copying import write_file
 from cordwood.storage.log import read_file
 from cordwood.testing import reference_cleaner
 from cordwood.testing.reference_cleaner import StoredBatch, StoredSegment
@@ -213,3 +214,22 @@ def test_what_only_replicas_keep_is_counted_and_goes_once_there_are_none() -> No
     _, _, cleaned = log.clean(first_dirty=0, now_ms=5)
     assert cleaned is not None and cleaned.counts.records_kept == 1
     assert (cleaned.counts.tombstones_expired, cleaned.counts.markers_expired) == (1, 1)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_segment_whose_offsets_span_too_much_becomes_several(strict: bool) -> None:
+    # Case 146. Old brokers' cleaners could merge segments that far; Kafka splits such a one and cleans it afterwards.
+    far = 2**31 + 7
+    log = ScriptedLog()
+    for offset, key in ((0, b"a"), (1, b"b"), (far, b"a"), (far + 1, b"c")):
+        log.append(encode_batch([Record(offset, 0, key, b"1")], leader_epoch=0))
+    log.roll()
+    both = b"".join(read_file(one.fs, one.path) for one in log.log().segments)
+    for one in log.log().segments[1:-1]:
+        log.fs.unlink(one.path)
+    write_file(log.fs, log.log().segments[0].path, both)
+    assert [one.base_offset for one in log.log().segments] == [0, far + 2]
+    _, _, cleaned = log.clean(strict_kafka=strict)
+    assert cleaned is not None and cleaned.outputs == ((0, far),)
+    left = [[record.offset for _, records in contents(one) for record in records] for one in log.log().segments]
+    assert left == [[1], [far, far + 1], []]

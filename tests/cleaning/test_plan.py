@@ -205,6 +205,9 @@ def test_an_open_transaction_below_the_log_start_keeps_the_whole_log() -> None:
     log = facts(*EIGHT, start=20, end=80, open_at=[(5, 12)])
     assert log.last_stable_offset == 20
     assert decision(log)[0] is Decision.LEAVE
+    # Kafka takes it to go on at the first batch that is there, which may lie in a later segment.
+    assert replace(log, first_batch_offset=43).last_stable_offset == 43
+    assert replace(log, first_batch_offset=43, open_transactions=(OpenTransaction(25, 12),)).last_stable_offset == 25
 
 
 # ---- sizes and decisions: 24, 40 to 43, 45 ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import json
 
 import pytest
 
+from cordwood.errors import RequestError
 from cordwood.storage.log import read_file
 from tests.cleaning.replay import Replay
 from tests.cleaning.scripted import contents
@@ -17,52 +18,18 @@ from tests.kafka_tools import FOLDER, Line
 
 SCENARIOS = {path.stem: path for path in sorted((FOLDER / "scenarios").glob("*.json"))}
 
-RELOAD = "what a log is after it was closed and loaded again, recovered or not"
-SELECTION = "which log is cleaned, and the cleaner's book-keeping"
-RETENTION = "what retention deletes"
+STATES = "which states of a log the cleaner of a live engine allows to follow which"
 TRUNCATION = "what truncation leaves"
-LIMITED_MAP = "an offset map of limited size that gets full"
-FAILURE = "how a clean fails in Kafka"
 
-#: Replayed up to the step that is about something else, with the cleans before it.
+#: Replayed up to the step that is about something else.
 PARTLY = {
-    "checkpoint-corrected": (4, SELECTION),
-    "clean-aborted": (5, FAILURE),
-    "corrupt-batch": (4, FAILURE),
-    "crash-after-rename": (8, RELOAD),
-    "crash-before-swap": (8, RELOAD),
-    "crash-between-renames": (8, RELOAD),
-    "crash-old-deleted": (8, RELOAD),
-    "crash-one-index-left": (8, RELOAD),
-    "delete-records": (6, RETENTION),
-    "groups-index-overflow": (16, FAILURE),  # we write one segment more: see below
-    "idempotent-last-batch": (6, RELOAD),
-    "leader-epochs": (10, RELOAD),
-    "legacy-last-batch-empty": (3, FAILURE),  # we drop the batch: see below
-    "map-full": (6, LIMITED_MAP),
-    "map-too-small": (2, LIMITED_MAP),
-    "offset-index": (6, RELOAD),
-    "recovery-indexes": (6, RELOAD),
-    "recovery-split": (3, RELOAD),
-    "recovery-torn-tail": (6, RELOAD),
-    "recovery-transactions": (10, RELOAD),
-    "retention-high-watermark": (6, RETENTION),
-    "retention-no-policy": (6, RETENTION),
-    "retention-size": (17, RETENTION),
-    "retention-time": (8, RETENTION),
-    "state-machine": (4, SELECTION),
-    "tombstone-above-map": (6, LIMITED_MAP),
-    "transactions-partial-map": (14, LIMITED_MAP),
-    "transactions-v2": (21, RELOAD),
+    "state-machine": (4, STATES),
     "truncate": (8, TRUNCATION),
     "truncate-producers": (7, TRUNCATION),
 }
 NOT_AT_ALL = {
-    "duplicate-sequences": "how a broker answers a producer that repeats itself",
     "follower-higher-epoch": "what a follower leaves out of a fetch",
-    "retention-compact": SELECTION,
     "roll-by-time": "when a broker rolls a segment by its age",
-    "selection": SELECTION,
 }
 
 
@@ -87,8 +54,10 @@ def test_every_step_of_a_scenario_leaves_what_it_leaves_in_kafka(name: str) -> N
 
 def test_an_index_that_would_overflow_ends_a_segment_instead_of_the_clean() -> None:
     # groups-index-overflow: merged segments may need more entries than their sources had; Kafka fails and gives up the
-    # partition.
+    # partition. So do we when asked to be as strict.
     done = replay("groups-index-overflow")
+    with pytest.raises(RequestError, match=r"segment.index.bytes=\d+. Kafka's cleaner fails here every time"):
+        done.log.clean(strict_kafka=True)
     before = [record for one in done.log.log().segments for _, records in contents(one) for record in records]
     _, _, cleaned = done.log.clean()
     assert cleaned is not None
@@ -106,6 +75,8 @@ def test_an_index_that_would_overflow_ends_a_segment_instead_of_the_clean() -> N
 def test_an_old_batch_at_the_end_of_the_range_that_keeps_nothing_is_dropped() -> None:
     # legacy-last-batch-empty, case 86b: magic 0 and 1 have no empty batches; Kafka's clean fails there every time.
     done = replay("legacy-last-batch-empty")
+    with pytest.raises(RequestError, match="magic 1 that ends at offset 1 keeps no record, and it ends the range"):
+        done.log.clean(first_dirty=0, strict_kafka=True)
     _, _, cleaned = done.log.clean(first_dirty=0)
     assert cleaned is not None
     assert cleaned.counts.batches_dropped == 1
@@ -119,3 +90,18 @@ def test_expected_files_are_those_of_the_snapshots() -> None:
     expired = SCENARIOS["tombstone-horizon"].with_suffix(".snapshots") / "expired" / "t-0"
     for segment in done.log.log().segments:
         assert (expired / segment.files.log.name).read_bytes() == read_file(segment.fs, segment.path)
+
+
+def test_producers_come_back_with_the_sequences_that_duplicates_are_known_by() -> None:
+    # idempotent-last-batch, case 118: each is what the producer's last batch had before it lost records.
+    log = replay("idempotent-last-batch").log
+    assert {id: one.last_sequence for id, one in log.producers.by_id.items()} == {1: 2, 2: 2, 3: 1, 4: 0}
+
+
+def test_batches_keep_their_leader_epoch_and_old_ones_have_none() -> None:
+    # leader-epochs and legacy-converted, case 125.
+    kept = [batch.leader_epoch for one in replay("leader-epochs").log.log().segments for batch, _ in contents(one)]
+    assert kept == [3, 3, 7]
+    converted = replay("legacy-converted").log.log().segments[0]
+    # The others were written in magic 2.
+    assert {batch.leader_epoch for batch, _ in contents(converted)} == {-1, 0}

@@ -13,6 +13,8 @@ as a diff.
     write WHAT …         batches, markers and |, a roll; |15 rolls to base offset 15
     clean from=0 to=8 now=10
                          both offsets by default as the plan has them, now as before; shows the log
+    clean slots=4 load=0.75
+                         with Kafka's offset map of so many slots and that load factor; also shows how far it came
     counts               of the last clean
     index                what the indexes of all closed segments hold
     producers            as a broker knows them that loads the log from its first offset on
@@ -52,6 +54,13 @@ _BATCH = re.compile(
 )
 _RECORD = re.compile(r"(?P<key>[^=]*)=(?P<value>[^^]*)(?:\^(?P<timestamp>-?\d+))?")
 _MARKER = re.compile(r"(?P<type>[CA])(?P<id>\d+)(?:/(?P<epoch>\d+))?")
+#: Of `clean`: the parameter, and what its text becomes.
+_CHOICES = {
+    "from": ("first_dirty", int),
+    "to": ("first_uncleanable", int),
+    "slots": ("offset_map_slots", int),
+    "load": ("offset_map_load_factor", float),
+}
 _WORDS = re.compile(r"(?:[^\s\[]|\[[^\]]*\])+")
 
 
@@ -100,12 +109,12 @@ class Conversation:
                 for word in words:
                     self._write(word)
             case "clean":
-                choice = {name: int(value) for name, value in (word.split("=") for word in words)}
-                if "now" in choice:
-                    self.log.now_ms = choice["now"]
-                _, _, self.cleaned = self.log.clean(
-                    first_dirty=choice.get("from"), first_uncleanable=choice.get("to"), now_ms=self.log.now_ms
-                )
+                choice: dict[str, Any] = dict(word.split("=") for word in words)
+                self.log.now_ms = int(choice.get("now", self.log.now_ms))
+                given = [(ours, kind(choice[name])) for name, (ours, kind) in _CHOICES.items() if name in choice]
+                _, _, self.cleaned = self.log.clean(now_ms=self.log.now_ms, **dict(given))
+                if "slots" in choice and self.cleaned:
+                    yield f"up to {self.cleaned.end_offset}"
                 yield from self._segments() if self.cleaned else ["nothing to clean"]
             case "counts":
                 assert self.cleaned is not None

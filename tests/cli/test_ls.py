@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
-from cordwood.cli.tables import bytes_text, time_text
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from cordwood.tables import bytes_text, time_text
 from tests.fixtures import NAMES, fixture
 from tests.storage.test_listing import shape_of
 

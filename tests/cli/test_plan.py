@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
 from tests.fixtures import fixture
+from tests.spark.conftest import spark as spark
 from tests.spark.test_planning import TIMES, batch, make_log
 
 NOW = ("--now", str(TIMES[0]))
@@ -90,6 +92,36 @@ def test_options_reach_the_plan() -> None:
     assert decision("--ignore-ratio", "--high-watermark", "0") == "leave alone"
     assert decision("--ignore-ratio", "--first-dirty", "250") == "leave alone"
     assert "retention takes:" in run(fixture("kraft-before"), "--retention", *NOW)
+
+
+def test_exactly_it_tells_figures_by_reason_and_by_segment(spark: SparkSession) -> None:
+    words = (fixture("kraft-before-2"), "--topic", "orders", "--topic", "configured", *NOW, "--exact")
+    lines = [" ".join(line.split()) for line in run(*words).splitlines()]
+    assert (
+        "2 of 4 partitions to clean: 14.0 kB dirty, 23.3 kB to read; planned for 2026-11-21 09:30:10.181 UTC" in lines
+    )
+    exactly = lines[lines.index("exactly:") + 1 :]
+    assert exactly[0].startswith("PARTITION READ KEPT SUPERSEDED TOMBSTONES ABORTED MARKERS NO KEY LOG BEFORE AFTER")
+    assert [line.split()[0] for line in exactly[1:3]] == ["configured-0", "orders-2"]
+    assert exactly[4].startswith("PARTITION SEGMENT INTO READ KEPT")
+    assert "4 partitions: 2 to clean, 2 to leave alone" in exactly
+
+    exact = document(*words)["exact"]
+    assert exact["target"] == ""
+    for one in exact["partitions"]:
+        for name in ("records_read", "records_kept", "records_superseded", "bytes_read", "bytes_written"):
+            assert sum(segment[name] for segment in one["segments"]) == one[name]
+    read = sum(one["records_read"] for one in exact["partitions"])
+    assert exact["records_read"] == read > exact["records_kept"] > 0
+
+
+def test_exactly_damage_ends_with_1_and_names_its_place(spark: SparkSession, tmp_path: Path) -> None:
+    make_log(tmp_path / "orders-0", [batch(0)[:-1] + b"\xff"], [batch(3)])
+    words = (tmp_path, "--config", "cleanup.policy=compact")
+    run(*words)  # that a checksum is wrong only reading tells
+    output = run(*words, "--exact", exits=1)
+    assert "cannot be cleaned: orders-0\n  CRC-32C mismatch" in output
+    assert f"in {tmp_path}/orders-0/00000000000000000000.log at position 0" in output
 
 
 def test_damage_ends_with_1_and_names_its_place(tmp_path: Path) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.cleaning.latest import MemoryShare
 from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.partitioning import (
@@ -18,15 +21,20 @@ from cordwood.spark.partitioning import (
     FailureKind,
     Output,
     PartitionTask,
+    check_output,
     pack,
     run_task,
+    share_memory,
     tasks_of,
     worker,
 )
 from cordwood.spark.planning import make_plan
 from cordwood.spark.progress import total
 from cordwood.spark.tasks import CleanSettings
+from cordwood.storage.log import Log
+from cordwood.storage.segment_writer import IndexLimits
 from tests.fixtures import copy_of, fixture
+from tests.spark.test_tasks import data, make_log
 
 
 def task(size_bytes: int = 0, path: str = "/nowhere/t-0") -> PartitionTask:
@@ -136,3 +144,66 @@ def test_the_function_that_spark_runs_answers_row_by_row(tmp_path: Path) -> None
     answers = [(batch["at"][0].as_py(), pickle.loads(batch["outcome"][0].as_py())) for batch in run(rows)]
     assert [at for at, _ in answers] == [1, 0, 2]
     assert [one.what.split()[0] for _, one in answers] == ["/nowhere/b-0", "/nowhere/a-0", "/nowhere/c-0"]
+
+
+def limited(**choice: Any) -> PartitionTask:
+    plan = make_plan(str(fixture("kraft-before")), partitions=["orders-0"], ignore_ratio=True, **choice)
+    (found,) = tasks_of(plan)
+    return found
+
+
+def test_a_clean_in_rounds_keeps_what_one_without_a_limit_keeps_and_passes_the_check(tmp_path: Path) -> None:
+    outputs, progress = folders(tmp_path)
+    small, whole = limited(offset_map=240), limited()
+    rounds, once = (run_task(one, outputs, progress) for one in (small, whole))
+    assert isinstance(rounds, Output) and isinstance(once, Output)
+    assert rounds.cleaned.rounds > 1 == once.cleaned.rounds
+    assert rounds.cleaned.end_offset == once.cleaned.end_offset
+    assert rounds.cleaned.counts.records_read == once.cleaned.counts.records_read
+    assert rounds.cleaned.replaced[0][0] == once.cleaned.replaced[0][0]
+    kept = [[r.offset for r in Log(one.folder, log_start_offset=0).records()] for one in (rounds, once)]
+    assert kept[0] == kept[1]
+    assert check_output((small, rounds)) is None
+
+
+def test_a_clean_in_rounds_on_trial_comes_to_the_same(tmp_path: Path) -> None:
+    outputs, progress = folders(tmp_path)
+    done, tried = (run_task(limited(offset_map=240), outputs, progress, discard=trial) for trial in (False, True))
+    assert isinstance(done, Output) and isinstance(tried, Output)
+    assert (tried.cleaned, tried.files) == (done.cleaned, done.files)
+
+
+def test_tasks_have_an_equal_part_of_the_memory_as_many_as_run_at_once() -> None:
+    whole = replace(task(), settings=CleanSettings(memory=MemoryShare(1000)))
+    assert [one.settings.memory for one in share_memory([whole] * 8, 4)] == [MemoryShare(250, 4)] * 8
+    assert [one.settings.memory for one in share_memory([whole], 4)] == [MemoryShare(1000)]
+    assert limited(memory=1000).settings.memory == MemoryShare(1000)
+    by_default = limited().settings.memory
+    assert by_default is not None and 1 << 24 < by_default.size_bytes < 1 << 50
+
+
+def test_a_partition_with_too_many_keys_for_its_memory_is_refused_and_the_option_named(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    make_log(directory, *((base, [data(base + at, b"%d" % (base + at)) for at in range(1500)]) for base in (0, 1500)))
+    plan = make_plan(str(directory), overrides=["cleanup.policy=compact"], ignore_ratio=True, memory=50_000)
+    (one,) = share_memory(tasks_of(plan), 4)
+    assert isinstance(run_task(one, *folders(tmp_path)), Output)  # 1500 keys: the first table is large enough
+    make_log(directory, *((base, [data(base + at, b"%d" % (base + at)) for at in range(2500)]) for base in (0, 2500)))
+    found = run_task(one, str(tmp_path / "outputs"), str(tmp_path / "progress"))
+    assert isinstance(found, Failure)
+    assert found.kind is FailureKind.OTHER
+    assert "A table of 2500 keys takes 294912 bytes" in found.what
+    assert "--memory 294912" in found.what
+
+
+def test_where_kafkas_cleaner_would_fail_a_strict_clean_fails_and_others_go_on(tmp_path: Path) -> None:
+    outputs, progress = folders(tmp_path)
+    whole = limited()
+    tiny = IndexLimits(interval_bytes=0, size_bytes=36)
+    strict = replace(whole, settings=replace(whole.settings, index=tiny, strict_kafka=True))
+    lenient = replace(whole, settings=replace(whole.settings, index=tiny))
+    assert isinstance(run_task(lenient, outputs, progress), Output)
+    found = run_task(strict, outputs, progress)
+    assert isinstance(found, Failure)
+    assert found.kind is FailureKind.OTHER
+    assert "Kafka's cleaner fails here every time; without --strict-kafka" in found.what

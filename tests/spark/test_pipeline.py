@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.cleaning.plan import Decision
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.cli.clean import exit_code_of
+from cordwood.cli.main import EXIT_OUR_FAULT
+from cordwood.errors import NoSpaceError, NotFoundError, RequestError
+from cordwood.spark import partitioning
+from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask
 from cordwood.spark.pipeline import clean
 from cordwood.spark.planning import clean_settings, make_plan
 from cordwood.spark.results import CleanResult, Fate
 from cordwood.spark.tasks import clean_partition, load_producers
-from cordwood.storage import checkpoints, filenames
+from cordwood.storage import checkpoints, copying, filenames
 from cordwood.storage.filenames import FileKind, parse_file
 from cordwood.storage.log import Log
 from cordwood.types import TopicPartition
@@ -159,6 +165,42 @@ def test_a_damaged_partition_is_copied_as_it_was_and_the_others_are_cleaned(
     assert set(offsets) == {TopicPartition("orders", 0), TopicPartition("orders", 2)}
 
 
+def test_an_output_that_fails_its_check_is_not_used(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(work: tuple[PartitionTask, Output]) -> Failure | None:
+        return Failure(FailureKind.BUG, "not what was written") if work[0].path.endswith("orders-1") else None
+
+    monkeypatch.setattr(partitioning, "check_output", refuse)
+    source, target = fixture("kraft-before"), tmp_path / "new"
+    result = clean(str(source), output=str(target), spark=spark, topics=["orders"])
+    assert [fates(result)[f"orders-{number}"] for number in range(3)] == [Fate.CLEANED, Fate.FAILED, Fate.CLEANED]
+    assert contents(target / "orders-1") == contents(source / "orders-1")
+    assert exit_code_of(result) == EXIT_OUR_FAULT
+    assert "NOT CLEANED, copied as it was: orders-1\n  not what was written" in result.text()
+
+
+def test_what_stays_for_the_sake_of_replicas_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-before") / "short-tombstones-0", tmp_path / "short-tombstones-0")
+    said: dict[str, Any] = {"overrides": ["cleanup.policy=compact", "delete.retention.ms=0"], "ignore_ratio": True}
+
+    def after(step: int, **choices: Any) -> CleanResult:
+        paths = str(source if step == 0 else tmp_path / f"copy-{step}" / source.name)
+        output = str(tmp_path / f"copy-{step + 1}")
+        return clean(paths, output=output, spark=spark, first_dirty=0, now_ms=2 * 10**12 + step, **said, **choices)
+
+    after(0)  # sets the horizons
+    kept = after(1)
+    assert kept.counts.tombstones_kept_for_replicas > 0 and not kept.counts.tombstones_expired
+    assert kept.counts.tombstones_kept_for_replicas <= kept.counts.records_kept
+    count = kept.counts.tombstones_kept_for_replicas
+    assert f"kept for other replicas' sake: {count} expired tombstone" in kept.text()
+    assert "--single-copy" in kept.text()
+    gone = after(2, single_copy=True)
+    assert gone.counts.tombstones_expired == count
+    assert "other replicas" not in gone.text()
+
+
 def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSession, tmp_path: Path) -> None:
     source, target = fixture("kraft-crashed-torn"), tmp_path / "new"
     topics = ["plain", "trans"]
@@ -237,13 +279,39 @@ def test_a_disk_that_fills_at_any_write_leaves_nothing(tmp_path: Path) -> None:
     def attempt(fs: FullDisk) -> CleanResult:
         try:
             return clean(str(source), output=str(tmp_path / "new"), fs=fs)
-        except OSError:
+        except NoSpaceError as error:
             assert os.listdir(tmp_path) == ["logs"]
-            raise
+            raise OSError(errno.ENOSPC, "full") from error
 
     assert until_it_succeeds(attempt) > 10
     assert tree(source) == before
     assert sorted(os.listdir(tmp_path)) == ["logs", "new"]
+
+
+@pytest.mark.parametrize("source", ["kraft-before", "kraft-crashed-writes"])
+def test_a_disk_too_small_for_the_logs_is_refused_before_anything_is_written(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(path.stat().st_size for path in fixture(source).glob("*/*.log"))
+    monkeypatch.setattr(copying, "free_bytes", lambda fs, path: size // 2)
+    monkeypatch.setattr(copying, "can_share_blocks", lambda fs, folder: False)
+    written: list[str] = []
+    monkeypatch.setattr(copying, "copy_file", lambda fs, source, target, **_: written.append(target))
+    with pytest.raises(NoSpaceError, match=f"{size // 2:,} bytes free, and the copy needs up to"):
+        clean(str(fixture(source)), output=str(tmp_path / "new"))
+    assert not written and os.listdir(tmp_path) == []
+
+
+def test_links_need_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "logs" / "orders-0")
+    size = sum(path.stat().st_size for path in source.glob("*.log"))
+    monkeypatch.setattr(copying, "free_bytes", lambda fs, path: size - 1)
+    monkeypatch.setattr(copying, "can_share_blocks", lambda fs, folder: False)
+    with pytest.raises(NoSpaceError):
+        clean(str(source), output=str(tmp_path / "new"))
+    clean(str(source), output=str(tmp_path / "new"), link=True)
+    first = "00000000000000000000.log"
+    assert (tmp_path / "new" / "orders-0" / first).stat().st_ino == (source / first).stat().st_ino
 
 
 def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path: Path) -> None:

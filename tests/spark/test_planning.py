@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.cleaning.plan import Bound, Decision, PartitionPlan, Plan
+from cordwood.cleaning.plan import Bound, Decision, PartitionPlan, Plan, Threshold
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
@@ -417,6 +417,65 @@ def test_settings_come_with_their_source_and_become_those_of_a_task(tmp_path: Pa
     }
     settings = clean_settings(one)
     assert (settings.delete_retention_ms, settings.segment_bytes, settings.index.size_bytes) == (7, 500, 10_485_760)
+
+
+MAP = "log.cleaner.dedupe.buffer.size"
+
+
+def test_kafkas_offset_map_limits_a_clean_where_somebody_set_its_size(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    (one,) = planned(directory, T0).partitions
+    assert one.offset_map is None and not one.notes
+    assert clean_settings(one).offset_map_slots is None
+
+    properties = tmp_path / "server.properties"
+    properties.write_text(f"{MAP}=24000000\nlog.cleaner.threads=2\nlog.cleaner.io.buffer.load.factor=0.5\n")
+    (one,) = planned(directory, T0, server_properties=str(properties)).partitions
+    assert one.notes == (
+        f"cleaned in rounds of at most 250000 keys, by Kafka's offset map ({MAP}=24000000 for 2 threads, "
+        f"server.properties: {properties})",
+    )
+    settings = clean_settings(one)
+    assert (settings.offset_map_slots, settings.offset_map_load_factor) == (500_000, 0.5)
+    assert one.document()["offset_map"]["keys"] == 250_000
+
+    said = ["cleanup.policy=compact", f"{MAP}=134217728"]
+    (one,) = planned(directory, T0, overrides=said).partitions
+    assert one.offset_map is not None
+    assert (one.offset_map.keys, one.offset_map.source) == (5_033_164, f"{MAP}=134217728, --config")
+    (one,) = planned(directory, T0, overrides=said, offset_map=240).partitions
+    assert one.offset_map is not None
+    assert (one.offset_map.slots, one.offset_map.keys, one.offset_map.source) == (10, 9, "--offset-map 240")
+
+
+def test_the_map_never_has_more_memory_than_a_java_array(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    (one,) = planned(directory, T0, offset_map=2**40).partitions
+    assert one.offset_map is not None and one.offset_map.slots == (2**31 - 1) // 24
+
+
+def test_a_map_without_room_for_a_key_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    with pytest.raises(RequestError, match=r"24 bytes, of which 90 % .* no room for a key \(--offset-map 24\)"):
+        planned(directory, T0, offset_map=24)
+
+
+def test_to_do_exactly_as_kafka_is_to_use_its_map_of_the_default_size(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    plan = planned(directory, T0, strict_kafka=True)
+    (one,) = plan.partitions
+    assert one.offset_map is not None
+    assert (one.offset_map.slots, one.offset_map.source) == (5_592_405, f"{MAP}=134217728, --strict-kafka")
+    assert clean_settings(one, plan.choices).strict_kafka
+
+
+def test_further_rounds_go_by_the_same_configs_as_the_first(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    said = ["cleanup.policy=compact", "min.cleanable.dirty.ratio=0.25", "max.compaction.lag.ms=9"]
+    plan = planned(directory, T0, overrides=said)
+    assert clean_settings(plan.partitions[0], plan.choices).threshold == Threshold(0.25, 0, 9)
+    plan = planned(directory, T0, overrides=said, ignore_ratio=True)
+    assert clean_settings(plan.partitions[0], plan.choices).threshold.cleanable_ratio < 0
 
 
 def test_retention_takes_what_the_next_broker_deleted() -> None:

@@ -1,8 +1,8 @@
 """Kafka's offset map: the newest offset of each key, for as many keys as a cleaner thread's memory has room for.
 
 It stands in the place of `LatestOffsets` where a clean is to be Kafka's own, round by round: a clean then ends at the
-first record that comes when the map holds `limit` keys, even if that record's key is one of them. Keys are told apart by
-their MD5 sums alone, as there.
+first record that comes when the map holds `limit` keys, even if that record's key is one of them. Keys are told apart
+by their MD5 sums alone, as there.
 
 Source: Kafka SkimpyOffsetMap, Cleaner.buildOffsetMapForSegment.
 """

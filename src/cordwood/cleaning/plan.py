@@ -99,6 +99,8 @@ class LogFacts:
         high_watermark: of the log, within the two.
         checkpoint: the cleaner's first dirty offset; None if it has none.
         open_transactions: as of the high watermark, by first offset.
+        first_batch_offset: base offset of the first batch that reaches the log start; there an open transaction goes
+            on whose first batches are below it. None: at the log start.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -108,12 +110,15 @@ class LogFacts:
     high_watermark: HighWatermark
     checkpoint: int | None = None
     open_transactions: tuple[OpenTransaction, ...] = ()
+    first_batch_offset: int | None = None
 
     @property
     def last_stable_offset(self) -> int:
         """Nothing from here on may be cleaned: all below is replicated, and committed or aborted."""
         first = min((one.first_offset for one in self.open_transactions), default=self.high_watermark.offset)
-        return min(self.high_watermark.offset, max(first, self.log_start_offset))
+        if first < self.log_start_offset:
+            first = self.log_start_offset if self.first_batch_offset is None else self.first_batch_offset
+        return min(self.high_watermark.offset, first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,12 @@ class Choices:
         high_watermark: this offset, or `end`; None: what the directory says.
         retention: delete old segments, too.
         single_copy: no other replica exists, so that tombstones and markers may go for good.
+        offset_map: clean as Kafka would with a map of so many bytes; None: what the configs say, else without a limit.
+        strict_kafka: do as Kafka wherever we would do better: keys are told apart by MD5, in a map of the size that
+            Kafka gives it also where nobody set one, and a partition fails where Kafka's cleaner fails for good. It
+            then stays as it was, though Kafka keeps what it finished before. What guards other replicas is not Kafka's
+            cleaning and is not undone: see single_copy and high_watermark.
+        memory: bytes that all tasks on a machine may take for keys; None: a quarter of what this one has.
     """
 
     ignore_ratio: bool = False
@@ -133,6 +144,23 @@ class Choices:
     high_watermark: int | str | None = None
     retention: bool = False
     single_copy: bool = False
+    offset_map: int | None = None
+    strict_kafka: bool = False
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """How dirty a log must be to be cleaned.
+
+    Attributes:
+        cleanable_ratio: `min.cleanable.dirty.ratio`, the dirty part must be more; below 0 when it does not matter.
+        min_compaction_lag_ms, max_compaction_lag_ms: `min.compaction.lag.ms`, `max.compaction.lag.ms`.
+    """
+
+    cleanable_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
 
 
 # ---- what is planned -------------------------------------------------------------------------------------------------
@@ -280,6 +308,23 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetMapSize:
+    """Kafka's offset map, which ends a round of a clean when it is full.
+
+    Attributes:
+        slots: of the map.
+        load_factor: the part of them that is filled.
+        keys: how many that is, at most, in a round.
+        source: on whose word.
+    """
+
+    slots: int
+    load_factor: float
+    keys: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionPlan:
     """What will become of one partition.
 
@@ -295,6 +340,7 @@ class PartitionPlan:
         replicas: how many there are; None when it is not known.
         deletes_for_good: tombstones and markers may go when their time has come: there is no other replica.
         settings: the configs that a clean goes by.
+        offset_map: what limits each of its rounds; None: nothing, and there is one round.
         notes: what else is worth knowing.
         hint: what the user may want to do.
     """
@@ -311,6 +357,7 @@ class PartitionPlan:
     replicas: int | None = None
     deletes_for_good: bool = False
     settings: tuple[Setting, ...] = ()
+    offset_map: OffsetMapSize | None = None
     notes: tuple[str, ...] = ()
     hint: str = ""
 
@@ -368,6 +415,18 @@ class Plan:
     def __str__(self) -> str:
         counts = ", ".join(f"{len(self.of(one))} to {one}" for one in Decision)
         return f"Plan of {utc(self.now_ms)}: {counts}"
+
+    def text(self) -> str:
+        """The table and the reasons, as `cordwood plan` prints them."""
+        from cordwood.cleaning import report
+
+        return "\n".join(report.lines(self))
+
+    def _repr_html_(self) -> str:
+        """The table, for a notebook."""
+        from cordwood.cleaning import report
+
+        return report.html(self)
 
 
 def utc(timestamp_ms: int) -> str:
@@ -670,6 +729,36 @@ def decide(
         return Decision.CLEAN, config_reason(late, config[late], f"the oldest dirty batch should have gone by {due}")
     until = _when_due(facts, config, compaction) if least < 1 else "only with --ignore-ratio"
     return Decision.LEAVE, config_reason(name, config[name], f"{dirty}, it needs {needed}", until)
+
+
+def is_due_again(
+    segments: Sequence[SegmentFacts],
+    headers: Sequence[HeaderFacts],
+    first_dirty: int,
+    first_uncleanable: int,
+    threshold: Threshold,
+    now_ms: int,
+) -> bool:
+    """Whether a log is cleaned once more after a clean of the same range that did not reach its end.
+
+    Args:
+        segments: all of the log, by base offset; the last is active.
+        headers: of each segment; only the first timestamp counts.
+        first_dirty: where the clean ended.
+        first_uncleanable: where the range ends.
+        threshold: of the log.
+        now_ms: the time of the clean.
+    """
+    # Segments behind the one that the clean ended in are as they were, and none of them was too young.
+    holder = [one for one in segments if one.base_offset <= first_dirty][-1:]
+    behind = [one for one in segments if one.base_offset > first_dirty][:1]
+    if too_young([*holder, *behind], first_dirty, threshold.min_compaction_lag_ms, now_ms) is not None:
+        return False
+    dirty = sum(one.size_bytes for one in values(segments, first_dirty, first_uncleanable))
+    clean = sum(one.size_bytes for one in segments if one.base_offset < first_dirty)
+    lag = threshold.max_compaction_lag_ms
+    late = overdue_ms(segments, headers, first_dirty, max_compaction_lag_ms=lag, now_ms=now_ms) > 0
+    return dirty > 0 and (late or dirty / (clean + dirty) > threshold.cleanable_ratio)
 
 
 def _when_due(facts: LogFacts, config: TopicConfig, compaction: Compaction) -> str:

@@ -225,8 +225,8 @@ def rewrite(
     if rules.strict_kafka and (lost := retain_empty & (batches["magic"] < 2) & (outcomes == Outcome.DROPPED)).any():
         batch = batches[lost][0]
         raise RequestError(
-            f"The batch of magic {batch['magic']} that ends at offset {batch['last_offset']} keeps no record, and it ends "
-            "the range. Kafka's cleaner fails here every time; without --strict-kafka it is dropped"
+            f"The batch of magic {batch['magic']} that ends at offset {batch['last_offset']} keeps no record, and it "
+            "ends the range. Kafka's cleaner fails here every time; without --strict-kafka it is dropped"
         )
     emptied = outcomes == Outcome.EMPTIED
     for at in np.flatnonzero(emptied).tolist():

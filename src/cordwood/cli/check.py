@@ -15,10 +15,11 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, printable
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Check, Finding, Kind, Severity, Summary
 from cordwood.storage.filenames import DirectoryState
+from cordwood.tables import printable
 
 _TITLES = {
     Severity.DAMAGE: "DAMAGE: a broker would reject, lose or misread something",

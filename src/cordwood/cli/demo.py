@@ -1,67 +1,101 @@
-"""`cordwood demo`: the commands on a small real log, with the story told in between.
+"""`cordwood demo`: a log is compacted, and every record of it accounted for.
 
-The log comes with the package: five partitions that a Kafka 4.3.1 broker wrote, cleaned once and wrote on, with its
-metadata log and checkpoints. It is unpacked for the demo and removed again.
+The log is made here, by our own encoders; plan, clean and check are the real ones. Of its three segments the first was
+cleaned a week before, the second is dirty, the third active. With `--dir` both states stay, and beside them the small
+log of a real broker that comes with the package, which the documentation's examples are about.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.resources
-import os
+import json
 import shlex
-import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from cordwood.cleaning.plan import Decision, Plan, utc
+from cordwood.cleaning.rewrite import Counts
+from cordwood.cli.check import summary_line
+from cordwood.cli.options import Json
+from cordwood.config import DAY_MS
 from cordwood.errors import RequestError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.control import Marker, encode_marker
+from cordwood.record.record import Record
+from cordwood.spark.pipeline import clean
+from cordwood.spark.planning import make_plan
+from cordwood.spark.results import CleanResult, Fate
+from cordwood.storage import checkpoints
+from cordwood.storage.check import Check, Summary
+from cordwood.storage.filenames import CLEAN_SHUTDOWN, CLEANER_OFFSETS, FileKind, offset_name
+from cordwood.storage.log import Log
+from cordwood.storage.properties import encode_clean_shutdown
+from cordwood.storage.restoring import restore_partition
+from cordwood.storage.transactions import READ_COMMITTED, READ_UNCOMMITTED
+from cordwood.tables import Column, bytes_text, number, table
+from cordwood.types import NONE, TopicPartition
 
+#: The real broker's log.
 LOG = "kafka-logs"
+BEFORE, AFTER, SETTINGS = "before", "after", "server.properties"
+USERS = TopicPartition("users", 0)
+NOW_MS = 1_750_000_000_000
+_FIRST_DIRTY, _ACTIVE = 6, 12
+_PROPERTIES = """\
+log.cleanup.policy=compact
+log.cleaner.delete.retention.ms=86400000
+"""
+#: What plan and clean are asked for.
+_ASKED = f"--server-properties {SETTINGS} --single-copy"
+_GONE, _NULL = "✗", "∅"
 
 
 def main(
     directory: Annotated[
-        str | None, typer.Option("--dir", help="Unpack the log into this folder and leave it there to play with.")
+        str | None,
+        typer.Option("--dir", help="Leave the log in this folder, before and after, with a real broker's beside it."),
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Show a small real log: list it, look into it, check it, and find the one bit that was flipped in it."""
+    """Make a small log, clean it on Spark, and show what stays, what goes, and why. Leaves nothing behind."""
     with _folder(directory) as folder:
-        unpack(folder)
+        write_log(folder)
+        if directory is not None:
+            unpack(folder)
         with contextlib.chdir(folder):
-            _say("A broker's log directory. Kafka's cleaner ran once; what it has not cleaned since is DIRTY.")
-            _run("ls", LOG)
-            _say("Keys of orders-0 whose older values are gone (count=1 of 13 offsets), as the cleaner left them.")
-            _run("dump", f"{LOG}/orders-0", "--limit", "2", "--batches", "--records")
-            _say("What a consumer gets that reads only committed transactions, as JSON for programs.")
-            _run("dump", f"{LOG}/payments-1", "--isolation", "read_committed", "--limit", "2", "--json")
-            _say("Is all of it whole?")
-            _run("check", LOG)
-            _say("Now one bit of one record is flipped …")
-            _flip(Path(LOG) / "orders-0" / "00000000000000000000.log", 1000)
-            _run("check", LOG)
-    if directory is not None:
-        print(f"\nThe log is in {directory}/{LOG}, flipped bit and all.")
+            if as_json:
+                print(json.dumps(_document(), indent=1))
+            else:
+                for line in _story():
+                    print(line, flush=True)
+    if directory is not None and not as_json:
+        print("\n".join(_to_try(directory)))
 
 
 @contextlib.contextmanager
 def _folder(directory: str | None) -> Iterator[Path]:
-    if directory is not None:
-        if (Path(directory) / LOG).exists():
-            raise RequestError(f"{directory}/{LOG} is there already; name another folder, or remove it first")
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        yield Path(directory)
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="cordwood-demo-") as folder:
+            yield Path(folder)
         return
-    with tempfile.TemporaryDirectory(prefix="cordwood-demo-") as folder:
-        yield Path(folder)
+    for name in (BEFORE, AFTER, SETTINGS, LOG):
+        if (Path(directory) / name).exists():
+            raise RequestError(f"{directory}/{name} is there already; name another folder, or remove it first")
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    yield Path(directory)
 
 
 def unpack(folder: Path) -> None:
-    """Unpack the log that comes with the package, as `LOG` in a folder."""
+    """Unpack the broker's log that comes with the package, as `LOG` in a folder."""
     packed = importlib.resources.files("cordwood").joinpath("data/demo.tar.gz")
     with packed.open("rb") as data, tarfile.open(fileobj=data) as tar:
         # Set, not given as an argument: Python 3.11 knows that only from its fourth release on.
@@ -69,19 +103,300 @@ def unpack(folder: Path) -> None:
         tar.extractall(folder)
 
 
-def _flip(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(data)
+# ---- the log ---------------------------------------------------------------------------------------------------------
 
 
-def _say(text: str) -> None:
-    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ("", "")
-    print(f"\n{bold}{text}{plain}")
+def _batch(
+    base_offset: int, *records: tuple[str, str | None], horizon: int | None = None, producer: int = NONE
+) -> bytes:
+    """A batch with a record per (user, town); None deletes the user. A minute lies between two offsets."""
+    return encode_batch(
+        [
+            Record(at, _time(at), user.encode(), None if town is None else town.encode())
+            for at, (user, town) in enumerate(records, base_offset)
+        ],
+        delete_horizon_ms=horizon,
+        leader_epoch=0,
+        producer_id=producer,
+        producer_epoch=NONE if producer == NONE else 0,
+        base_sequence=NONE if producer == NONE else 0,
+        transactional=producer != NONE,
+    )
 
 
-def _run(*words: str) -> None:
-    from cordwood.cli.main import app
+def _time(offset: int) -> int:
+    before = 8 * DAY_MS if offset < _FIRST_DIRTY else DAY_MS
+    return NOW_MS - before + 60_000 * offset
 
-    print(f"$ cordwood {shlex.join(words)}", flush=True)
-    app(list(words), prog_name="cordwood", standalone_mode=False)
+
+def _segments() -> dict[int, list[bytes]]:
+    """The batches of each segment, by its base offset."""
+    return {
+        0: [
+            _batch(0, ("anna", "Rome")),
+            # The clean of a week ago took offset 1, and set the day from which this deletion need not be told.
+            _batch(2, ("ben", "Oslo")),
+            _batch(4, ("cleo", None), horizon=NOW_MS - 6 * DAY_MS),
+        ],
+        _FIRST_DIRTY: [
+            _batch(6, ("anna", "Kyiv"), ("dora", "Lima")),
+            _batch(8, ("ben", "Bonn"), producer=7),
+            encode_marker(Marker(9, _time(9), 7, 0, committed=False), leader_epoch=0),
+            _batch(10, ("dora", None), ("anna", "Bern")),
+        ],
+        _ACTIVE: [_batch(12, ("emil", "Nice"), ("anna", "Cork"))],
+    }
+
+
+def write_log(folder: Path) -> None:
+    """Write the log as `BEFORE` into a folder, as a broker leaves it, and the broker's settings beside it."""
+    before = folder / BEFORE
+    (before / str(USERS)).mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="cordwood-demo-") as bare:
+        for base_offset, batches in _segments().items():
+            (Path(bare) / offset_name(base_offset, FileKind.LOG)).write_bytes(b"".join(batches))
+        # Its indexes, snapshots and leader epochs are what a broker makes of the batches.
+        restore_partition(Log(bare), str(before / str(USERS)), recovery_point=0, now_ms=NOW_MS)
+    (before / CLEANER_OFFSETS).write_bytes(checkpoints.encode({USERS: _FIRST_DIRTY}))
+    (before / CLEAN_SHUTDOWN).write_bytes(encode_clean_shutdown(None))
+    (folder / SETTINGS).write_text(_PROPERTIES)
+
+
+# ---- what became of each record --------------------------------------------------------------------------------------
+
+
+class _Why(StrEnum):
+    """What decided about a record."""
+
+    SUPERSEDED = "superseded"
+    ABORTED = "aborted"
+    EXPIRED = "expired tombstone"
+    MARKER = "marker"
+    ACTIVE = "active segment"
+    TOMBSTONE = "tombstone"
+    LAST = "last of its key"
+
+
+#: Of those that drop records, the counter of the clean that must agree.
+_COUNTED: Mapping[_Why, Callable[[Counts], int]] = {
+    _Why.SUPERSEDED: lambda counts: counts.records_superseded,
+    _Why.ABORTED: lambda counts: counts.records_aborted,
+    _Why.EXPIRED: lambda counts: counts.tombstones_expired,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    """A record, and what became of it.
+
+    Attributes:
+        offset, key, value: its own; of a marker the value is its type, and there is no key.
+        kept: it is in the cleaned log.
+        why: what decided.
+        reason: the same in words.
+    """
+
+    offset: int
+    key: str
+    value: str | None
+    kept: bool
+    why: _Why
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """A small log: all its records by offset, and which of them readers get.
+
+    Attributes:
+        records: all, markers too.
+        data: offsets of those that are no markers.
+        committed: offsets of those that no aborted transaction wrote.
+        horizons: delete horizon of the batch of an offset, where it has one.
+    """
+
+    records: Mapping[int, Record]
+    data: frozenset[int]
+    committed: frozenset[int]
+    horizons: Mapping[int, int]
+
+    @classmethod
+    def of(cls, directory: str) -> _Contents:
+        log = Log(f"{directory}/{USERS}")
+        records = {one.offset: one for one in log.records(isolation=None)}
+        data, committed = (
+            frozenset(one.offset for one in log.records(isolation=level))
+            for level in (READ_UNCOMMITTED, READ_COMMITTED)
+        )
+        horizons = {
+            offset: batch.delete_horizon_ms
+            for batch in log.batches()
+            for offset in range(batch.base_offset, batch.last_offset + 1)
+            if batch.delete_horizon_ms is not None
+        }
+        return cls(records, data, committed, horizons)
+
+
+def _fates(before: _Contents, after: _Contents) -> list[_Fate]:
+    """What became of each record of the log: that is read from the clean's result, and why is told from the log."""
+    last = {before.records[at].key: at for at in sorted(before.committed) if at < _ACTIVE}
+    fates = []
+    for at, record in before.records.items():
+        why, reason = _why(at, last.get(record.key, at), before, after)
+        fates.append(_Fate(at, *_shown(before, at), at in after.records, why, reason))
+    return fates
+
+
+def _why(at: int, last: int, before: _Contents, after: _Contents) -> tuple[_Why, str]:
+    tombstone = before.records[at].value is None
+    if at >= _ACTIVE:
+        return _Why.ACTIVE, "active segment: still written to, never cleaned"
+    if at not in before.data:
+        return _Why.MARKER, "ends the aborted transaction; may go in a later clean"
+    if at not in before.committed:
+        return _Why.ABORTED, "its transaction was aborted"
+    if at < last:
+        return _Why.SUPERSEDED, f"superseded by {last}"
+    if tombstone and at not in after.records:
+        return _Why.EXPIRED, f"tombstone: all readers had until {utc(before.horizons[at])} to see it"
+    if tombstone:
+        return _Why.TOMBSTONE, f"tombstone: readers have until {utc(after.horizons[at])} to see it"
+    newer = [other for other, one in before.records.items() if other >= _ACTIVE and one.key == before.records[at].key]
+    return _Why.LAST, "the last of its key" + "".join(f"; {other} is in the active segment" for other in newer)
+
+
+def _shown(log: _Contents, at: int) -> tuple[str, str | None]:
+    """Key and value of a record, as text."""
+    record = log.records[at]
+    if at not in log.data:
+        return "", "ABORT"
+    assert record.key is not None, "every user has a name"
+    return record.key.decode(), None if record.value is None else record.value.decode()
+
+
+# ---- the story -------------------------------------------------------------------------------------------------------
+
+
+def _plan(directory: str) -> Plan:
+    return make_plan(directory, server_properties=SETTINGS, single_copy=True, now_ms=NOW_MS)
+
+
+def _clean() -> CleanResult:
+    result = clean(BEFORE, output=AFTER, server_properties=SETTINGS, single_copy=True, now_ms=NOW_MS)
+    (one,) = result.partitions
+    assert one.fate is Fate.CLEANED, one
+    return result
+
+
+def _check() -> Summary:
+    check = Check(PosixFileSystem())
+    assert not list(check.run([AFTER])), "what a clean wrote is whole"
+    return check.summary
+
+
+def _told(before: _Contents, result: CleanResult) -> list[_Fate]:
+    """The fates, held against what the clean counted."""
+    fates = _fates(before, _Contents.of(AFTER))
+    for why in _Why:
+        dropped = sum(one.why is why and not one.kept for one in fates)
+        assert dropped == (_COUNTED[why](result.counts) if why in _COUNTED else 0), f"{why}: {dropped} told"
+    return fates
+
+
+def _story() -> Iterator[str]:
+    before = _Contents.of(BEFORE)
+    yield f"1  A log: {BEFORE}/{USERS}, in three files. Each record says where a user (its key) lives now."
+    yield f"   Kafka only appends: who moves gets one more record, who leaves gets {_NULL}, a tombstone. So what is"
+    yield "   outdated piles up. Compaction keeps the last record of each key, at the offset it has."
+    yield ""
+    for base_offset, end, state in (
+        (0, _FIRST_DIRTY, "cleaned last week"),
+        (_FIRST_DIRTY, _ACTIVE, "dirty"),
+        (_ACTIVE, max(before.records) + 1, "active"),
+    ):
+        shown = "  ".join(_short(before, at) for at in before.records if base_offset <= at < end)
+        yield f"   {base_offset:>2}.log {state:<17}  {shown}"
+    yield ""
+    plan = _plan(BEFORE)
+    yield f"2  The plan:   cordwood plan {BEFORE} {_ASKED}"
+    yield "   (--single-copy: no replica has to learn of a deletion before its tombstone goes.)"
+    yield ""
+    yield from (f"   {line}" for line in _plan_lines(plan))
+    yield ""
+    yield f"3  The clean:  cordwood clean {BEFORE} --output {AFTER} …"
+    yield "   By the rules of Kafka's own cleaner, and on Spark, which takes some seconds to start."
+    yield ""
+    result = _clean()
+    fates = _told(before, result)
+    yield from (f"   {line}" for line in _table(fates))
+    yield ""
+    counts = result.counts
+    dropped = ", ".join(f"{value(counts)} {why}" for why, value in _COUNTED.items())
+    (cleaned,) = result.partitions
+    yield (
+        f"   {counts.records_read} records read, {counts.records_kept} kept, "
+        f"{counts.records_read - counts.records_kept} dropped: {dropped}; "
+        f"{bytes_text(cleaned.bytes_before)} → {bytes_text(cleaned.bytes_after)}"
+    )
+    yield ""
+    yield f"4  The check:  cordwood check {AFTER}; cordwood plan {AFTER} …"
+    yield ""
+    yield f"   {summary_line(_check())}"
+    yield from (f"   {line}" for line in _plan_lines(_plan(AFTER)))
+
+
+def _short(log: _Contents, at: int) -> str:
+    key, value = _shown(log, at)
+    return f"{at} {key}={value or _NULL}" if key else f"{at} {value}"
+
+
+def _plan_lines(plan: Plan) -> Iterator[str]:
+    (one,) = plan.partitions
+    yield f"{one.decision}, because {one.reason}"
+    if one.decision is Decision.CLEAN:
+        assert one.compaction is not None, "it is to be cleaned"
+        found = one.compaction
+        yield (
+            f"offsets {found.range.first_dirty_offset} to {found.range.first_uncleanable_offset - 1} are dirty, "
+            f"{bytes_text(found.cleanable_bytes)}; from {found.range.first_uncleanable_offset} on: {found.range.bound}"
+        )
+        yield (
+            f"{number(sum(map(len, found.groups)), 'segment')} → {len(found.groups)}; "
+            f"may go: ≤ {found.bounds.records_max} records, ≤ {bytes_text(found.bounds.bytes_max)}"
+        )
+
+
+def _table(fates: list[_Fate]) -> Iterator[str]:
+    columns = (Column("OFFSET", right=True), Column("KEY"), Column("BEFORE"), Column("AFTER"), Column("WHY"))
+    rows = [
+        (str(one.offset), one.key, one.value or _NULL, (one.value or _NULL) if one.kept else _GONE, one.reason)
+        for one in fates
+    ]
+    yield from table(columns, rows)
+
+
+def _document() -> dict[str, Any]:
+    """The story's facts as one JSON value."""
+    before, plan, result = _Contents.of(BEFORE), _plan(BEFORE), _clean()
+    summary = _check()
+    return {
+        "records": [asdict(one) for one in _told(before, result)],
+        "plan": plan.document(),
+        "clean": result.document(),
+        "check": {"files": summary.files, "damage": 0},
+        "plan_after": _plan(AFTER).document(),
+    }
+
+
+def _to_try(directory: str) -> Iterator[str]:
+    yield ""
+    yield f"All of it is in {directory}, beside {LOG}, the small log of a real broker. To try:"
+    yield f"   cd {shlex.quote(directory)}"
+    for command in (
+        f"dump {BEFORE} --format '%o %k %s\\n'",
+        f"ls {AFTER} --segments --server-properties {SETTINGS}",
+        f"plan {BEFORE} {_ASKED}",
+        f"clean {BEFORE} --output again {_ASKED}",
+        f"check {LOG}",
+    ):
+        yield f"   cordwood {command}"

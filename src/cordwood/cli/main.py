@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 from cordwood.errors import CordwoodError, DataError, LockedError, NoSpaceError, NotFoundError
 from cordwood.fs.base import is_full
+from cordwood.tables import printable
 
 #: What a shell, a script or a pipeline learns from how we end. 2 is also Typer's, for wrong usage.
 EXIT_OK = 0
@@ -39,7 +40,7 @@ VERBS = {
     "check": ("cordwood.cli.check", "Find every inconsistency, with its place; exit 1 if there is any."),
     "plan": ("cordwood.cli.plan", "Say what a clean would do to each partition, and why; changes nothing."),
     "clean": ("cordwood.cli.clean", "Clean logs as Kafka's cleaner would, into a copy."),
-    "demo": ("cordwood.cli.demo", "Show a small real log: list it, look into it, check it."),
+    "demo": ("cordwood.cli.demo", "Make a small log, clean it on Spark, and show what went and why."),
     "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log."),
 }
 
@@ -114,11 +115,6 @@ def _give_up_output() -> None:
 def tell(message: str) -> None:
     """Say something to the user beside the output."""
     print(f"cordwood: {printable(message)}", file=sys.stderr)
-
-
-def printable(text: str) -> str:
-    """Text with names from disk in it, without what a terminal might obey."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def named(path: str) -> str:

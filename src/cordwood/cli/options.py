@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import typer
 
 from cordwood.errors import RequestError
+
+_SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 Directories = Annotated[
     list[str], typer.Argument(metavar="DIR...", help="Log directories of one broker, or partitions' directories.")
@@ -37,7 +40,32 @@ Retention = Annotated[bool, typer.Option("--retention", help="Delete old segment
 SingleCopy = Annotated[
     bool, typer.Option("--single-copy", help="There is no other replica: expired tombstones may go for good.")
 ]
+OffsetMap = Annotated[
+    str | None, typer.Option(metavar="BYTES", help="Clean in rounds, as Kafka would with an offset map of this size.")
+]
+StrictKafka = Annotated[
+    bool, typer.Option("--strict-kafka", help="Do exactly as Kafka: use its offset map, and fail where it would.")
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES", help="What all tasks on a machine may take for keys: 512m, 4g; default: a quarter."),
+]
+Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document, with exact bytes and times.")]
+
+
+def bytes_of(text: str | None, option: str) -> int | None:
+    """A size: a number of bytes, or one with k, m, g or t behind it.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or not int(found[1]):
+        raise RequestError(f"{option} {text}: give a number of bytes, or one like 512m or 4g")
+    return int(found[1]) << 10 * " kmgt".index(found[2].lower() or " ")
 
 
 def high_watermark_of(text: str | None) -> int | Literal["end"] | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import errno
 import os
 
-from cordwood.fs.base import File
-from cordwood.fs.posix import PosixFile
+from cordwood.fs.base import File, FileSystem
+from cordwood.fs.posix import PosixFile, PosixFileSystem
 
 #: Linux' ioctl that makes one file share all blocks of another.
 _FICLONE = 0x40049409
@@ -27,9 +27,13 @@ def copy_bytes(source: File, target: File) -> None:
     """Copy all bytes of a file to another, an empty one, in the cheapest way there is."""
     size, position = source.size(), 0
     if isinstance(source, PosixFile) and isinstance(target, PosixFile) and size:
-        if _clone(source, target):
-            return
-        position = _copy_in_kernel(source, target, size)
+        try:
+            if _clone(source, target):
+                return
+            position = _copy_in_kernel(source, target, size)
+        except OSError as error:
+            error.filename = target.path  # the system names no file of two
+            raise
     buffer = memoryview(bytearray(min(_BUFFER_BYTES, size - position)))
     while position < size and (count := source.read_into(position, buffer)):
         target.write(position, buffer[:count])
@@ -77,3 +81,26 @@ def hard_link(source: str, target: str) -> bool:
             raise
         return False
     return True
+
+
+def can_share_blocks(fs: FileSystem, folder: str) -> bool:
+    """Whether copies within a folder's disk cost no space; two small files are made in it and removed."""
+    names = [f"{folder}/shares-blocks-{number}" for number in range(2)]
+    try:
+        with fs.create(names[0]) as source, fs.create(names[1]) as target:
+            source.write(0, b"x" * 4096)
+            return isinstance(source, PosixFile) and isinstance(target, PosixFile) and _clone(source, target)
+    except OSError:
+        return False
+    finally:
+        for name in names:
+            if fs.exists(name):
+                fs.unlink(name)
+
+
+def free_bytes(fs: FileSystem, path: str) -> int | None:
+    """How much this process may still write to the disk of a path; None where nobody knows."""
+    if not isinstance(fs, PosixFileSystem):
+        return None
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize

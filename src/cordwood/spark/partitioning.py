@@ -6,22 +6,28 @@ tasks per core are few enough, and many enough that no core waits long for the l
 
 from __future__ import annotations
 
+import functools
 import heapq
+import os
 import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from cordwood.cleaning.plan import Decision, Plan
+from cordwood.cleaning.latest import MemoryShare
+from cordwood.cleaning.plan import Decision, Plan, SegmentFacts
 from cordwood.errors import CordwoodError, DataError
 from cordwood.fs.base import FileSystem, is_full
+from cordwood.fs.discarding import DiscardingFileSystem
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark import checking
 from cordwood.spark.planning import clean_settings
 from cordwood.spark.progress import Counted
-from cordwood.spark.tasks import Cleaned, CleanSettings, clean_partition, load_producers
+from cordwood.spark.rounds import clean_in_rounds
+from cordwood.spark.tasks import Cleaned, CleanSettings, load_producers, segment_facts
 from cordwood.storage.log import Log
 
 if TYPE_CHECKING:
@@ -30,8 +36,14 @@ if TYPE_CHECKING:
 TASKS_PER_CORE = 4
 #: What a partition costs besides its bytes, in bytes: opening, small files, fsync.
 _PARTITION_COST_BYTES = 500_000
+#: Where Linux tells a container its limit, or `max`.
+_CONTAINER_LIMIT = "/sys/fs/cgroup/memory.max"
 #: Of the rows that tasks return.
 RESULT_SCHEMA = "at bigint, outcome binary"
+
+T = TypeVar("T")
+#: What `mapInArrow` takes.
+Worker = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +100,19 @@ class Output:
         cleaned: what was done.
         folder: where the new segments are.
         files: (name, bytes) of them.
+        segments: what planning would know of them.
     """
 
     cleaned: Cleaned
     folder: str
     files: tuple[tuple[str, int], ...]
+    segments: tuple[SegmentFacts, ...] = ()
 
 
 def tasks_of(plan: Plan) -> list[PartitionTask]:
     """The partitions of a plan that are to be cleaned."""
     tasks = []
+    memory = MemoryShare(_machine_memory_bytes() // 4 if plan.choices.memory is None else plan.choices.memory)
     for one in plan.of(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
@@ -108,12 +123,34 @@ def tasks_of(plan: Plan) -> list[PartitionTask]:
                 first_dirty=compaction.range.first_dirty_offset,
                 first_uncleanable=compaction.range.first_uncleanable_offset,
                 now_ms=plan.now_ms,
-                settings=clean_settings(one),
+                settings=replace(clean_settings(one, plan.choices), memory=memory),
                 # The dirty part twice: for its keys, and to be copied.
                 size_bytes=compaction.total_bytes + compaction.cleanable_bytes,
             )
         )
     return tasks
+
+
+def share_memory(tasks: Sequence[PartitionTask], cores: int) -> list[PartitionTask]:
+    """The tasks, each with its part of the memory that all have together: as many run at once as there are cores."""
+    at_once = max(1, min(cores, len(tasks)))
+
+    def shared(task: PartitionTask) -> PartitionTask:
+        whole = task.settings.memory
+        memory = None if whole is None else MemoryShare(whole.size_bytes // at_once, at_once)
+        return replace(task, settings=replace(task.settings, memory=memory))
+
+    return [shared(task) for task in tasks]
+
+
+def _machine_memory_bytes() -> int:
+    """What this machine has, or the container that we are in."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with PosixFileSystem().open(_CONTAINER_LIMIT) as file:
+            return min(memory, int(file.read(0, 32)))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return memory
 
 
 def pack(tasks: Sequence[PartitionTask], cores: int) -> list[list[int]]:
@@ -132,9 +169,7 @@ def pack(tasks: Sequence[PartitionTask], cores: int) -> list[list[int]]:
     return packs
 
 
-def worker(
-    packs: Sequence[Sequence[tuple[int, PartitionTask]]], outputs: str, progress: str
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def over_rows(packs: Sequence[Sequence[tuple[int, T]]], do: Callable[[T], object]) -> Worker:
     """The function that Spark runs over rows of pack numbers; it is pickled, and all that it holds are plain values."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,14 +178,28 @@ def worker(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for at, task in packs[number]:
-                    outcome = pickle.dumps(run_task(task, outputs, progress))
+                    outcome = pickle.dumps(do(task))
                     yield pa.RecordBatch.from_arrays([pa.array([at]), pa.array([outcome])], ["at", "outcome"])
 
     return run
 
 
-def run_task(task: PartitionTask, outputs: str, progress: str, fs: FileSystem | None = None) -> Output | Failure:
-    """Clean one partition into a folder of its own.
+def worker(
+    packs: Sequence[Sequence[tuple[int, PartitionTask]]], outputs: str, progress: str, *, discard: bool = False
+) -> Worker:
+    """Runs tasks; see `run_task`."""
+    return over_rows(packs, functools.partial(run_task, outputs=outputs, progress=progress, discard=discard))
+
+
+def checker(packs: Sequence[Sequence[tuple[int, tuple[PartitionTask, Output]]]]) -> Worker:
+    """Checks outputs; see `check_output`."""
+    return over_rows(packs, check_output)
+
+
+def run_task(
+    task: PartitionTask, outputs: str, progress: str, fs: FileSystem | None = None, *, discard: bool = False
+) -> Output | Failure:
+    """Clean one partition into a folder of its own; or into none, to see what would come of it.
 
     Another attempt at the same task gets another folder, so that one that was given up and still runs harms nobody.
     """
@@ -158,11 +207,14 @@ def run_task(task: PartitionTask, outputs: str, progress: str, fs: FileSystem | 
     fs = fs or PosixFileSystem()
     counted = Counted(fs, f"{progress}/{attempt}")
     folder = f"{outputs}/{attempt}"
+    # A further round reads what the one before it wrote.
+    kept = not discard or task.settings.offset_map_slots is not None
+    written = counted if kept else DiscardingFileSystem(counted, folder)
     try:
-        fs.make_directory(folder)
-        log = Log(task.path, fs=counted, log_start_offset=task.log_start_offset)
+        written.make_directory(folder)
+        log = Log(task.path, fs=written, log_start_offset=task.log_start_offset)
         producers = load_producers(log, now_ms=task.now_ms, expiration_ms=task.settings.producer_expiration_ms)
-        cleaned = clean_partition(
+        cleaned = clean_in_rounds(
             log,
             folder,
             first_dirty=task.first_dirty,
@@ -171,9 +223,11 @@ def run_task(task: PartitionTask, outputs: str, progress: str, fs: FileSystem | 
             settings=task.settings,
             producers=producers,
         )
-        fs.sync_directory(folder)
+        written.sync_directory(folder)
         counted.flush()
-        return Output(cleaned, folder, tuple((info.name, info.size_bytes) for info in fs.list(folder)))
+        files = tuple((info.name, info.size_bytes) for info in written.list(folder))
+        after = Log(folder, fs=written, log_start_offset=0)
+        return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)))
     except DataError as error:
         return Failure(FailureKind.DAMAGE, str(error))
     except CordwoodError as error:
@@ -183,3 +237,19 @@ def run_task(task: PartitionTask, outputs: str, progress: str, fs: FileSystem | 
         return Failure(kind, f"{error.strerror or error}: {error.filename or task.path}")
     except Exception as error:
         return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def check_output(work: tuple[PartitionTask, Output]) -> Failure | None:
+    """Look at what another task wrote; None when it is what that task said."""
+    task, output = work
+    try:
+        found = next(
+            checking.faults(PosixFileSystem(), output.folder, output.files, output.cleaned, task.first_uncleanable),
+            None,
+        )
+    except Exception as error:
+        return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
+    if found is None:
+        return None
+    what = f"{task.path}: what was written for it is not what it should be, so it is not used: {found}"
+    return Failure(FailureKind.BUG, what)

@@ -4,38 +4,45 @@
     load      a directory whose broker crashed is recovered into its copy, and taken from there
     plan      which partitions are cleaned, from where to where
     run       partitions packed into Spark tasks; each returns what it wrote, or why it could not
+    check     other tasks look at what was written
     build     what was not cleaned is copied, what was cleaned moves in, checkpoints are written
     retain    with --retention, old segments of the copy go
     publish   the copy gets its name
 
 Until the last step nothing has happened that anybody could see. A partition that fails is a value among the others: it
 is copied as it was, and the result says where it is damaged.
+
+`plan_exact` goes the same way up to the tasks, which then count what they would write; nothing is checked or built.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import posixpath
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
 from cordwood.errors import ConfigError, DataError, NoSpaceError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import FileSystem, is_full
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark import partitioning, progress
-from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask, tasks_of
-from cordwood.spark.planning import make_plan
+from cordwood.spark import partitioning, planning, progress
+from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask, Worker, tasks_of
+from cordwood.spark.planning import PlanChoices, make_plan
 from cordwood.spark.progress import OnProgress
-from cordwood.spark.results import CleanResult, Fate, PartitionResult
+from cordwood.spark.results import CleanResult, ExactPlan, Fate, PartitionResult, SegmentResult
 from cordwood.spark.session import LOCAL_MASTER, session
+from cordwood.spark.tasks import Cleaned
 from cordwood.storage import copying
 from cordwood.storage.copying import DirectoryCopy, Replacement, Workspace, in_parallel
-from cordwood.storage.filenames import DirectoryState
-from cordwood.storage.log import Log
+from cordwood.storage.filenames import DirectoryState, FileKind
+from cordwood.storage.listing import is_asked_for
+from cordwood.storage.log import Log, lock_holder_in
 from cordwood.storage.node import Node, Place
 from cordwood.storage.restoring import LoadSettings, Restored, restore_indexes, restore_partition
 
@@ -55,14 +62,11 @@ def clean(
     overrides: Iterable[str] = (),
     server_properties: str | None = None,
     metadata: str | None = None,
-    ignore_ratio: bool = False,
-    first_dirty: int | None = None,
-    high_watermark: int | Literal["end"] | None = None,
     retention: bool = False,
-    single_copy: bool = False,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: FileSystem | None = None,
+    **choices: Unpack[PlanChoices],
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start.
 
@@ -74,67 +78,48 @@ def clean(
         link: closed segments that stay as they are get a second name instead of a copy, where the disk is the same.
         topics, partitions: only these are cleaned; all are copied. And what else decides: see `make_plan`.
         now_ms, overrides, server_properties, metadata: see `make_plan`.
-        ignore_ratio, first_dirty, high_watermark, retention, single_copy: see `make_plan`.
+        retention: delete old segments of the copy, too; by the sizes and times after the clean.
         on_plan: called with the plan and the bytes that will be read.
         on_progress: called with the bytes read so far.
         fs: default: the machine's.
+        choices: see `make_plan`.
 
     Raises:
         NotFoundError: nothing is there, or nothing that was asked for.
         LockedError: someone holds one of the directories.
         RequestError: the output is not new or empty; and see `make_plan`.
-        OSError: the disk is full, or fails. As with every error: nothing is left of the output.
+        NoSpaceError: the disk is too small, or full.
+        OSError: the disk fails. As with every error: nothing is left of the output.
     """
     started = time.monotonic()
     fs = fs or PosixFileSystem()
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     overrides = tuple(overrides)
     sources = [posixpath.abspath(path) for path in paths]
-
-    def plan_of(directories: Iterable[str], *, retention: bool) -> Plan:
-        return make_plan(
-            *directories,
+    node = Node.open(fs, sources, metadata, server_properties, overrides)
+    read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
+    with _full_said(output), Workspace(fs, output, read_only) as work:
+        copies = copying.lay_out(node, sources, work.data)
+        copying.check_space(fs, work.path, copies, link=link)
+        restored = _load_crashed(node, copies, work, now_ms, link=link)
+        plan = make_plan(
+            *_loaded_paths(copies, restored),
             topics=topics,
             partitions=partitions,
             now_ms=now_ms,
             overrides=overrides,
             server_properties=server_properties,
             metadata=metadata or node.metadata_path,
-            ignore_ratio=ignore_ratio,
-            first_dirty=first_dirty,
-            high_watermark=high_watermark,
-            retention=retention,
-            single_copy=single_copy,
             fs=fs,
+            **choices,
         )
-
-    node = Node.open(fs, sources, metadata, server_properties, overrides)
-    read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
-    with Workspace(fs, output, read_only) as work:
-        copies = copying.lay_out(node, sources, work.data)
-        for copy in copies:
-            if copy.path != work.data:
-                fs.make_directory(copy.path)
-        restored = {copy.path: _load(node, copy, now_ms, link=link) for copy in copies if copy.crashed}
-
-        plan = plan_of(_loaded_paths(copies, restored), retention=False)
-        outcomes: dict[str, Output | Failure] = dict(_not_loaded(copies, restored))
-        tasks = [task for task in tasks_of(plan) if task.path not in outcomes]
-        if on_plan is not None:
-            on_plan(plan, sum(task.size_bytes for task in tasks))
-
-        clean_seconds = 0.0
-        if tasks:
-            with session(spark, master=master) as running, progress.Watch(fs, work.progress, on_progress):
-                ran = time.monotonic()
-                outcomes |= _run(running, tasks, work)
-                clean_seconds = time.monotonic() - ran
-        _stop_if_full(outcomes)
+        jobs = _Jobs(fs, work, spark, master, on_plan, on_progress)
+        outcomes = jobs.run(plan, dict(_not_loaded(copies, restored)), discard=False)
+        if retention:
+            plan = _with_retention(node, copies, restored, plan, outcomes)
 
         built = _build(copies, plan, outcomes, restored, node, now_ms, link=link)
-        if retention:
-            after = plan_of([copy.path for copy in copies], retention=True)
-            built = _retain(fs, built, after)
+        _retain(fs, built)
         results = [_measured(fs, one) for one in built]
         for directory in node.directories:
             copying.check_unlocked(directory)
@@ -145,12 +130,117 @@ def clean(
         now_ms=now_ms,
         partitions=tuple(results),
         seconds=time.monotonic() - started,
-        clean_seconds=clean_seconds,
+        clean_seconds=jobs.seconds,
         notes=tuple(notes),
     )
 
 
+def plan_exact(
+    *paths: str,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    now_ms: int | None = None,
+    overrides: Iterable[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    retention: bool = False,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: FileSystem | None = None,
+    **choices: Unpack[PlanChoices],
+) -> ExactPlan:
+    """Plan a clean, and run it without writing, for figures instead of bounds: those that `clean` would report.
+
+    The directories are only read; a broker may run on them. One whose broker crashed is recovered first, as `clean`
+    does, into the temporary folder: that takes room for its unflushed segments, and for copies of the others where hard
+    links cannot be made.
+
+    Args:
+        paths: log directories, folders of several, or partitions' directories.
+        spark: a session to use; it is left running. Default: one of our own.
+        master: where a session of our own runs.
+        topics, partitions, now_ms, overrides, server_properties, metadata: see `make_plan`.
+        retention: foretell it, too; by the sizes and times after the clean.
+        on_plan: called with the plan and the bytes that will be read.
+        on_progress: called with the bytes read so far.
+        fs: default: the machine's.
+        choices: see `make_plan`.
+
+    Raises:
+        NotFoundError: nothing is there, or nothing that was asked for.
+        RequestError: see `make_plan`.
+        NoSpaceError: the temporary folder has no room for a directory to recover.
+    """
+    started = time.monotonic()
+    fs = fs or PosixFileSystem()
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    overrides = tuple(overrides)
+    sources = [posixpath.abspath(path) for path in paths]
+    node = Node.open(fs, sources, metadata, server_properties, overrides)
+    scratch = f"{tempfile.gettempdir()}/cordwood-plan"
+    with _full_said(scratch), Workspace(fs, scratch, ()) as work:
+        copies = copying.lay_out(node, sources, work.data, locked_too=True)
+        for copy in copies:
+            copy.places = [one for one in copy.places if is_asked_for(one, topics, partitions)]
+        copying.check_space(fs, work.path, [copy for copy in copies if _is_to_load(copy)], link=True)
+        restored = _load_crashed(node, copies, work, now_ms, link=True)
+        plan = make_plan(
+            *_loaded_paths(copies, restored),
+            topics=topics,
+            partitions=partitions,
+            now_ms=now_ms,
+            overrides=overrides,
+            server_properties=server_properties,
+            metadata=metadata or node.metadata_path,
+            fs=fs,
+            **choices,
+        )
+        jobs = _Jobs(fs, work, spark, master, on_plan, on_progress)
+        outcomes = jobs.run(plan, dict(_not_loaded(copies, restored)), discard=True)
+        if retention:
+            plan = _with_retention(node, copies, restored, plan, outcomes)
+        results = tuple(_foretell(copies, plan, outcomes, restored))
+    return ExactPlan(
+        _of_sources(plan, copies),
+        CleanResult(
+            target="",
+            now_ms=now_ms,
+            partitions=results,
+            seconds=time.monotonic() - started,
+            clean_seconds=jobs.seconds,
+        ),
+    )
+
+
+@contextlib.contextmanager
+def _full_said(output: str) -> Iterator[None]:
+    """Say of a disk that is full what came of that."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        what = f"{error.strerror or error}: {error.filename or output}"
+        raise NoSpaceError(f"{what}. Nothing was changed, and nothing is left of what was written") from error
+
+
 # ---- load ------------------------------------------------------------------------------------------------------------
+
+
+def _is_to_load(copy: DirectoryCopy) -> bool:
+    return copy.crashed and lock_holder_in(copy.source.fs, copy.source.path) is None
+
+
+def _load_crashed(
+    node: Node, copies: Sequence[DirectoryCopy], work: Workspace, now_ms: int, *, link: bool
+) -> dict[str, dict[str, Restored]]:
+    """Recover what needs it into its copy. Returns what came of the partitions, by the path of the copy."""
+    for copy in copies:
+        if copy.path != work.data:
+            node.fs.make_directory(copy.path)
+    return {copy.path: _load(node, copy, now_ms, link=link) for copy in copies if _is_to_load(copy)}
 
 
 def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: bool) -> dict[str, Restored]:
@@ -232,14 +322,71 @@ def _loaded_paths(copies: Sequence[DirectoryCopy], restored: Mapping[str, object
 # ---- run -------------------------------------------------------------------------------------------------------------
 
 
-def _run(spark: SparkSession, tasks: Sequence[PartitionTask], work: Workspace) -> dict[str, Output | Failure]:
-    """Run the tasks; what came of each partition, by its path."""
-    packs = [[(at, tasks[at]) for at in one] for one in partitioning.pack(tasks, _cores(spark))]
-    run = partitioning.worker(packs, work.outputs, work.progress)
-    rows = spark.range(0, len(packs), 1, len(packs)).mapInArrow(run, partitioning.RESULT_SCHEMA).collect()
-    outcomes = {tasks[row["at"]].path: pickle.loads(row["outcome"]) for row in rows}
-    assert len(outcomes) == len(tasks), "every task answers"
-    return outcomes
+@dataclass
+class _Jobs:
+    """What runs on Spark for one plan.
+
+    Attributes:
+        seconds: how long it took, without the start of a session.
+    """
+
+    fs: FileSystem
+    work: Workspace
+    spark: SparkSession | None
+    master: str
+    on_plan: Callable[[Plan, int], None] | None
+    on_progress: OnProgress | None
+    seconds: float = 0.0
+
+    def run(self, plan: Plan, failed: Mapping[str, Failure], *, discard: bool) -> dict[str, Output | Failure]:
+        """What came of each partition that was to be cleaned, by its path.
+
+        Args:
+            plan: what to do.
+            failed: partitions that cannot be cleaned, whatever the plan says; they are among the outcomes.
+            discard: count what would be written instead of writing it.
+
+        Raises:
+            NoSpaceError: the disk is full.
+        """
+        tasks = [task for task in tasks_of(plan) if task.path not in failed]
+        if self.on_plan is not None:
+            self.on_plan(plan, sum(task.size_bytes for task in tasks))
+        if not tasks:
+            return dict(failed)
+        with (
+            session(self.spark, master=self.master) as running,
+            progress.Watch(self.fs, self.work.progress, self.on_progress),
+        ):
+            started = time.monotonic()
+            cores = _cores(running)
+            tasks = partitioning.share_memory(tasks, cores)
+            packs = [[(at, tasks[at]) for at in one] for one in partitioning.pack(tasks, cores)]
+            worker = partitioning.worker(packs, self.work.outputs, self.work.progress, discard=discard)
+            found: dict[int, Output | Failure] = _map(running, worker, len(packs))
+            assert len(found) == len(tasks), "every task answers"
+            _stop_if_full(found.values())
+            if not discard:
+                found |= _checked(running, tasks, found, cores)
+            self.seconds = time.monotonic() - started
+        return {**failed, **{tasks[at].path: outcome for at, outcome in found.items()}}
+
+
+def _checked(
+    spark: SparkSession, tasks: Sequence[PartitionTask], found: Mapping[int, Output | Failure], cores: int
+) -> dict[int, Output | Failure]:
+    """The outputs that are not what their tasks said, as failures."""
+    written = {at: outcome for at, outcome in found.items() if isinstance(outcome, Output)}
+    packs = [[(at, (tasks[at], written[at])) for at in one if at in written] for one in partitioning.pack(tasks, cores)]
+    checked = _map(spark, partitioning.checker(packs), len(packs)) if written else {}
+    assert len(checked) == len(written), "every task answers"
+    return {at: failure for at, failure in checked.items() if failure is not None}
+
+
+def _map(spark: SparkSession, worker: Worker, packs: int) -> dict[int, Any]:
+    """What a worker says of each task, by its index."""
+    rows = spark.range(0, packs, 1, packs).mapInArrow(worker, partitioning.RESULT_SCHEMA).collect()
+    return {row["at"]: pickle.loads(row["outcome"]) for row in rows}
 
 
 def _cores(spark: SparkSession) -> int:
@@ -249,10 +396,10 @@ def _cores(spark: SparkSession) -> int:
         return os.cpu_count() or 1
 
 
-def _stop_if_full(outcomes: Mapping[str, Output | Failure]) -> None:
-    for outcome in outcomes.values():
+def _stop_if_full(outcomes: Iterable[Output | Failure]) -> None:
+    for outcome in outcomes:
         if isinstance(outcome, Failure) and outcome.kind is FailureKind.FULL:
-            raise NoSpaceError(f"{outcome.what}. Nothing was changed, and nothing is left of the copy")
+            raise NoSpaceError(f"{outcome.what}. Nothing was changed, and nothing is left of what was written")
 
 
 # ---- build -----------------------------------------------------------------------------------------------------------
@@ -264,6 +411,7 @@ class _Built:
 
     copy: DirectoryCopy
     place: Place
+    plan: PartitionPlan | None
     result: PartitionResult
     bytes_before: int
     retained: tuple[int, int] = (0, 0)
@@ -302,8 +450,8 @@ def _build(
         came = None if loaded is None else loaded.get(place.path)
         result = _result(place, plans.get(path), outcome, () if came is None else came.notes)
         # What was recovered was read in the copy; people know its source.
-        why = result.why.replace(f"{copy.path}/", f"{copy.source.path}/")
-        return _Built(copy, place, replace(result, why=why), log.size_bytes)
+        result = replace(result, why=_of_source(result.why, copy))
+        return _Built(copy, place, plans.get(path), result, log.size_bytes)
 
     built = in_parallel(one, work)
     for partition in built:
@@ -357,9 +505,11 @@ def _result(
     name = None if place.name is None else place.name.topic_partition
     if isinstance(outcome, Output):
         cleaned = outcome.cleaned
+        if cleaned.rounds > 1:
+            notes = (*notes, f"cleaned in {cleaned.rounds} rounds, as Kafka's offset map was full")
         return PartitionResult(
             place.path, name, Fate.CLEANED, str(plan.reason) if plan else "",
-            counts=cleaned.counts, end_offset=cleaned.end_offset, notes=notes,
+            counts=cleaned.counts, end_offset=cleaned.end_offset, segments=_segments(cleaned), notes=notes,
         )  # fmt: skip
     if isinstance(outcome, Failure):
         return PartitionResult(place.path, name, Fate.FAILED, outcome.what, notes=notes, failure=outcome)
@@ -372,20 +522,68 @@ def _result(
     return PartitionResult(place.path, name, Fate.COPIED, str(plan.reason), notes=(*notes, *hints))
 
 
+def _segments(cleaned: Cleaned) -> tuple[SegmentResult, ...]:
+    if not cleaned.segments:
+        return ()
+    return tuple(
+        SegmentResult(base, outputs, counts)
+        for bases, outputs, parts in zip(cleaned.replaced, cleaned.outputs, cleaned.segments, strict=True)
+        for base, counts in zip(bases, parts, strict=True)
+    )
+
+
 # ---- retain ----------------------------------------------------------------------------------------------------------
 
 
-def _retain(fs: FileSystem, built: Sequence[_Built], plan: Plan) -> list[_Built]:
-    """Remove from the copy what retention takes, by the sizes and times after the clean."""
-    plans = {one.path: one for one in plan.partitions}
+def _with_retention(
+    node: Node,
+    copies: Sequence[DirectoryCopy],
+    restored: Mapping[str, Mapping[str, Restored]],
+    plan: Plan,
+    outcomes: Mapping[str, Output | Failure],
+) -> Plan:
+    """The plan with what retention takes, by the sizes and times after the clean."""
+    places = {path: (place, log) for _, place, path, log in _loaded(copies, restored)}
+
+    def one(found: PartitionPlan) -> PartitionPlan:
+        outcome = outcomes.get(found.path)
+        if isinstance(outcome, Failure):
+            return found
+        place, log = places[found.path]
+        replaced, segments = ((), ()) if outcome is None else (outcome.cleaned.replaced, outcome.segments)
+        bases = {base for group in replaced for base in group}
+        return planning.retain_after(node, place, log, found, bases, segments, plan.now_ms)
+
+    return replace(plan, partitions=tuple(map(one, plan.partitions)), choices=replace(plan.choices, retention=True))
+
+
+def _loaded(
+    copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Restored]]
+) -> Iterator[tuple[DirectoryCopy, Place, str, Log]]:
+    """Every partition with its path and log as it is loaded: its source, or a recovered copy."""
+    for copy in copies:
+        for place in copy.places:
+            if copy.path in restored:
+                path = copy.target_of(place)
+                start = place.log().log_start_offset
+                yield copy, place, path, Log(path, fs=copy.source.fs, log_start_offset=start)
+            else:
+                yield copy, place, place.path, place.log()
+
+
+def _retain(fs: FileSystem, built: Sequence[_Built]) -> None:
+    """Remove from the copy what retention takes."""
     for one in built:
-        found = plans.get(one.target)
-        if found is None or not found.retention or one.result.fate is Fate.FAILED:
-            continue
-        bases = [base for taken in found.retention for base in taken.base_offsets]
-        copying.drop_segments(fs, one.target, bases, found.log_end_offset)
-        one.retained = (len(bases), sum(taken.size_bytes for taken in found.retention))
-    return list(built)
+        found = one.plan
+        if found is not None and found.retention:
+            one.retained = _taken(found)
+            bases = [base for taken in found.retention for base in taken.base_offsets]
+            copying.drop_segments(fs, one.target, bases, found.log_end_offset)
+
+
+def _taken(plan: PartitionPlan) -> tuple[int, int]:
+    """(segments, bytes) that retention takes."""
+    return sum(len(one.base_offsets) for one in plan.retention), sum(one.size_bytes for one in plan.retention)
 
 
 def _measured(fs: FileSystem, built: _Built) -> PartitionResult:
@@ -398,3 +596,61 @@ def _measured(fs: FileSystem, built: _Built) -> PartitionResult:
         segments_retained_away=segments,
         bytes_retained_away=size,
     )
+
+
+# ---- foretell --------------------------------------------------------------------------------------------------------
+
+
+def _foretell(
+    copies: Sequence[DirectoryCopy],
+    plan: Plan,
+    outcomes: Mapping[str, Output | Failure],
+    restored: Mapping[str, Mapping[str, Restored]],
+) -> Iterator[PartitionResult]:
+    """What a clean would have said of each partition that was asked for."""
+    plans = {one.path: one for one in plan.partitions}
+    for copy, place, path, log in _loaded(copies, restored):
+        found, outcome = plans.get(path), outcomes.get(path)
+        came = restored.get(copy.path, {}).get(place.path)
+        result = _result(place, found, outcome, () if came is None else came.notes)
+        after = _log_bytes(copy, place, log, copied=copy.path in restored)
+        if isinstance(outcome, Output):
+            replaced = {base for group in outcome.cleaned.replaced for base in group}
+            after -= sum(segment.size_bytes for segment in log.segments if segment.base_offset in replaced)
+            after += sum(size for name, size in outcome.files if name.endswith(FileKind.LOG))
+        segments, size = (0, 0) if found is None else _taken(found)
+        yield replace(
+            result,
+            why=_of_source(result.why, copy),
+            bytes_before=place.log().size_bytes,
+            bytes_after=after - size,
+            segments_retained_away=segments,
+            bytes_retained_away=size,
+        )
+
+
+def _log_bytes(copy: DirectoryCopy, place: Place, log: Log, *, copied: bool) -> int:
+    """Bytes of logs that a copy of a partition has, before anything is done to it."""
+    names = {info.name: info.size_bytes for info in log.entries if not info.is_directory}
+    current = place.name is not None and place.name.state is DirectoryState.CURRENT
+    if not copied and current and copying.is_loaded(place.name):
+        names = {then: names[now] for now, then, _ in copying.files_when_loaded(log)}
+    return sum(size for name, size in names.items() if name.endswith(FileKind.LOG))
+
+
+def _of_sources(plan: Plan, copies: Sequence[DirectoryCopy]) -> Plan:
+    """A plan that was made on recovered copies, with the names that people know."""
+
+    def one(found: PartitionPlan) -> PartitionPlan:
+        for copy in copies:
+            if found.path.startswith(f"{copy.path}/"):
+                reason = replace(found.reason, what=_of_source(found.reason.what, copy))
+                notes = tuple(_of_source(note, copy) for note in found.notes)
+                return replace(found, path=_of_source(found.path, copy), reason=reason, notes=notes)
+        return found
+
+    return replace(plan, partitions=tuple(map(one, plan.partitions)))
+
+
+def _of_source(text: str, copy: DirectoryCopy) -> str:
+    return text.replace(f"{copy.path}/", f"{copy.source.path}/")

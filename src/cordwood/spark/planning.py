@@ -10,27 +10,30 @@ nothing else (`Node.doubt`); so do the limits of retention.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 
 from cordwood.cleaning import plan as plans
+from cordwood.cleaning.offset_map import keys_max, slots_of
 from cordwood.cleaning.plan import (
     Choices,
     Decision,
     HeaderFacts,
     HighWatermark,
     LogFacts,
+    OffsetMapSize,
     OpenTransaction,
     PartitionPlan,
     Plan,
     Reason,
     SegmentFacts,
     Setting,
+    Threshold,
 )
-from cordwood.config import TopicConfig
+from cordwood.config import Layer, TopicConfig, resolve_broker
 from cordwood.errors import ConfigError, CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import FileSystem
 from cordwood.fs.posix import PosixFileSystem
@@ -58,8 +61,34 @@ SETTINGS = (
     "segment.bytes",
     "segment.index.bytes",
 )
+#: The broker's configs that Kafka's offset map goes by.
+_MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.threads")
 #: Of these a damaged metadata log may hide one that keeps records longer.
 _KEEPING = ("min.compaction.lag.ms", "delete.retention.ms")
+
+
+class PlanChoices(TypedDict, total=False):
+    """What a plan goes by, once it is known what it is of: see `make_plan`."""
+
+    ignore_ratio: bool
+    first_dirty: int | None
+    high_watermark: int | Literal["end"] | None
+    single_copy: bool
+    offset_map: int | None
+    strict_kafka: bool
+    memory: int | None
+
+
+class PlanOptions(PlanChoices, total=False):
+    """All that planning takes besides the paths."""
+
+    topics: Sequence[str]
+    partitions: Sequence[str]
+    now_ms: int | None
+    overrides: Iterable[str]
+    server_properties: str | None
+    metadata: str | None
+    retention: bool
 
 
 def make_plan(
@@ -75,6 +104,9 @@ def make_plan(
     high_watermark: int | Literal["end"] | None = None,
     retention: bool = False,
     single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
     fs: FileSystem | None = None,
 ) -> Plan:
     """Plan a clean of one broker's directories.
@@ -92,11 +124,16 @@ def make_plan(
         high_watermark: this offset, or `end`; default: what the directory says.
         retention: delete old segments, too.
         single_copy: no other replica exists, so that tombstones and markers may go for good.
+        offset_map: clean in rounds, as Kafka would with a map of so many bytes; default: as Kafka would where somebody
+            set `log.cleaner.dedupe.buffer.size`, else all at once.
+        strict_kafka: do as Kafka wherever we would do better, and fail where Kafka's cleaner fails; see `Choices`.
+        memory: bytes that all tasks on a machine may take for keys; default: a quarter of what this one has.
         fs: default: the machine's.
 
     Raises:
         NotFoundError: nothing is there, or nothing that was asked for.
-        RequestError: a path is a file; the directories belong to different brokers; or an offset cannot be one.
+        RequestError: a path is a file; the directories belong to different brokers; or an offset cannot be one;
+            or the offset map has no room for a single key.
         ConfigError: a setting that Kafka would not take.
     """
     for name, offset in (("first dirty offset", first_dirty), ("high watermark", high_watermark)):
@@ -107,10 +144,50 @@ def make_plan(
     if not wanted:
         what = ", ".join([*topics, *partitions])
         raise NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else ""))
-    choices = Choices(ignore_ratio, first_dirty, high_watermark, retention, single_copy)
+    choices = Choices(
+        ignore_ratio, first_dirty, high_watermark, retention, single_copy, offset_map, strict_kafka, memory
+    )
+    size = offset_map_size(node, choices)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     planned = (plan_partition(node, place, choices, now_ms) for place in wanted)
-    return Plan(now_ms, tuple(one for one in planned if one is not None), choices)
+    return Plan(now_ms, tuple(_limited(one, size) for one in planned if one is not None), choices)
+
+
+def offset_map_size(node: Node, choices: Choices) -> OffsetMapSize | None:
+    """The map of Kafka that a clean goes by; None: it goes by none.
+
+    Raises:
+        RequestError: it has no room for a single key.
+        ConfigError: the broker would not take one of its configs.
+    """
+    config = resolve_broker(Layer(one.source, _only(_MAP_CONFIGS, one.texts)) for one in node.broker_layers())
+    buffer, factor = config["log.cleaner.dedupe.buffer.size"], config.real("log.cleaner.io.buffer.load.factor")
+    if choices.offset_map is not None:
+        memory, source = choices.offset_map, f"--offset-map {choices.offset_map}"
+    elif buffer.explicit or choices.strict_kafka:
+        threads = max(1, config.integer("log.cleaner.threads"))
+        memory = config.integer(buffer.name) // threads
+        shared = f" for {threads} threads" if threads > 1 else ""
+        source = f"{buffer.name}={buffer.value}{shared}, {buffer.source if buffer.explicit else '--strict-kafka'}"
+    else:
+        return None
+    slots = slots_of(memory)
+    keys = keys_max(slots, factor)
+    if keys < 1:
+        what = f"An offset map of {memory} bytes, of which {100 * factor:g} % may be filled, has no room for a key"
+        raise RequestError(f"{what} ({source}): no clean would come any further")
+    return OffsetMapSize(slots, factor, keys, source)
+
+
+def _only(names: Collection[str], texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if name in names}
+
+
+def _limited(partition: PartitionPlan, size: OffsetMapSize | None) -> PartitionPlan:
+    if size is None or partition.decision is not Decision.CLEAN:
+        return partition
+    note = f"cleaned in rounds of at most {size.keys} keys, by Kafka's offset map ({size.source})"
+    return replace(partition, offset_map=size, notes=(*partition.notes, note))
 
 
 def plan_partition(node: Node, place: Place, choices: Choices, now_ms: int) -> PartitionPlan | None:
@@ -128,8 +205,11 @@ def plan_partition(node: Node, place: Place, choices: Choices, now_ms: int) -> P
     return None
 
 
-def clean_settings(partition: PartitionPlan) -> CleanSettings:
+def clean_settings(partition: PartitionPlan, choices: Choices | None = None) -> CleanSettings:
     """What a task that cleans a planned partition goes by."""
+    choices = choices or Choices()
+    size = partition.offset_map
+    ratio = NONE if choices.ignore_ratio else partition.setting("min.cleanable.dirty.ratio")
     return CleanSettings(
         delete_retention_ms=int(partition.setting("delete.retention.ms")),
         segment_bytes=int(partition.setting("segment.bytes")),
@@ -138,7 +218,41 @@ def clean_settings(partition: PartitionPlan) -> CleanSettings:
             size_bytes=int(partition.setting("segment.index.bytes")),
         ),
         deletes_for_good=partition.deletes_for_good,
+        offset_map_slots=None if size is None else size.slots,
+        offset_map_load_factor=0.9 if size is None else size.load_factor,
+        threshold=Threshold(
+            cleanable_ratio=ratio,
+            min_compaction_lag_ms=int(partition.setting("min.compaction.lag.ms")),
+            max_compaction_lag_ms=int(partition.setting("max.compaction.lag.ms")),
+        ),
+        strict_kafka=choices.strict_kafka,
     )
+
+
+def retain_after(
+    node: Node,
+    place: Place,
+    log: Log,
+    found: PartitionPlan,
+    replaced: Collection[int],
+    outputs: Sequence[SegmentFacts],
+    now_ms: int,
+) -> PartitionPlan:
+    """The plan of a partition with what retention takes once it is cleaned.
+
+    Args:
+        node, place, log: the partition as the clean reads it.
+        found: its plan, without retention.
+        replaced: base offsets of the segments that go.
+        outputs: those that come.
+        now_ms: the time of the plan.
+    """
+    if found.high_watermark is None or place.topic is None or not log.segments:
+        return found
+    facts = _facts(place, log, found.log_end_offset, found.high_watermark, now_ms, headers=True)
+    left = [one for one in facts.segments if one.base_offset not in replaced]
+    segments = tuple(sorted([*left, *outputs], key=lambda one: one.base_offset))
+    return _with_retention(found, node, replace(facts, segments=segments), node.config_of(place.topic), now_ms)
 
 
 def _plan(node: Node, place: Place, choices: Choices, now_ms: int) -> PartitionPlan:
@@ -338,19 +452,27 @@ class _Replay:
     producers: Producers
     start: int
     end: int
+    log_start: int
+    first_batch_offset: int | None = None
 
     @classmethod
     def from_snapshot(cls, log: Log, end: int, now_ms: int) -> _Replay:
+        start = log.log_start_offset
         for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
-            if log.log_start_offset < offset <= end:
+            if start < offset <= end:
                 try:
                     entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
                 except CorruptFileError:
                     continue  # as a broker does: an older one will do
-                return cls(Producers.of(entries, now_ms=now_ms, expiration_ms=DEFAULT_EXPIRATION_MS), offset, end)
-        return cls(Producers(), log.log_start_offset, end)
+                return cls(
+                    Producers.of(entries, now_ms=now_ms, expiration_ms=DEFAULT_EXPIRATION_MS), offset, end, start
+                )
+        return cls(Producers(), start, end, start)
 
     def add(self, batches: BatchRows) -> None:
+        if self.first_batch_offset is None and batches.size and batches["last_offset"][-1] >= self.log_start:
+            reaching = batches["last_offset"] >= self.log_start
+            self.first_batch_offset = int(batches["base_offset"][np.argmax(reaching)])
         self.producers.replay(batches[(batches["last_offset"] >= self.start) & (batches["base_offset"] < self.end)])
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
@@ -391,6 +513,7 @@ def _facts(place: Place, log: Log, end: int, mark: HighWatermark, now_ms: int, *
         mark,
         place.directory.cleaner_offsets.get(place.name.topic_partition),
         replay.open_transactions(),
+        replay.first_batch_offset,
     )
 
 

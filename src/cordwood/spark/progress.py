@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from cordwood.fs.base import Bytes, File, FileInfo, FileSystem
+from cordwood.fs.base import File, FileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.storage.log import read_file
 
 _WRITE_EVERY_SECONDS = 0.5
@@ -18,14 +19,19 @@ _READ_EVERY_SECONDS = 0.25
 OnProgress = Callable[[int], None]
 
 
-class Counted:
+class Counted(WrappedFileSystem):
     """A file system that counts the bytes read from `.log` files, and writes the sum to a file now and then."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
-        self._fs = fs
+        super().__init__(fs)
         self._path = path
         self._bytes = 0
         self._written = time.monotonic()
+
+    def open(self, path: str) -> File:
+        """Open for reading, counted."""
+        file = self._fs.open(path)
+        return _CountedFile(file, self) if path.endswith(".log") else file
 
     def count(self, size_bytes: int) -> None:
         """Add some bytes."""
@@ -42,94 +48,18 @@ class Counted:
         except OSError:
             pass
 
-    def open(self, path: str) -> File:
-        """Open for reading, counted."""
-        file = self._fs.open(path)
-        return _CountedFile(file, self) if path.endswith(".log") else file
 
-    def list(self, path: str) -> Sequence[FileInfo]:
-        """As the file system."""
-        return self._fs.list(path)
-
-    def stat(self, path: str) -> FileInfo:
-        """As the file system."""
-        return self._fs.stat(path)
-
-    def exists(self, path: str) -> bool:
-        """As the file system."""
-        return self._fs.exists(path)
-
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        """As the file system."""
-        return self._fs.create(path, exclusive=exclusive, mode=mode)
-
-    def open_for_update(self, path: str) -> File:
-        """As the file system."""
-        return self._fs.open_for_update(path)
-
-    def make_directory(self, path: str) -> None:
-        """As the file system."""
-        self._fs.make_directory(path)
-
-    def remove_directory(self, path: str) -> None:
-        """As the file system."""
-        self._fs.remove_directory(path)
-
-    def rename(self, source: str, target: str) -> None:
-        """As the file system."""
-        self._fs.rename(source, target)
-
-    def unlink(self, path: str) -> None:
-        """As the file system."""
-        self._fs.unlink(path)
-
-    def sync_directory(self, path: str) -> None:
-        """As the file system."""
-        self._fs.sync_directory(path)
-
-    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        """As the file system."""
-        self._fs.set_mtime_ns(path, mtime_ns)
-
-
-class _CountedFile:
+class _CountedFile(WrappedFile):
     """A file open for reading whose windows are counted."""
 
     def __init__(self, file: File, counted: Counted) -> None:
-        self.path = file.path
-        self._file = file
+        super().__init__(file)
         self._counted = counted
 
     def read_into(self, position: int, target: memoryview) -> int:
-        count = self._file.read_into(position, target)
+        count = super().read_into(position, target)
         self._counted.count(count)
         return count
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def read(self, position: int, size_bytes: int) -> bytes:
-        return self._file.read(position, size_bytes)
-
-    def write(self, position: int, data: Bytes) -> None:
-        self._file.write(position, data)
-
-    def truncate(self, size_bytes: int) -> None:
-        self._file.truncate(size_bytes)
-
-    def sync(self) -> None:
-        self._file.sync()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Watch:

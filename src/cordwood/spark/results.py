@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from cordwood.cleaning.plan import Plan
 from cordwood.cleaning.rewrite import Counts
 from cordwood.spark.partitioning import Failure
 from cordwood.types import TopicPartition
@@ -17,6 +18,29 @@ class Fate(StrEnum):
     CLEANED = "cleaned"
     COPIED = "copied"  #: there was nothing to clean, or no reason to
     FAILED = "failed"  #: it was to be cleaned and could not be; copied as it was
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentResult:
+    """What became of one segment.
+
+    Attributes:
+        base_offset: of the segment.
+        outputs: base offsets of what its group was written to.
+        counts: what was read, kept, dropped.
+    """
+
+    base_offset: int
+    outputs: tuple[int, ...]
+    counts: Counts
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        return {
+            "base_offset": self.base_offset,
+            "outputs": list(self.outputs),
+            **counts_document(self.counts),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +56,8 @@ class PartitionResult:
         bytes_before, bytes_after: of all its `.log` files.
         end_offset: its new first dirty offset; None if it was not cleaned.
         bytes_retained_away, segments_retained_away: what retention took.
+        segments: the same for each segment that was rewritten, by base offset; they add up to `counts`. Empty when
+            Kafka's offset map made several rounds necessary.
         notes: what recovery cut off.
         failure: of a failed one.
     """
@@ -46,6 +72,7 @@ class PartitionResult:
     end_offset: int | None = None
     segments_retained_away: int = 0
     bytes_retained_away: int = 0
+    segments: tuple[SegmentResult, ...] = ()
     notes: tuple[str, ...] = ()
     failure: Failure | None = None
 
@@ -69,6 +96,7 @@ class PartitionResult:
             "first_dirty_offset": self.end_offset,
             "segments_retained_away": self.segments_retained_away,
             "bytes_retained_away": self.bytes_retained_away,
+            "segments": [one.document() for one in self.segments],
             "notes": list(self.notes),
             "failure": None if self.failure is None else self.failure.kind,
         }
@@ -79,7 +107,7 @@ class CleanResult:
     """What a clean did.
 
     Attributes:
-        target: the new directory.
+        target: the new directory; empty if nothing was written.
         now_ms: the time that everything was decided by.
         partitions: by topic and partition.
         seconds: all of it.
@@ -129,6 +157,56 @@ class CleanResult:
             "notes": list(self.notes),
             "partitions": [one.document() for one in self.partitions],
         }
+
+    def __str__(self) -> str:
+        fates = ", ".join(f"{len(self.of(fate)):,} {fate}" for fate in Fate if self.of(fate))
+        counts = self.counts
+        return f"{self.target}: {fates}; {counts.records_read:,} records read, {counts.records_kept:,} kept"
+
+    def text(self) -> str:
+        """The table and what else there is to say, as `cordwood clean` prints it."""
+        from cordwood.spark import report
+
+        return "\n".join(report.lines(self))
+
+    def _repr_html_(self) -> str:
+        """The table, for a notebook."""
+        from cordwood.spark import report
+
+        return report.html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPlan:
+    """A plan, and what the clean would do, found out by a clean that wrote nothing.
+
+    Attributes:
+        plan: with what retention takes, if asked for, as of after the clean.
+        result: what `clean` would return, of the partitions that were asked for; there is no target.
+    """
+
+    plan: Plan
+    result: CleanResult
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        return {**self.plan.document(), "exact": self.result.document()}
+
+    def __str__(self) -> str:
+        counts = self.result.counts
+        return f"{self.plan}; {counts.records_read:,} records to read, {counts.records_kept:,} to keep"
+
+    def text(self) -> str:
+        """The plan and the figures, as `cordwood plan --exact` prints them."""
+        from cordwood.spark import report
+
+        return "\n".join(report.exact_lines(self))
+
+    def _repr_html_(self) -> str:
+        """The tables, for a notebook."""
+        from cordwood.spark import report
+
+        return f"{self.plan._repr_html_()}\n{report.html(self.result)}"
 
 
 def counts_document(counts: Counts) -> dict[str, int]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cordwood.cleaning.latest import LatestOffsets, MemoryShare
 from cordwood.cleaning.offset_map import OffsetMap, keys_max
-from cordwood.cleaning.plan import SegmentFacts, group_segments, values
+from cordwood.cleaning.plan import SegmentFacts, Threshold, group_segments, values
 from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import CorruptFileError, DataError, RequestError
@@ -43,6 +43,7 @@ class CleanSettings:
         deletes_for_good: see `Rules`.
         offset_map_slots: of Kafka's map, which ends a clean when it is full; None: a table that is never full.
         offset_map_load_factor: the part of the slots that is filled; `log.cleaner.io.buffer.load.factor`.
+        threshold: how dirty the log must be after a clean that the map ended, for a further round.
         strict_kafka: see `Rules`; and a clean fails when an index of an output is full, as in Kafka.
         memory: what the table of keys may take; None: all there is.
     """
@@ -54,6 +55,7 @@ class CleanSettings:
     deletes_for_good: bool = True
     offset_map_slots: int | None = None
     offset_map_load_factor: float = 0.9
+    threshold: Threshold = field(default_factory=Threshold)
     strict_kafka: bool = False
     memory: MemoryShare | None = None
 
@@ -67,12 +69,16 @@ class Cleaned:
         replaced: per group the base offsets of the segments that its outputs stand for.
         outputs: per group the base offsets of what was written.
         counts: what was done.
+        segments: the same per group and segment that was read; nothing of several rounds.
+        rounds: how often it was done; more than once only with Kafka's offset map.
     """
 
     end_offset: int
     replaced: tuple[tuple[int, ...], ...]
     outputs: tuple[tuple[int, ...], ...]
     counts: Counts
+    segments: tuple[tuple[Counts, ...], ...] = ()
+    rounds: int = 1
 
 
 def segment_facts(segment: Segment) -> SegmentFacts:
@@ -198,20 +204,23 @@ def clean_partition(
         index_bytes=settings.index.size_bytes,
     )
     tracker, counts = AbortTracker(), Counts()
-    outputs = []
+    outputs, segments = [], []
     for group in groups:
+        parts = tuple(Counts() for _ in group)
         writer = _GroupWriter(log, target, group[0].base_offset, settings, suffix)
         for at, one in enumerate(group):
             segment = by_base[one.base_offset]
             upper = group[at + 1].base_offset if at + 1 < len(group) else _next_offset(segment)
             tracker.add(aborted_transactions(log, one.base_offset, upper))
             keep_old = one.mtime_ms > old_horizon
-            _copy(segment, rules, keep_old, tracker, latest, writer, counts)
+            _copy(segment, rules, keep_old, tracker, latest, writer, parts[at])
+            counts.add(parts[at])
+        segments.append(parts)
         mtime_ns = by_base[group[-1].base_offset].files.log.mtime_ns
         outputs.append(writer.finish(mtime_ns))
     counts.check()
     replaced = tuple(tuple(one.base_offset for one in group) for group in groups)
-    return Cleaned(end_offset, replaced, tuple(outputs), counts)
+    return Cleaned(end_offset, replaced, tuple(outputs), counts, tuple(segments))
 
 
 class _GroupWriter:
@@ -227,7 +236,8 @@ class _GroupWriter:
 
     def append(self, pieces: Sequence[np.ndarray], batches: BatchRows, aborted: Sequence[AbortedTransaction]) -> None:
         while (done := self._writer.append(pieces, batches)) < batches.size:
-            if self._settings.strict_kafka:
+            # Where offsets are too far above the base Kafka, too, makes several segments of one.
+            if self._settings.strict_kafka and done < self._writer.fitting(batches):
                 raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._settings.index))
             pieces, batches = _behind(pieces, int(batches["size_bytes"][:done].sum())), batches[done:]
             self._done.append(self._writer)

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
 
-from cordwood.errors import LockedError, NotFoundError, RequestError
+from cordwood.errors import LockedError, NoSpaceError, NotFoundError, RequestError
 from cordwood.fs.base import Bytes, FileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.sharing import copy_bytes, hard_link
+from cordwood.fs.sharing import can_share_blocks, copy_bytes, free_bytes, hard_link
 from cordwood.storage import checkpoints, filenames, properties
 from cordwood.storage.directory import LogDirectory
 from cordwood.storage.filenames import (
@@ -111,8 +111,14 @@ class Workspace:
     def publish(self) -> None:
         """Give the new directory its name; all in it is on disk."""
         self._fs.sync_directory(self.data)
-        self._fs.rename(self.data, self.target)
-        self._fs.sync_directory(posixpath.dirname(self.target))
+        try:
+            self._fs.rename(self.data, self.target)
+            self._fs.sync_directory(posixpath.dirname(self.target))
+        except BaseException:
+            # Its name may not outlive a power cut, so it does not count. To remove it needs no room, as a rename may.
+            if not self._fs.exists(self.data):
+                remove_tree(self._fs, self.target)
+            raise
 
 
 def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[str]) -> None:
@@ -318,8 +324,13 @@ class DirectoryCopy:
 
     @property
     def crashed(self) -> bool:
-        """Whether its broker did not shut down in good order. What is not a broker's directory has none."""
-        return self.source.is_brokers and not self.source.clean_shutdown
+        """Whether its broker did not shut down in good order.
+
+        What is not a broker's directory has none; nor has our copy of one, with no more than the cleaner's checkpoint.
+        """
+        source = self.source
+        brokers = any(source.info(name) is not None for name in (filenames.META_PROPERTIES, filenames.RECOVERY_POINTS))
+        return brokers and not source.clean_shutdown
 
     @property
     def left_out(self) -> list[str]:
@@ -372,13 +383,14 @@ class DirectoryCopy:
             write_file(source.fs, path, checkpoints.encode(named))
 
 
-def lay_out(node: Node, paths: Sequence[str], root: str) -> list[DirectoryCopy]:
+def lay_out(node: Node, paths: Sequence[str], root: str, *, locked_too: bool = False) -> list[DirectoryCopy]:
     """Where the copy of each log directory goes: one that was named itself to `root`, others to folders in it.
 
     Args:
         node: opened on `paths`.
         paths: log directories, folders of several, or partitions' directories.
         root: folder of the copy.
+        locked_too: take also directories that someone holds.
 
     Raises:
         LockedError: someone holds one of them.
@@ -388,14 +400,15 @@ def lay_out(node: Node, paths: Sequence[str], root: str) -> list[DirectoryCopy]:
     named = {path.rstrip("/") or "/" for path in paths}
     asked = {place.path for place in node.places}
     for directory in node.directories:
-        check_unlocked(directory)
+        if not locked_too:
+            check_unlocked(directory)
         # A partition that was named brings its log directory with it, but not the other partitions there.
         whole = not any(place.path in named for place in node.places if place.directory is directory)
         alone = len(node.directories) == 1 and (directory.path in named or not whole)
         path = root if alone else f"{root}/{posixpath.basename(posixpath.realpath(directory.path))}"
         places = [place for place in node.places if place.directory is directory]
         copy = DirectoryCopy(directory, path, places, whole)
-        if not whole and directory.is_brokers:
+        if not whole and directory.info(filenames.META_PROPERTIES) is not None:
             # Nobody will see any more that it is a broker's, where no entry means that nothing is replicated.
             names = [place.name.topic_partition for place in places if place.name is not None]
             copy.high_watermarks = {name: 0 for name in names if name not in directory.high_watermarks}
@@ -419,6 +432,38 @@ def check_unlocked(directory: LogDirectory) -> None:
             f"{directory.path} is held by {holder}, so its files may change while they are read. "
             "Stop it first, or clean a snapshot of the disk"
         )
+
+
+def check_space(fs: FileSystem, folder: str, copies: Iterable[DirectoryCopy], *, link: bool) -> None:
+    """Refuse copies that there is no room for.
+
+    Logs are what counts: indexes may be mostly holes, and nobody knows what a clean will leave. So this is the most
+    that logs can take; where links or shared blocks make copies for nothing, those count for nothing.
+
+    Args:
+        fs: where all is.
+        folder: where the copies will be; it may be written to.
+        copies: of log directories.
+        link: logs may be linked that are not written to any more.
+
+    Raises:
+        NoSpaceError: with both figures.
+    """
+    free = free_bytes(fs, folder)
+    device = fs.stat(folder).device
+    needed = 0
+    for copy in copies:
+        near = fs.stat(copy.source.path).device == device
+        for place in copy.places:
+            sizes = [segment.size_bytes for segment in place.log().segments]
+            needed += sum(sizes[-1:] if link and near else sizes)
+    if free is None or needed <= free or can_share_blocks(fs, folder):
+        return
+    raise NoSpaceError(
+        f"{posixpath.dirname(folder)} has {free:,} bytes free, and the copy needs up to {needed:,} for logs alone. "
+        "Nothing was written. Make room, name a folder on another disk, or clean some topics' partitions at a time by "
+        "naming their directories"
+    )
 
 
 def is_loaded(name: PartitionDirectory | None) -> bool:

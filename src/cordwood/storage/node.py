@@ -132,6 +132,13 @@ class Node:
             self._configs[topic] = resolve(topic, (*layers, *self.said))
         return self._configs[topic]
 
+    def broker_layers(self) -> tuple[Layer, ...]:
+        """What is said of the broker's own configs, for `config.resolve_broker`."""
+        layers: tuple[Layer, ...] = ()
+        if self.metadata is not None:
+            layers = self.metadata.layers("", self.node_id, self.metadata_path or cluster_metadata.NAME)
+        return (*layers, *self.said)
+
     def doubt(self, topic: str, name: str = "cleanup.policy") -> str | None:
         """Why a topic's config may be another than `config_of` says; None when it is beyond doubt.
 

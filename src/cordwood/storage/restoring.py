@@ -5,7 +5,7 @@ offset index, are read batch by batch: what is whole stays, its indexes, aborted
 producers are collected again; at the first batch that is not whole the log ends.
 
     copied     segments below the recovery point, and what is no segment
-    rewritten  segments from the one that holds the recovery point on
+    rewritten  segments from the one that holds the recovery point on; one whose offsets span too much becomes several
     left out   what `recovery` would delete; behind a batch that is not whole, all segments
     new        the producer snapshot of the log's end
 
@@ -17,7 +17,8 @@ Source: Kafka LogLoader.recoverLog, LogSegment.recover, UnifiedLog.rebuildProduc
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ from cordwood.storage.leader_epochs import LeaderEpochs
 from cordwood.storage.log import Log, Segment, read_file
 from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
 from cordwood.storage.recovery import INDEX_KINDS
-from cordwood.storage.segment import MAX_OFFSETS, Gap, read_headers, read_windows
+from cordwood.storage.segment import Gap, read_headers, read_windows
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transactions import is_control
 from cordwood.types import NONE
@@ -101,6 +102,14 @@ def restore_partition(
     rewritten: list[int] = []
     notes: list[str] = []
     next_offset = 0
+    limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
+
+    def begin(base_offset: int) -> SegmentWriter:
+        assert producers is not None, "they are there before a segment is rewritten"
+        if base_offset != bases[0] and not _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT)):
+            _write_snapshot(log, target, producers, base_offset)
+        return SegmentWriter(fs, target, base_offset, limits)
+
     for at, segment in enumerate(log.segments):
         kept.append(segment.base_offset)
         if at < unflushed and FileKind.OFFSET_INDEX in segment.files.indexes:
@@ -108,18 +117,16 @@ def restore_partition(
             continue
         if producers is None:
             producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms)
-        if at and not _is_readable(log, offset_name(segment.base_offset, FileKind.PRODUCER_SNAPSHOT)):
-            _write_snapshot(log, target, producers, segment.base_offset)
-        limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
-        writer = SegmentWriter(fs, target, segment.base_offset, limits)
-        epochs, lost = _rewrite(segment, writer, producers, epochs)
-        writer.finish(mtime_ns=segment.files.log.mtime_ns)
-        rewritten.append(segment.base_offset)
-        next_offset = writer.next_offset
+        writers, epochs, lost = _rewrite(segment, begin, producers, epochs, taken=bases)
+        for writer in writers:
+            writer.finish(mtime_ns=segment.files.log.mtime_ns)
+            rewritten.append(writer.base_offset)
+        next_offset = max(next_offset, writers[-1].next_offset)
+        if len(writers) > 1:
+            notes.append(f"{segment.path} becomes {len(writers)} segments, as its offsets span more than 2^31")
         if lost:
-            notes.append(
-                f"{segment.path} is cut at position {writer.size_bytes}: {lost} bytes there are no whole batch"
-            )
+            position = sum(writer.size_bytes for writer in writers)
+            notes.append(f"{segment.path} is cut at position {position}: {lost} bytes there are no whole batch")
         if lost and at >= unflushed:
             if left := log.segments[at + 1 :]:
                 size = sum(one.size_bytes for one in left)
@@ -144,13 +151,14 @@ def restore_indexes(log: Log, *, now_ms: int, settings: LoadSettings | None = No
         if FileKind.OFFSET_INDEX in segment.files.indexes:
             continue
         producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms)
-        writer = SegmentWriter(log.fs, log.path, segment.base_offset, limits, suffix=Temporary.TMP)
-        _, lost = _rewrite(segment, writer, producers, LeaderEpochs())
-        for path in writer.finish(mtime_ns=segment.files.log.mtime_ns):
-            if lost:
-                log.fs.unlink(path)
-            else:
+        begin = functools.partial(SegmentWriter, log.fs, log.path, limits=limits, suffix=Temporary.TMP)
+        writers, _, lost = _rewrite(segment, begin, producers, LeaderEpochs(), taken=())
+        whole = not lost and len(writers) == 1
+        for path in (path for writer in writers for path in writer.finish(mtime_ns=segment.files.log.mtime_ns)):
+            if whole:
                 log.fs.rename(path, path.removesuffix(Temporary.TMP))
+            else:
+                log.fs.unlink(path)
     log.fs.sync_directory(log.path)
 
 
@@ -180,43 +188,78 @@ def _headers(segment: Segment, start: int) -> Iterator[BatchRows]:
 
 
 def _rewrite(
-    segment: Segment, writer: SegmentWriter, producers: Producers, epochs: LeaderEpochs
-) -> tuple[LeaderEpochs, int]:
-    """Write what is whole of a segment. Returns the leader epochs behind it, and how many bytes are not whole."""
+    segment: Segment,
+    begin: Callable[[int], SegmentWriter],
+    producers: Producers,
+    epochs: LeaderEpochs,
+    *,
+    taken: Collection[int],
+) -> tuple[list[SegmentWriter], LeaderEpochs, int]:
+    """Write what is whole of a segment, as several where its offsets span too much.
+
+    Args:
+        segment: is only read.
+        begin: makes the writer of a base offset.
+        producers: as of its start; then as of its end.
+        epochs: before it.
+        taken: base offsets of other segments.
+
+    Returns:
+        (writers, leader epochs behind it, how many bytes are not whole)
+    """
+    writers = [begin(segment.base_offset)]
     with segment.open() as file:
         for item in read_windows(file, base_offset=segment.base_offset, search=False):
             if isinstance(item, Gap):
                 break
             valid = is_valid(item.batches)
             batches = item.batches if valid.all() else item.batches[: int(np.argmin(valid))]
-            _check_offsets(segment, batches)
-            written = writer.append(list(_pieces(item, batches)), batches)
-            assert written == batches.size, "the indexes have room for a whole segment"
-            writer.add_aborted(producers.replay(batches, _coordinator_epochs(item, batches)))
-            epochs = _assigned(epochs, batches)
+            at = 0
+            while at < batches.size:
+                part = batches[at:]
+                if not writers[-1].fitting(part):
+                    _check_base(segment, part, taken)
+                    writers.append(begin(int(part["base_offset"][0])))
+                part = part[: writers[-1].fitting(part)]
+                _check_offsets(segment, part)
+                written = writers[-1].append(list(_pieces(item, batches, at, part)), part)
+                assert written == part.size > 0, "the indexes have room for a whole segment"
+                writers[-1].add_aborted(producers.replay(part, _coordinator_epochs(item, part)))
+                epochs = _assigned(epochs, part)
+                at += part.size
             if batches.size < item.batches.size:
                 break
-        return epochs, file.size() - writer.size_bytes
+        return writers, epochs, file.size() - sum(writer.size_bytes for writer in writers)
 
 
-def _pieces(window: BatchWindow, batches: BatchRows) -> Iterable[U8Array]:
-    size = int(batches["size_bytes"].sum())
-    if size <= window.data.size:
-        return [window.data[:size]]
-    return (np.frombuffer(piece, np.uint8) for piece in window.read(window.position, size))
+def _pieces(window: BatchWindow, batches: BatchRows, at: int, part: BatchRows) -> Iterable[U8Array]:
+    """The bytes of a part of a window's batches that begins with number `at`."""
+    start, size = int(batches["size_bytes"][:at].sum()), int(part["size_bytes"].sum())
+    if start + size <= window.data.size:
+        return [window.data[start : start + size]]
+    return (np.frombuffer(piece, np.uint8) for piece in window.read(window.position + start, size))
+
+
+def _check_base(segment: Segment, batches: BatchRows, taken: Collection[int]) -> None:
+    """Whether a new segment can begin with some batches."""
+    row = batches[0]
+    if row["base_offset"] <= segment.base_offset or row["base_offset"] in taken:
+        raise _misplaced(segment, row)
 
 
 def _check_offsets(segment: Segment, batches: BatchRows) -> None:
-    base = segment.base_offset
-    wrong = np.flatnonzero((batches["last_offset"] < base) | (batches["last_offset"] - base >= MAX_OFFSETS))
+    wrong = np.flatnonzero(batches["last_offset"] < segment.base_offset)
     if wrong.size:
-        row = batches[wrong[0]]
-        raise CorruptBatchError(
-            f"offset {row['last_offset']} does not belong into the segment of base offset {base}",
-            path=segment.path,
-            position=int(row["position"]),
-            offset=int(row["base_offset"]),
-        )
+        raise _misplaced(segment, batches[wrong[0]])
+
+
+def _misplaced(segment: Segment, row: np.void) -> CorruptBatchError:
+    return CorruptBatchError(
+        f"offset {row['last_offset']} does not belong into the segment of base offset {segment.base_offset}",
+        path=segment.path,
+        position=int(row["position"]),
+        offset=int(row["base_offset"]),
+    )
 
 
 def _coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, int]:

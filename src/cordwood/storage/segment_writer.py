@@ -17,6 +17,7 @@ from cordwood.kernels.encode import index_batches
 from cordwood.record.layout import BatchRows, U8Array
 from cordwood.storage import offset_index, time_index, transaction_index
 from cordwood.storage.filenames import FileKind, offset_name
+from cordwood.storage.segment import MAX_OFFSETS
 from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.types import NONE
 
@@ -74,8 +75,9 @@ class SegmentWriter:
             batches: BATCH_ROW[batches].
 
         Returns:
-            how many were appended: fewer than given when an index is full.
+            how many were appended: fewer than given when an index is full, or offsets are too far above the base.
         """
+        batches = batches[: self.fitting(batches)]
         if not batches.size:
             return 0
         sizes = batches["size_bytes"]
@@ -103,6 +105,11 @@ class SegmentWriter:
         if done:
             self.next_offset = int(batches["last_offset"][done - 1]) + 1
         return done
+
+    def fitting(self, batches: BatchRows) -> int:
+        """How many batches there are before the first whose offsets do not fit 31 bits above the base."""
+        fits = batches["last_offset"] - np.int64(self.base_offset) < MAX_OFFSETS
+        return int(batches.size) if fits.all() else int(np.argmin(fits))
 
     def add_aborted(self, transactions: Sequence[AbortedTransaction]) -> None:
         """Add entries to the transaction index."""

@@ -5,6 +5,7 @@ Nothing here shares code with the kernels. A file is walked with slices, a recor
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -232,3 +233,45 @@ def index_entries(
 def _first_largest(batches: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     best = max(batches, key=lambda one: one[2], default=(0, -1, -1))
     return (best[2], best[1]) if best[2] > -1 else (-1, -1)
+
+
+class SlowOffsetMap:
+    """Kafka's offset map, an entry at a time.
+
+    Attributes:
+        size: how many keys it holds.
+        latest_offset: of the last put.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.size = 0
+        self.latest_offset = -1
+        self._slots: list[tuple[bytes, int] | None] = [None] * slots
+
+    def put(self, key: bytes, offset: int) -> None:
+        """Enter a key; ValueError when the map is full."""
+        if self.size >= len(self._slots):
+            raise ValueError("full")
+        digest, attempt = hashlib.md5(key, usedforsecurity=False).digest(), 0
+        while (found := self._slots[self._slot(digest, attempt)]) is not None and found[0] != digest:
+            attempt += 1
+        self._slots[self._slot(digest, attempt)] = digest, offset
+        self.size += found is None
+        self.latest_offset = offset
+
+    def get(self, key: bytes) -> int:
+        """The offset of a key; -1 if it is not found."""
+        digest = hashlib.md5(key, usedforsecurity=False).digest()
+        for attempt in range(len(self._slots) + 12):
+            found = self._slots[self._slot(digest, attempt)]
+            if found is None:
+                return -1
+            if found[0] == digest:
+                return found[1]
+        return -1
+
+    def _slot(self, digest: bytes, attempt: int) -> int:
+        at = min(attempt, 12)
+        probe = int.from_bytes(digest[at : at + 4], "big", signed=True) + max(0, attempt - 12)
+        probe = (probe + 2**31) % 2**32 - 2**31
+        return 0 if probe == -(2**31) else abs(probe) % len(self._slots)

@@ -1,10 +1,11 @@
-"""Tables and figures for people: plain text, the same on a terminal and in a pipe."""
+"""Tables and figures for people: plain text, the same on a terminal and in a pipe, or HTML for a notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from html import escape
 
 #: A first column is made no wider than this.
 NAME_WIDTH_MAX = 40
@@ -34,6 +35,28 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[
         yield "  ".join(
             cell.rjust(width) if column.right else cell.ljust(width) for cell, column, width in cells
         ).rstrip()
+
+
+def html_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], caption: str, *, rows_max: int = 50) -> str:
+    """A small HTML table with a caption; what is in it is escaped."""
+    sides = ["right" if column.right else "left" for column in columns]
+
+    def line(tag: str, cells: Iterable[str]) -> str:
+        inner = "".join(
+            f'<{tag} style="text-align: {side}">{escape(printable(cell))}</{tag}>'
+            for side, cell in zip(sides, cells, strict=True)
+        )
+        return f"<tr>{inner}</tr>"
+
+    more = [f'<tr><td colspan="{len(columns)}">and {len(rows) - rows_max:,} more</td></tr>'] * (len(rows) > rows_max)
+    body = "\n".join([*(line("td", row) for row in rows[:rows_max]), *more])
+    head = line("th", (column.title for column in columns))
+    return f"<table>\n<caption>{escape(printable(caption))}</caption>\n{head}\n{body}\n</table>"
+
+
+def printable(text: str) -> str:
+    """Text with names from disk in it, without what a terminal might obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def names_text(names: Sequence[str], *, shown: int = 6) -> str:

@@ -1,0 +1,59 @@
+"""A line on a person's terminal while Spark works: how much is read, how fast, and how long it will take."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from cordwood.cleaning.plan import Plan
+from cordwood.tables import bytes_text
+
+_EVERY_SECONDS = 0.2
+
+
+class Progress:
+    """The line; it is gone after the `with` block."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._total = 0
+        self._started = self._shown = 0.0
+        self._width = 0
+
+    def begin(self, plan: Plan, size_bytes: int) -> None:
+        """A plan is made; so many bytes will be read."""
+        self._total = size_bytes
+        self._started = 0.0
+        if self._enabled:
+            self._show(f"{plan}; starting Spark")
+
+    def update(self, done: int) -> None:
+        """So many bytes are read."""
+        now = time.monotonic()
+        if not self._enabled or not done or now - self._shown < _EVERY_SECONDS:
+            return
+        self._started = self._started or now
+        self._shown = now
+        # What is read to be counted is about known; the last bytes are not worth a wrong figure.
+        part = min(done / max(self._total, 1), 0.99)
+        seconds = now - self._started
+        rate = f", {bytes_text(round(done / seconds))}/s" if seconds > 1 else ""
+        left = f", {seconds * (1 - part) / part:,.0f} s left" if seconds > 1 else ""
+        self._show(f"{part:4.0%} of {bytes_text(self._total)}{rate}{left}")
+
+    def _show(self, line: str) -> None:
+        sys.stderr.write("\r" + line.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()

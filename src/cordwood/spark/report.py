@@ -1,0 +1,154 @@
+"""What a clean did, for people: a line per partition that was cleaned, then what else there is to say of the others.
+
+The figures of a line add up: what was read was kept, or dropped for one of the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from cordwood.cleaning import report
+from cordwood.cleaning.rewrite import Counts
+from cordwood.spark.results import CleanResult, ExactPlan, Fate, PartitionResult, SegmentResult
+from cordwood.tables import Column, bytes_text, html_table, names_text, number, printable, table
+
+#: What records were dropped for: title of the column, words in the summary, value.
+_REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
+    ("SUPERSEDED", "superseded", lambda counts: counts.records_superseded),
+    ("TOMBSTONES", "expired tombstones", lambda counts: counts.tombstones_expired),
+    ("ABORTED", "of aborted transactions", lambda counts: counts.records_aborted),
+    ("MARKERS", "expired markers", lambda counts: counts.markers_expired),
+    ("NO KEY", "without a key", lambda counts: counts.records_without_key),
+)
+
+
+def _cells(value: Callable[[Counts], int]) -> Callable[[PartitionResult | SegmentResult], str]:
+    return lambda one: f"{value(one.counts):,}"
+
+
+#: Columns that partitions and segments have.
+_COUNTS: Sequence[tuple[Column, Callable[[PartitionResult | SegmentResult], str]]] = (
+    (Column("READ", right=True), _cells(lambda counts: counts.records_read)),
+    (Column("KEPT", right=True), _cells(lambda counts: counts.records_kept)),
+    *((Column(title, right=True), _cells(value)) for title, _, value in _REASONS),
+)
+_COLUMNS: Sequence[tuple[Column, Callable[[PartitionResult], str]]] = (
+    (Column("PARTITION"), lambda one: printable(one.name)),
+    *_COUNTS,
+    (Column("LOG BEFORE", right=True), lambda one: bytes_text(one.bytes_before)),
+    (Column("AFTER", right=True), lambda one: bytes_text(one.bytes_after)),
+    (Column("CLEAN UP TO", right=True), lambda one: "-" if one.end_offset is None else str(one.end_offset)),
+)
+_SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentResult], str]]] = (
+    (Column("SEGMENT", right=True), lambda one: str(one.base_offset)),
+    (Column("INTO", right=True), lambda one: ", ".join(map(str, one.outputs))),
+    *_COUNTS,
+    (Column("LOG BEFORE", right=True), lambda one: bytes_text(one.counts.bytes_read)),
+    (Column("AFTER", right=True), lambda one: bytes_text(one.counts.bytes_written)),
+)
+
+
+def lines(result: CleanResult) -> Iterator[str]:
+    """The result as lines for people."""
+    cleaned = result.of(Fate.CLEANED)
+    if cleaned:
+        yield from table(*_table(cleaned))
+        yield ""
+    yield from _failed(result, "NOT CLEANED, copied as it was")
+    by_reason: dict[str, list[str]] = {}
+    for one in result.of(Fate.COPIED):
+        by_reason.setdefault(one.why, []).append(printable(one.name))
+    for why, names in by_reason.items():
+        yield f"copied as it was: {names_text(names)}\n  {printable(why)}"
+    yield from _notes(result, "deleted")
+    yield ""
+    yield from _summary(result)
+
+
+def exact_lines(found: ExactPlan) -> Iterator[str]:
+    """The plan, and what the clean would do, as lines for people."""
+    yield from report.lines(found.plan, exact=True)
+    yield ""
+    cleaned = found.result.of(Fate.CLEANED)
+    if cleaned:
+        yield "exactly:"
+        yield from table(*_table(cleaned))
+        rows = [(one.name, part) for one in cleaned for part in one.segments]
+        if rows:
+            yield ""
+            yield from table(
+                [Column("PARTITION"), *(column for column, _ in _SEGMENT_COLUMNS)],
+                [[printable(name), *(cell(part) for _, cell in _SEGMENT_COLUMNS)] for name, part in rows],
+            )
+        yield ""
+    yield from _failed(found.result, "cannot be cleaned")
+    yield from _notes(found.result, "would delete")
+    yield from _summary(found.result)
+
+
+def html(result: CleanResult) -> str:
+    """The table of what was cleaned, for a notebook."""
+    *_, last = _summary(result)
+    return html_table(*_table(result.of(Fate.CLEANED)), f"{_fates(result)}; {last}")
+
+
+def _table(cleaned: Sequence[PartitionResult]) -> tuple[list[Column], list[list[str]]]:
+    return [column for column, _ in _COLUMNS], [[cell(one) for _, cell in _COLUMNS] for one in cleaned]
+
+
+def _failed(result: CleanResult, what: str) -> Iterator[str]:
+    for one in result.of(Fate.FAILED):
+        yield f"{what}: {printable(one.name)}"
+        yield f"  {printable(one.why)}"
+        if one.failure is not None and one.failure.detail:
+            yield one.failure.detail.rstrip()
+
+
+def _notes(result: CleanResult, deletes: str) -> Iterator[str]:
+    for one in result.partitions:
+        yield from (f"{printable(one.name)}: {printable(note)}" for note in one.notes)
+        if one.segments_retained_away:
+            what = f"{number(one.segments_retained_away, 'old segment')}, {bytes_text(one.bytes_retained_away)}"
+            yield f"{printable(one.name)}: retention {deletes} {what}"
+    yield from map(printable, result.notes)
+
+
+def _fates(result: CleanResult) -> str:
+    names = {} if result.target else {Fate.CLEANED: "to clean", Fate.COPIED: "to leave alone", Fate.FAILED: "damaged"}
+    fates = [f"{len(result.of(fate)):,} {names.get(fate, fate)}" for fate in Fate if result.of(fate)]
+    return f"{number(len(result.partitions), 'partition')}: {', '.join(fates)}"
+
+
+def _summary(result: CleanResult) -> Iterator[str]:
+    counts = result.counts
+    yield _fates(result)
+    if result.of(Fate.CLEANED):
+        why = ", ".join(f"{value(counts):,} {words}" for _, words, value in _REASONS if value(counts))
+        dropped = counts.records_read - counts.records_kept
+        yield (
+            f"{number(counts.records_read, 'record')} read, {counts.records_kept:,} kept, {dropped:,} dropped"
+            + (f": {why}" if why else "")
+        )
+        yield from _kept_for_replicas(counts)
+        yield (
+            f"{bytes_text(counts.bytes_read)} read, {bytes_text(counts.bytes_written)} "
+            f"{'written' if result.target else 'to write'} "
+            f"in {result.clean_seconds:.1f} s, {bytes_text(round(result.bytes_per_second))}/s; "
+            f"{result.seconds:.1f} s with all around it"
+        )
+    before, after = (sum(getattr(one, name) for one in result.partitions) for name in ("bytes_before", "bytes_after"))
+    target = printable(result.target) or "after a clean"
+    yield f"{target}: {bytes_text(after)} of logs, {bytes_text(before)} before"
+
+
+def _kept_for_replicas(counts: Counts) -> Iterator[str]:
+    kept = [
+        number(count, noun)
+        for count, noun in (
+            (counts.tombstones_kept_for_replicas, "expired tombstone"),
+            (counts.markers_kept_for_replicas, "expired marker"),
+        )
+        if count
+    ]
+    if kept:
+        yield f"kept for other replicas' sake: {' and '.join(kept)}; they go with --single-copy, if there are none"

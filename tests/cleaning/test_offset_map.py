@@ -1,0 +1,220 @@
+"""Kafka's offset map beside Kafka's own, and by the specified cases that `cases/offset-map.txt` does not have."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.cleaning.latest import LatestOffsets, MemoryShare
+from cordwood.cleaning.offset_map import OffsetMap, keys_max, slots_of
+from cordwood.errors import RequestError
+from cordwood.kernels.offset_map import digest_keys
+from cordwood.record.batch import encode_batch
+from cordwood.record.columns import RecordColumns
+from cordwood.record.layout import BATCH_ROW, RECORD_ROW
+from cordwood.record.record import Record
+from cordwood.spark import tasks
+from cordwood.spark.tasks import CleanSettings, _latest_offsets
+from cordwood.testing.reference import SlowOffsetMap
+from tests.cleaning.scripted import ScriptedLog
+from tests.kafka_tools import Oracle
+
+
+def columns(keys: Sequence[bytes], offsets: Sequence[int]) -> RecordColumns:
+    rows = np.zeros(len(keys), RECORD_ROW)
+    rows["offset"] = offsets
+    rows["key_size"] = [len(key) for key in keys]
+    rows["key_start"] = np.cumsum(rows["key_size"]) - rows["key_size"]
+    return RecordColumns(np.frombuffer(b"".join(keys) + b"\0", np.uint8), rows, np.empty(0, BATCH_ROW))
+
+
+def put(map_: OffsetMap, *entries: tuple[bytes, int]) -> None:
+    map_.put(columns([key for key, _ in entries], [offset for _, offset in entries]), np.ones(len(entries), np.bool_))
+
+
+def get(map_: OffsetMap, *keys: bytes) -> list[int]:
+    found: list[int] = map_.get(columns(keys, [0] * len(keys)), np.ones(len(keys), np.bool_)).tolist()
+    return found
+
+
+def slots_in_use(map_: OffsetMap) -> dict[int, int]:
+    """Slot of each offset."""
+    return {int(map_._offsets[at]): at for at in np.flatnonzero(map_._sums.any(axis=1)).tolist()}
+
+
+@pytest.mark.parametrize("count", [10, 100, 1000, 5000])
+def test_1_every_key_that_was_put_is_found(count: int) -> None:
+    map_ = OffsetMap(slots_of(48 * count))
+    keys = [b"%d" % at for at in range(count)]
+    put(map_, *zip(keys, range(count), strict=True))
+    assert get(map_, *keys) == list(range(count))
+
+
+def test_2_nothing_is_left_after_clear() -> None:
+    map_ = OffsetMap(slots_of(4096))
+    assert map_.slots == 170
+    put(map_, *((b"%d" % at, at) for at in range(10)))
+    map_.clear()
+    assert get(map_, *(b"%d" % at for at in range(10))) == [-1] * 10
+    assert (map_.keys, map_.latest_offset) == (0, -1)
+
+
+def test_3_4_8_a_full_map_finds_what_it_has_and_takes_nothing_more() -> None:
+    map_ = OffsetMap(slots_of(4096))
+    put(map_, *((b"%d" % (37 + at), at) for at in range(170)))
+    assert (map_.keys, map_.latest_offset) == (170, 169)
+    assert get(map_, b"%d" % (37 + 170), b"%d" % (37 + 169)) == [-1, 169]
+    for key in (b"new", b"37"):
+        with pytest.raises(RequestError, match="An offset map of 170 slots is full"):
+            put(map_, (key, 1000))
+    map_.latest_offset = 400
+    assert get(map_, b"37") == [0]
+
+
+def test_5_6_the_last_put_of_a_key_counts_whatever_its_offset() -> None:
+    map_ = OffsetMap(10)
+    put(map_, (b"a", 5), (b"a", 9))
+    assert (map_.keys, get(map_, b"a"), map_.latest_offset) == (1, [9], 9)
+    put(map_, (b"a", 5))
+    assert (map_.keys, get(map_, b"a"), map_.latest_offset) == (1, [5], 5)
+
+
+def test_7_utilization_is_the_part_of_the_slots_that_is_taken() -> None:
+    map_ = OffsetMap(4)
+    found = [map_.utilization]
+    for at in range(4):
+        put(map_, (b"%d" % at, at))
+        found.append(map_.utilization)
+    assert found == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_9_keys_stand_in_the_slots_of_kafkas_map() -> None:
+    map_ = OffsetMap(slots_of(240))
+    put(map_, *((bytes([97 + at]), at) for at in range(6)))
+    assert slots_in_use(map_) == {0: 7, 1: 6, 2: 0, 3: 3, 4: 9, 5: 5}
+
+
+def test_13_a_map_that_is_filled_to_its_limit_says_where_it_stopped() -> None:
+    map_ = OffsetMap(3, keys_max(3, 0.75))
+    keys = columns([b"%d" % at for at in range(5)], range(5))
+    chosen = keys.rows["offset"] >= 2
+    assert map_.put_until_full(keys, chosen) == 4
+    assert (map_.keys, map_.latest_offset) == (2, 3)
+    assert get(map_, b"0", b"2", b"3", b"4") == [-1, 2, 3, -1]
+
+
+def scripted(*batches: Sequence[bytes], roll_every: int = 1000) -> ScriptedLog:
+    """A log of batches of these keys."""
+    log = ScriptedLog()
+    for at, keys in enumerate(batches, 1):
+        log.append(encode_batch([Record(log.next_offset + i, 0, key, b"v") for i, key in enumerate(keys)]))
+        if at % roll_every == 0:
+            log.roll()
+    log.roll()
+    return log
+
+
+def test_11_the_map_of_a_range_has_the_keys_of_that_range() -> None:
+    log = scripted(*([b"%d" % at] for at in range(500)), roll_every=60).log()
+    bases = [segment.base_offset for segment in log.segments]
+    for start, end in ((0, bases[1]), (bases[1], bases[3]), (bases[3], bases[-1]), (70, bases[3])):
+        segments = [one for one in log.segments if start - 60 < one.base_offset < end]
+        found = _latest_offsets(log, segments, start, end, CleanSettings(offset_map_slots=1000))
+        assert isinstance(found, OffsetMap)
+        assert (found.latest_offset + 1, found.keys) == (end, end - start)
+        inside = range(start, end)
+        assert get(found, *(b"%d" % at for at in inside)) == list(inside)
+        assert get(found, b"%d" % (start - 1), b"%d" % end) == [-1, -1]
+
+
+def test_22_the_size_of_what_is_read_at_once_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def files() -> dict[str, bytes]:
+        log = scripted(*([b"%d" % (at % 7), b"%d" % (at % 5), b"%d" % at] for at in range(40)))
+        _, end, cleaned = log.clean(offset_map_slots=30)
+        assert cleaned is not None and cleaned.end_offset < end
+        return log.files()
+
+    whole = files()
+    monkeypatch.setattr(tasks, "WINDOW_BYTES", 64)
+    assert files() == whole
+
+
+def test_a_clean_never_takes_more_memory_than_a_java_array_has() -> None:
+    assert slots_of(2**31 - 1) == slots_of(2**40) == 89_478_485
+
+
+def test_a_load_factor_is_cut_to_whole_slots_and_to_the_slots_there_are() -> None:
+    assert [keys_max(3, 0.75), keys_max(1, 0.9), keys_max(10, 1.5), keys_max(5, 0.0)] == [2, 0, 10, 0]
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8))
+def test_the_sums_of_keys_are_md5(keys: list[bytes]) -> None:
+    found = np.empty((len(keys), 4), np.uint32)
+    given = columns(keys, [0] * len(keys))
+    chosen = np.ones(len(keys), np.bool_)
+    digest_keys(given.data.ctypes.data, given.rows["key_start"], given.rows["key_size"], chosen, found)
+    assert [row.tobytes() for row in found] == [hashlib.md5(key).digest() for key in keys]
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(0, 12),
+    st.lists(st.tuples(st.integers(0, 15), st.booleans()), max_size=40),
+    st.data(),
+)
+def test_the_map_does_what_the_slow_one_does(
+    slots: int, limit: int, entries: list[tuple[int, bool]], data: st.DataObject
+) -> None:
+    slow, map_ = SlowOffsetMap(slots), OffsetMap(slots, limit)
+    keys = [b"%d" % key for key, _ in entries]
+    chosen = np.array([taken for _, taken in entries], np.bool_)
+    cut = data.draw(st.integers(0, len(entries)))
+    for part in (slice(0, cut), slice(cut, None)):
+        start = part.start
+        expected = len(keys[part])
+        for at, (key, taken) in enumerate(zip(keys[part], chosen[part], strict=True)):
+            if taken:
+                if slow.size >= min(slots, limit):
+                    expected = at
+                    break
+                slow.put(key, start + at)
+        assert map_.put_until_full(columns(keys[part], range(start, start + len(keys[part]))), chosen[part]) == expected
+    assert (map_.keys, map_.latest_offset) == (slow.size, slow.latest_offset)
+    every = [b"%d" % key for key in range(16)]
+    assert get(map_, *every) == [slow.get(key) for key in every]
+
+
+def test_tables_that_need_more_than_their_memory_are_refused_before_they_take_it() -> None:
+    many = columns([b"%d" % at for at in range(5000)], range(5000))
+    chosen = np.ones(5000, np.bool_)
+    with pytest.raises(RequestError, match=r"5000 keys takes 491520 bytes.* 4 tasks .*at least --memory 1966080"):
+        LatestOffsets(MemoryShare(491_519, 4)).put(many, chosen)
+    LatestOffsets(MemoryShare(491_520, 4)).put(many, chosen)
+    with pytest.raises(RequestError, match="A table of 5000 keys takes 240000 bytes"):
+        OffsetMap(10_000, memory=MemoryShare(239_999)).put(many, chosen)
+    OffsetMap(10_000, memory=MemoryShare(240_000)).put(many, chosen)
+
+
+@pytest.mark.kafka
+def test_slots_and_sizes_are_those_of_kafkas_own_map(kafka_oracle: Oracle) -> None:
+    choose = random.Random(7)
+    commands, asked = [], []
+    for slots in (1, 2, 3, 7, 10, 24, 100):
+        for _ in range(6):
+            keys = [f"k{choose.randrange(3 * slots)}" for _ in range(4 * slots)]
+            # Up to where it is full: then Kafka's takes no more.
+            full = next((at for at in range(len(keys)) if len(set(keys[:at])) == slots), len(keys))
+            asked.append((slots, keys[:full]))
+            commands.append(["offset-map", "--slots", str(slots), *keys[:full]])
+    for (slots, keys), lines in zip(asked, kafka_oracle.batch(commands), strict=True):
+        map_ = OffsetMap(slots)
+        for at, (key, line) in enumerate(zip(keys, lines, strict=True)):
+            put(map_, (key.encode(), at))
+            found = (slots_in_use(map_)[at], map_.keys, map_.utilization, get(map_, key.encode()))
+            assert found == (line["slot"], line["size"], line["utilization"], [line["offset"]])

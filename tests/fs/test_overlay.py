@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from cordwood.fs.base import FileSystem
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.overlay import Overlay
+from cordwood.storage.log import read_file
+
+
+def tree() -> tuple[FileSystem, Overlay]:
+    fs = MemoryFileSystem(lambda: 7)
+    for path in ("t-0", "out"):
+        fs.make_directory(path)
+    for path, data in (("t-0/0.log", b"old"), ("t-0/5.log", b"kept"), ("out/0.log.1", b"newer")):
+        with fs.create(path) as file:
+            file.write(0, data)
+    return fs, Overlay(fs, "t-0", {"5.log": "t-0/5.log", "0.log": "out/0.log.1"})
+
+
+def test_names_of_the_table_are_read_from_the_files_they_stand_for() -> None:
+    fs, seen = tree()
+    assert [(info.name, info.size_bytes) for info in seen.list("t-0")] == [("0.log", 5), ("5.log", 4)]
+    assert read_file(seen, "t-0/0.log") == b"newer"
+    assert (seen.stat("t-0/0.log").name, seen.stat("t-0/0.log").inode) == ("0.log", fs.stat("out/0.log.1").inode)
+    assert seen.exists("t-0/0.log")
+
+
+def test_what_the_table_does_not_name_is_not_in_the_directory() -> None:
+    fs, _ = tree()
+    seen = Overlay(fs, "t-0", {"0.log": "out/0.log.1"})
+    assert [info.name for info in seen.list("t-0")] == ["0.log"]
+    assert not seen.exists("t-0/5.log")
+    for look in (seen.open, seen.stat):
+        with pytest.raises(FileNotFoundError):
+            look("t-0/5.log")
+
+
+def test_elsewhere_all_is_as_it_is_and_may_be_changed() -> None:
+    _, seen = tree()
+    with seen.create("out/9.log") as file:
+        file.write(0, b"x")
+    seen.rename("out/9.log", "out/8.log")
+    seen.unlink("out/0.log.1")
+    assert [info.name for info in seen.list("out")] == ["8.log"]
+
+
+def test_nothing_in_the_directory_can_be_changed() -> None:
+    fs, seen = tree()
+    for change in (
+        lambda: seen.create("t-0/9.log"),
+        lambda: seen.open_for_update("t-0/0.log"),
+        lambda: seen.rename("out/0.log.1", "t-0/0.log"),
+        lambda: seen.rename("t-0/5.log", "out/5.log"),
+        lambda: seen.unlink("t-0/5.log"),
+        lambda: seen.set_mtime_ns("t-0/5.log", 0),
+    ):
+        with pytest.raises(OSError) as caught:
+            change()
+        assert caught.value.errno == errno.EROFS
+    assert {info.name for info in fs.list("t-0")} == {"0.log", "5.log"}
