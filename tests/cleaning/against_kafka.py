@@ -18,7 +18,8 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cordwood.cleaning.plan import Decision, PartitionPlan, plan_retention
+from cordwood.cleaning.plan import Decision, PartitionPlan
+from cordwood.cleaning.retention import plan_retention
 from cordwood.errors import DataError, RequestError
 from cordwood.record.batch import Batch
 from cordwood.record.record import Record

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cordwood.cleaning.plan import Decision, PartitionPlan, first_dirty_offset
+from cordwood.cleaning.plan import Decision, PartitionPlan
+from cordwood.cleaning.selection import first_dirty_offset
 from cordwood.errors import DataError, RequestError
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker

@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.cleaning.plan import MAX_OFFSET_SPAN, PartitionPlan, clean_range, first_dirty_offset, values
+from cordwood.cleaning.plan import PartitionPlan
+from cordwood.cleaning.selection import (
+    MAX_OFFSET_SPAN,
+    clean_range,
+    first_dirty_offset,
+    values,
+)
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import decode

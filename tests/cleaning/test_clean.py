@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.cleaning.plan import group_segments, values
+from cordwood.cleaning.selection import group_segments, values
+from cordwood.errors import CorruptBatchError
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
@@ -233,3 +234,19 @@ def test_a_segment_whose_offsets_span_too_much_becomes_several(strict: bool) -> 
     assert cleaned is not None and cleaned.outputs == ((0, far),)
     left = [[record.offset for _, records in contents(one) for record in records] for one in log.log().segments]
     assert left == [[1], [far, far + 1], []]
+
+
+@pytest.mark.parametrize(("segment_bytes", "message"), [(100, "offset 4 and those behind it"), (900, "go back to 2")])
+def test_segments_that_hold_the_same_offsets_are_not_written_over_each_other(segment_bytes: int, message: str) -> None:
+    # Its index full, a segment becomes two, the second of them from offset 4 on; another segment begins at 2.
+    log = ScriptedLog({"index.interval.bytes": 0})
+    for offset in range(5):
+        if offset == 2:
+            log.roll()
+        log.append(encode_batch([Record(offset, 0, b"%d" % offset, b"1")], leader_epoch=0))
+    log.roll()
+    first, second, _ = log.log().segments
+    write_file(log.fs, first.path, read_file(log.fs, first.path) + read_file(log.fs, second.path))
+    log.config |= {"segment.bytes": segment_bytes, "segment.index.bytes": 24}
+    with pytest.raises(CorruptBatchError, match=message):
+        log.clean()

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from cordwood.cleaning.plan import (
-    MAX_OFFSET_SPAN,
     Bound,
     Choices,
     Compaction,
@@ -27,15 +26,17 @@ from cordwood.cleaning.plan import (
     Plan,
     Reason,
     SegmentFacts,
+    utc,
+)
+from cordwood.cleaning.retention import plan_retention, retention
+from cordwood.cleaning.selection import (
+    MAX_OFFSET_SPAN,
     decide,
     first_dirty_offset,
     group_segments,
     high_watermark,
     hint,
     plan_compaction,
-    plan_retention,
-    retention,
-    utc,
 )
 from cordwood.config import Layer, Source, SourceKind, TopicConfig, resolve
 from cordwood.types import NONE

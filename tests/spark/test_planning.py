@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 
-from cordwood.cleaning.plan import Bound, Decision, PartitionPlan, Plan, Threshold
+from cordwood.cleaning.plan import (
+    Bound,
+    Decision,
+    PartitionPlan,
+    Plan,
+    Threshold,
+)
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cordwood.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.tasks import load_producers
 from cordwood.storage import filenames, producer_state
 from cordwood.storage.copying import is_loaded
 from cordwood.storage.filenames import FileKind
@@ -15,6 +18,7 @@ from cordwood.storage.log import Log
 from cordwood.storage.node import Node
 from cordwood.storage.restoring import LoadSettings, restore_indexes, restore_partition
 from tests.fixtures import CRASHED, copy_of, fixture
+from tests.kafka_tools import Oracle
 
 fs = PosixFileSystem()
 #: Within a day of what the fixtures' producers wrote.
@@ -105,3 +109,88 @@ def test_the_snapshot_of_the_end_holds_open_transactions(tmp_path: Path) -> None
     came = restore_partition(log, str(tmp_path), recovery_point=174, now_ms=NOW_MS)
     data = (tmp_path / filenames.offset_name(came.next_offset, FileKind.PRODUCER_SNAPSHOT)).read_bytes()
     assert any(entry.current_transaction_first_offset >= 0 for entry in producer_state.decode(data))
+
+
+# ---- producers -------------------------------------------------------------------------------------------------------
+
+DAY_MS = 86_400_000
+CLOCK_MS = 1_700_000_000_000
+#: Producer 7 wrote before the newest snapshots, producer 9 behind those that a crash leaves.
+WRITES: list[dict[str, Any]] = [
+    {"op": "append", "records": [["a", "1"]], "producer": {"id": 7, "epoch": 0, "seq": 0}},
+    {"op": "roll"},
+    {"op": "append", "records": [["a", "2"]]},
+    {"op": "roll"},
+    {"op": "append", "records": [["z", "1"]]},
+    {"op": "append", "records": [["q", "1"]], "producer": {"id": 9, "epoch": 0, "seq": 0}},
+]
+
+
+def producers_of_kafka(oracle: Oracle, steps: list[dict[str, Any]], work: Path, days: int, *, clean: bool) -> set[int]:
+    """Whom Kafka knows after it opened the log that was left in `work/left/t-0`, so many days later."""
+    (opened,) = (
+        line for line in run_script(oracle, [*steps, *opening(days, clean=clean)], work) if "producers" in line
+    )
+    return {one["id"] for one in opened["producers"]}
+
+
+def opening(days: int, *, clean: bool) -> list[dict[str, Any]]:
+    return [{"op": "advance_clock", "ms": days * DAY_MS}, {"op": "open", "clean": clean}, {"op": "producers"}]
+
+
+def run_script(oracle: Oracle, steps: list[dict[str, Any]], work: Path) -> list[dict[str, Any]]:
+    script = work.with_suffix(".json")
+    script.write_text(json.dumps({"now": CLOCK_MS, "logs": {"t-0": {"cleanup.policy": "compact"}}, "steps": steps}))
+    return oracle("run", script, work)
+
+
+@pytest.mark.parametrize(("days", "remembered"), [(0, {7, 9}), (2, set[int]())])
+def test_after_a_crash_the_same_producers_are_known_as_to_kafka(
+    days: int, remembered: set[int], kafka_oracle: Oracle, tmp_path: Path
+) -> None:
+    """Also those replayed: while it recovers Kafka puts them into snapshots, and reads these by the clock."""
+    steps = [*WRITES, {"op": "close", "clean": False}]
+    run_script(kafka_oracle, steps, tmp_path / "left")
+    kafkas = producers_of_kafka(kafka_oracle, steps, tmp_path / "opened", days, clean=False)
+    now_ms = CLOCK_MS + days * DAY_MS
+    target = tmp_path / "t-0"
+    target.mkdir()
+    restore_partition(Log(str(tmp_path / "left" / "live" / "t-0")), str(target), recovery_point=0, now_ms=now_ms)
+    assert set(load_producers(Log(str(target)), now_ms=now_ms).by_id) == kafkas == remembered
+    last = filenames.offset_name(4, FileKind.PRODUCER_SNAPSHOT)
+    ours, theirs = (
+        producer_state.decode((path / last).read_bytes()) for path in (target, tmp_path / "opened/live/t-0")
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("days", "lost", "remembered"),
+    [
+        (0, (), {7, 9}),
+        (2, (), set[int]()),
+        # Behind the newest snapshot it looks at the clock only once in ten minutes.
+        (2, (4,), {9}),
+    ],
+)
+def test_after_a_stop_in_good_order_the_same_producers_are_known_as_to_kafka(
+    days: int, lost: tuple[int, ...], remembered: set[int], kafka_oracle: Oracle, tmp_path: Path
+) -> None:
+    steps = [*WRITES, {"op": "close"}]
+    names = [filenames.offset_name(offset, FileKind.PRODUCER_SNAPSHOT) for offset in lost]
+    steps += [{"op": "file", "do": "delete", "path": f"live/t-0/{name}"} for name in names]
+    run_script(kafka_oracle, steps, tmp_path / "left")
+    kafkas = producers_of_kafka(kafka_oracle, steps, tmp_path / "opened", days, clean=True)
+    now_ms = CLOCK_MS + days * DAY_MS
+    ours = load_producers(Log(str(tmp_path / "left" / "live" / "t-0")), now_ms=now_ms)
+    assert set(ours.by_id) == kafkas == remembered
+
+
+def test_without_any_snapshot_we_look_where_kafka_forgets(kafka_oracle: Oracle, tmp_path: Path) -> None:
+    """After a stop in good order Kafka then takes it that there are no producers; to know of them only keeps more."""
+    steps = [*WRITES, {"op": "close"}]
+    names = [filenames.offset_name(offset, FileKind.PRODUCER_SNAPSHOT) for offset in (1, 2, 4)]
+    steps += [{"op": "file", "do": "delete", "path": f"live/t-0/{name}"} for name in names]
+    run_script(kafka_oracle, steps, tmp_path / "left")
+    assert producers_of_kafka(kafka_oracle, steps, tmp_path / "opened", 0, clean=True) == set()
+    assert set(load_producers(Log(str(tmp_path / "left" / "live" / "t-0")), now_ms=CLOCK_MS).by_id) == {7, 9}

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from cordwood.cleaning.plan import Bound, Compaction, Decision, PartitionPlan, Plan, utc
+from cordwood.cleaning.plan import (
+    Bound,
+    Compaction,
+    Decision,
+    PartitionPlan,
+    Plan,
+    utc,
+)
 from cordwood.tables import Column, bytes_text, html_table, names_text, number, printable, table
 
 

@@ -1,7 +1,7 @@
 """`plan`: what a clean of a broker's directories would do, and why, without doing it.
 
 Here facts are collected: names and sizes, checkpoints, indexes, configs, batch headers. No record is read, no Spark is
-started, nothing is changed. What follows from the facts is decided in `cleaning.plan`.
+started, nothing is changed. What follows from the facts is decided in `cleaning.selection`.
 
 A partition is left alone for the first of `_NEVER` that speaks. A policy counts only if somebody set it and it can be
 nothing else (`Node.doubt`); so do the limits of retention.
@@ -16,7 +16,8 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
-from cordwood.cleaning import plan as plans
+from cordwood.cleaning import retention as retention_rules
+from cordwood.cleaning import selection
 from cordwood.cleaning.offset_map import keys_max, slots_of
 from cordwood.cleaning.plan import (
     Choices,
@@ -32,6 +33,7 @@ from cordwood.cleaning.plan import (
     SegmentFacts,
     Setting,
     Threshold,
+    config_reason,
 )
 from cordwood.config import Layer, TopicConfig, resolve_broker
 from cordwood.errors import ConfigError, CorruptFileError, NotFoundError, RequestError
@@ -274,7 +276,7 @@ def _plan(node: Node, place: Place, choices: Choices, now_ms: int) -> PartitionP
     name = left.topic_partition
     assert name is not None, "what has a topic has a name"
     replicas = node.replica_count(name)
-    mark = plans.high_watermark(
+    mark = selection.high_watermark(
         place.directory.high_watermarks.get(name),
         start,
         end,
@@ -301,14 +303,14 @@ def _plan(node: Node, place: Place, choices: Choices, now_ms: int) -> PartitionP
 def _only_delete(left: PartitionPlan, config: TopicConfig) -> PartitionPlan:
     policy = config["cleanup.policy"]
     what = "only old segments are deleted, with --retention" if config.delete else "everything is kept"
-    return replace(left, reason=plans.config_reason("cleanup.policy", policy, what))
+    return replace(left, reason=config_reason("cleanup.policy", policy, what))
 
 
 def _with_compaction(
     left: PartitionPlan, node: Node, facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int
 ) -> PartitionPlan:
-    compaction = plans.plan_compaction(facts, config, choices, now_ms)
-    decision, reason = plans.decide(compaction, facts, config, choices, now_ms)
+    compaction = selection.plan_compaction(facts, config, choices, now_ms)
+    decision, reason = selection.decide(compaction, facts, config, choices, now_ms)
     if decision is Decision.CLEAN and (doubtful := _doubtful(node, config)) is not None:
         decision, reason = Decision.LEAVE, doubtful
     notes = [*left.notes, *_notes_on_range(facts, compaction.range.first_dirty_offset)]
@@ -320,7 +322,7 @@ def _with_compaction(
         reason=reason,
         compaction=compaction,
         notes=tuple(notes),
-        hint=plans.hint(compaction, deletes_for_good=left.deletes_for_good),
+        hint=selection.hint(compaction, deletes_for_good=left.deletes_for_good),
     )
 
 
@@ -335,7 +337,7 @@ def _with_retention(
     def beyond_doubt(name: str) -> bool:
         return config[name].explicit and node.doubt(config.topic, name) is None
 
-    taken, notes = plans.retention(facts, config, beyond_doubt, now_ms)
+    taken, notes = retention_rules.retention(facts, config, beyond_doubt, now_ms)
     return replace(found, retention=taken, notes=(*found.notes, *notes))
 
 
@@ -390,7 +392,7 @@ def _unknown_policy(node: Node, place: Place) -> Reason | None:
         return Reason(f"cleanup.policy is unknown: {doubt}", node.metadata_path or "", give)
     if config.flag("remote.storage.enable"):
         said = config["remote.storage.enable"]
-        return plans.config_reason("remote.storage.enable", said, "a part of a tiered topic may be elsewhere")
+        return config_reason("remote.storage.enable", said, "a part of a tiered topic may be elsewhere")
     return None
 
 
@@ -437,7 +439,7 @@ def _notes(place: Place, log: Log) -> Iterator[str]:
 
 
 def _notes_on_range(facts: LogFacts, first_dirty: int) -> Iterator[str]:
-    usual, _ = plans.first_dirty_offset(facts.checkpoint, facts.log_start_offset, facts.log_end_offset)
+    usual, _ = selection.first_dirty_offset(facts.checkpoint, facts.log_start_offset, facts.log_end_offset)
     if first_dirty > usual:
         yield f"offsets {usual} to {first_dirty - 1} would count as clean without having been cleaned"
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cordwood.cleaning.offset_map import SLOT_BYTES, keys_max
-from cordwood.cleaning.plan import HeaderFacts, is_due_again
+from cordwood.cleaning.plan import HeaderFacts
 from cordwood.cleaning.rewrite import Counts
+from cordwood.cleaning.selection import is_due_again
 from cordwood.errors import RequestError
 from cordwood.fs.overlay import Overlay
 from cordwood.spark.tasks import Cleaned, CleanSettings, clean_partition, segment_facts

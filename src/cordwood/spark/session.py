@@ -77,7 +77,12 @@ def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) ->
     java = find_java()
     with _signals_kept(), _without_words_of_py4j():
         with _environment({**java.settings, "PYSPARK_PYTHON": sys.executable}):
-            made = _start(SparkSession, master)
+            try:
+                with _signals_held():
+                    made = _start(SparkSession, master)
+            except BaseException:
+                _end_java(politely=False)
+                raise
         try:
             yield made
         except Exception:
@@ -141,6 +146,25 @@ def _silence_updates(context: object) -> None:
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """What would end us waits for the end of the block: Java, left alone while it starts, would stay for ever."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in handlers:
+        signal.signal(number, lambda number, _frame: held.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in held[:1]:
+            signal.raise_signal(number)
 
 
 @contextlib.contextmanager

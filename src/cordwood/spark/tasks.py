@@ -6,6 +6,7 @@ stays. Each reading is a stream of windows, so memory holds a window, the keys o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,10 +14,11 @@ import numpy as np
 
 from cordwood.cleaning.latest import LatestOffsets, MemoryShare
 from cordwood.cleaning.offset_map import OffsetMap, keys_max
-from cordwood.cleaning.plan import SegmentFacts, Threshold, group_segments, values
+from cordwood.cleaning.plan import SegmentFacts, Threshold
 from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite
+from cordwood.cleaning.selection import group_segments, values
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.errors import CorruptFileError, DataError, RequestError
+from cordwood.errors import CorruptBatchError, CorruptFileError, DataError, RequestError
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.layout import BatchRows
 from cordwood.storage import producer_state
@@ -220,7 +222,17 @@ def clean_partition(
         outputs.append(writer.finish(mtime_ns))
     counts.check()
     replaced = tuple(tuple(one.base_offset for one in group) for group in groups)
+    left = facts[sum(map(len, groups)) :]
+    _check_bases(log, [*(base for group in outputs for base in group), *(one.base_offset for one in left)])
     return Cleaned(end_offset, replaced, tuple(outputs), counts, tuple(segments))
+
+
+def _check_bases(log: Log, bases: Sequence[int]) -> None:
+    """An output that was begun in the middle of a segment must not have the name of a later one."""
+    for one, other in itertools.pairwise(bases):
+        if one >= other:
+            what = f"offset {one} and those behind it are in one segment, and in the one of base offset {other}, too"
+            raise CorruptBatchError(what, path=log.path, offset=one)
 
 
 class _GroupWriter:
@@ -235,6 +247,7 @@ class _GroupWriter:
         return SegmentWriter(self._log.fs, self._target, base_offset, self._settings.index, suffix=self._suffix)
 
     def append(self, pieces: Sequence[np.ndarray], batches: BatchRows, aborted: Sequence[AbortedTransaction]) -> None:
+        self._check_offsets(batches)
         while (done := self._writer.append(pieces, batches)) < batches.size:
             # Where offsets are too far above the base Kafka, too, makes several segments of one.
             if self._settings.strict_kafka and done < self._writer.fitting(batches):
@@ -243,6 +256,12 @@ class _GroupWriter:
             self._done.append(self._writer)
             self._writer = self._open(int(batches["base_offset"][0]))
         self._writer.add_aborted(aborted)
+
+    def _check_offsets(self, batches: BatchRows) -> None:
+        below = np.flatnonzero(batches["last_offset"] < self._writer.base_offset)
+        if below.size:
+            what = f"offsets go back to {batches['last_offset'][below[0]]} behind {self._writer.base_offset}"
+            raise CorruptBatchError(what, path=self._log.path, offset=int(batches["base_offset"][below[0]]))
 
     def finish(self, mtime_ns: int) -> tuple[int, ...]:
         writers = [*self._done, self._writer]

@@ -108,6 +108,9 @@ def restore_partition(
         assert producers is not None, "they are there before a segment is rewritten"
         if base_offset != bases[0] and not _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT)):
             _write_snapshot(log, target, producers, base_offset)
+        if rewritten:
+            # From segment to segment a broker goes through a snapshot, and leaves out there who is too old.
+            producers.expire(now_ms=now_ms, expiration_ms=settings.producer_expiration_ms)
         return SegmentWriter(fs, target, base_offset, limits)
 
     for at, segment in enumerate(log.segments):
@@ -221,7 +224,7 @@ def _rewrite(
                     _check_base(segment, part, taken)
                     writers.append(begin(int(part["base_offset"][0])))
                 part = part[: writers[-1].fitting(part)]
-                _check_offsets(segment, part)
+                _check_offsets(segment, writers[-1].base_offset, part)
                 written = writers[-1].append(list(_pieces(item, batches, at, part)), part)
                 assert written == part.size > 0, "the indexes have room for a whole segment"
                 writers[-1].add_aborted(producers.replay(part, _coordinator_epochs(item, part)))
@@ -247,8 +250,8 @@ def _check_base(segment: Segment, batches: BatchRows, taken: Collection[int]) ->
         raise _misplaced(segment, row)
 
 
-def _check_offsets(segment: Segment, batches: BatchRows) -> None:
-    wrong = np.flatnonzero(batches["last_offset"] < segment.base_offset)
+def _check_offsets(segment: Segment, base_offset: int, batches: BatchRows) -> None:
+    wrong = np.flatnonzero(batches["last_offset"] < base_offset)
     if wrong.size:
         raise _misplaced(segment, batches[wrong[0]])
 

@@ -1,0 +1,133 @@
+"""Which old segments retention takes, after the clean: the rules as a table.
+
+Source: Kafka UnifiedLog.deleteOldSegments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cordwood.cleaning.plan import (
+    LogFacts,
+    Reason,
+    SegmentFacts,
+    Taken,
+    config_reason,
+)
+from cordwood.config import TopicConfig, show
+from cordwood.types import NONE
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRule:
+    """One pass of retention over what the passes before it left.
+
+    Attributes:
+        name: `log start offset`, or of the config that gives the limit.
+        policy: the word that `cleanup.policy` must have; empty: none.
+        wanted: how many segments it would take, oldest first. Arguments: the segments, the limit (for the log start
+            offset that one), now_ms.
+    """
+
+    name: str
+    policy: str
+    wanted: Callable[[Sequence[SegmentFacts], int, int], int]
+
+
+def _below_start(segments: Sequence[SegmentFacts], limit: int, _now_ms: int) -> int:
+    return sum(1 for one in segments[1:] if one.base_offset <= limit)
+
+
+def _above_size(segments: Sequence[SegmentFacts], limit: int, _now_ms: int) -> int:
+    excess = sum(one.size_bytes for one in segments) - limit
+    count = 0
+    for one in segments:
+        excess -= one.size_bytes
+        if excess < 0:
+            break
+        count += 1
+    return count
+
+
+def _too_old(segments: Sequence[SegmentFacts], limit: int, now_ms: int) -> int:
+    young = (at for at, one in enumerate(segments) if now_ms - one.largest_timestamp <= limit)
+    return next(young, len(segments))
+
+
+#: In the order in which Kafka applies them.
+RETENTION_RULES = (
+    RetentionRule("log start offset", "", _below_start),
+    RetentionRule("retention.bytes", "delete", _above_size),
+    RetentionRule("retention.ms", "delete", _too_old),
+)
+
+
+def plan_retention(
+    segments: Sequence[SegmentFacts],
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    limits: Mapping[str, int],
+    now_ms: int,
+) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+    """Which segments retention takes.
+
+    Args:
+        segments: all of the log, by base offset; the last is active.
+        log_start_offset, log_end_offset: of the log.
+        high_watermark: no segment is taken that reaches above it.
+        limits: of the rules that apply, by their names; a negative one is none. The log start offset always applies.
+        now_ms: the time of the run.
+
+    Returns:
+        per rule that takes some: its name, the base offsets of the segments, and their bytes.
+    """
+    left, taken = list(segments), []
+    for rule in RETENTION_RULES:
+        limit = log_start_offset if not rule.policy else limits.get(rule.name, NONE)
+        if limit < 0:
+            continue
+        count = min(rule.wanted(left, limit, now_ms), _replicated(left, log_end_offset, high_watermark))
+        if not count:
+            continue
+        gone = left[:count]
+        taken.append((rule.name, tuple(one.base_offset for one in gone), sum(one.size_bytes for one in gone)))
+        # When all may go, Kafka rolls first, so that there is an active segment afterwards.
+        left = left[count:] or [SegmentFacts(log_end_offset, 0, 0, 0, now_ms, now_ms)]
+    return tuple(taken)
+
+
+def _replicated(segments: Sequence[SegmentFacts], log_end_offset: int, high_watermark: int) -> int:
+    """How many of the segments retention may take at all; an empty active segment is not one of them."""
+    uppers = [one.base_offset for one in segments[1:]] + [log_end_offset]
+    count = sum(1 for upper in uppers if upper <= high_watermark)
+    return count - (count == len(segments) and not segments[-1].size_bytes)
+
+
+def retention(
+    facts: LogFacts, config: TopicConfig, beyond_doubt: Callable[[str], bool], now_ms: int
+) -> tuple[tuple[Taken, ...], tuple[str, ...]]:
+    """What retention takes from a log whose policy is known, and which limits it leaves aside.
+
+    Args:
+        facts: of the log.
+        config: of the topic.
+        beyond_doubt: whether somebody set a config, by its name, and it can be nothing else.
+        now_ms: the time of the run.
+    """
+    limits, notes = {}, []
+    for rule in RETENTION_RULES:
+        if rule.policy in config.policy:
+            if beyond_doubt(rule.name):
+                limits[rule.name] = config.integer(rule.name)
+            elif config.integer(rule.name) >= 0:
+                limit = show(config[rule.name].value)
+                notes.append(f"{rule.name} is set by nobody: Kafka's default, {limit}, deletes nothing here")
+    mark = facts.high_watermark.offset
+    taken = plan_retention(facts.segments, facts.log_start_offset, facts.log_end_offset, mark, limits, now_ms)
+    by_name = {
+        name: config_reason(name, config[name]) if name in limits else Reason(f"{name} {facts.log_start_offset}")
+        for name, _, _ in taken
+    }
+    return tuple(Taken(name, bases, size, by_name[name]) for name, bases, size in taken), tuple(notes)

@@ -1,0 +1,383 @@
+"""What a clean of one partition would go over, and whether there will be one: the range, the groups, the reasons.
+
+    0 … log start … first dirty ……………… first uncleanable … active segment
+                    └── keys are taken ──┘
+    └────────── segments are rewritten ──┘   up to the segment that the keys reach
+
+No record is read.
+
+Source: Kafka LogCleanerManager.cleanableOffsets, LogToClean, Cleaner.groupSegmentsBySize.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Mapping, Sequence
+
+from cordwood.cleaning.plan import (
+    Bound,
+    Bounds,
+    Choices,
+    CleanRange,
+    Compaction,
+    Decision,
+    HeaderFacts,
+    HighWatermark,
+    LogFacts,
+    Reason,
+    SegmentFacts,
+    Threshold,
+    config_reason,
+    utc,
+)
+from cordwood.config import TopicConfig
+
+#: A segment's offsets fit 32 bits above its base.
+MAX_OFFSET_SPAN = 2**31 - 1
+
+# ---- the range -------------------------------------------------------------------------------------------------------
+
+
+def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> tuple[int, str]:
+    """Where the dirty section starts, and why not at the checkpoint if it does not."""
+    if checkpoint is None:
+        return log_start_offset, "never cleaned"
+    if checkpoint < log_start_offset:
+        return log_start_offset, f"checkpoint {checkpoint} is below the log start offset"
+    if checkpoint > log_end_offset:
+        return log_start_offset, f"checkpoint {checkpoint} is above the log end offset"
+    return checkpoint, ""
+
+
+def high_watermark(
+    entry: int | None,
+    log_start_offset: int,
+    log_end_offset: int,
+    *,
+    brokers: bool,
+    replicas: int | None,
+    asked: int | str | None = None,
+) -> HighWatermark:
+    """What may be cleaned as far as replication goes. A tail that is not replicated may still be truncated.
+
+    Args:
+        entry: of the directory's checkpoint of high watermarks; None if it has none.
+        log_start_offset, log_end_offset: of the log.
+        brokers: the directory is a broker's, so that a missing entry means something.
+        replicas: how many there are; None when it is not known.
+        asked: what the user says it is: an offset, or `end`.
+    """
+    if asked is not None:
+        offset, source = (log_end_offset if asked == "end" else int(asked)), f"--high-watermark {asked}"
+    elif entry is not None:
+        offset, source = entry, "replication-offset-checkpoint"
+    elif replicas == 1:
+        offset, source = log_end_offset, "the log end: it is the only replica"
+    elif brokers:
+        offset, source = log_start_offset, "the log start: a broker's directory, and no replication-offset-checkpoint"
+        source += " has an entry for it"
+    else:
+        offset, source = log_end_offset, "the log end: no broker's directory"
+    return HighWatermark(max(log_start_offset, min(offset, log_end_offset)), source)
+
+
+def clean_range(
+    segments: Sequence[SegmentFacts],
+    first_dirty: int,
+    last_stable_offset: int,
+    *,
+    min_compaction_lag_ms: int = 0,
+    now_ms: int = 0,
+) -> CleanRange:
+    """The range that may be cleaned, of a log with at least one segment.
+
+    Args:
+        segments: all of the log, by base offset; the last is active.
+        first_dirty: where the dirty section starts.
+        last_stable_offset: of the log; at most its high watermark.
+        min_compaction_lag_ms: `min.compaction.lag.ms`.
+        now_ms: the time of the clean.
+    """
+    active = segments[-1].base_offset
+    # Of equal bounds the first is named.
+    bounds = [(active, Bound.ACTIVE_SEGMENT), (last_stable_offset, Bound.LAST_STABLE_OFFSET)]
+    young = too_young(segments, first_dirty, min_compaction_lag_ms, now_ms)
+    if young is not None:
+        bounds.append((young.base_offset, Bound.MIN_COMPACTION_LAG))
+    bound_offset, bound = min(bounds, key=lambda one: one[0])
+    end = max(first_dirty, bound_offset)
+    # A segment is cleaned as a whole or not at all.
+    whole = non_active_from(segments, end)
+    return CleanRange(first_dirty, whole[0].base_offset if whole else active, bound, bound_offset)
+
+
+def too_young(segments: Sequence[SegmentFacts], first_dirty: int, lag_ms: int, now_ms: int) -> SegmentFacts | None:
+    """The first segment that `min.compaction.lag.ms` keeps from being cleaned."""
+    if lag_ms <= 0:
+        return None
+    dirty = non_active_from(segments, first_dirty)
+    return next((segment for segment in dirty if segment.largest_timestamp > now_ms - lag_ms), None)
+
+
+def non_active_from(segments: Sequence[SegmentFacts], offset: int) -> Sequence[SegmentFacts]:
+    """The segments from the one that holds `offset` on, without the active one."""
+    active = segments[-1].base_offset
+    return values(segments, offset, active) if offset <= active else ()
+
+
+def values(segments: Sequence[SegmentFacts], start: int, end: int) -> Sequence[SegmentFacts]:
+    """The segments that hold offsets of [start, end), by the offsets in their names."""
+    if start >= end:
+        return ()
+    bases = [segment.base_offset for segment in segments]
+    first = max(0, bisect.bisect_right(bases, start) - 1)
+    return segments[first : bisect.bisect_left(bases, end)]
+
+
+def group_segments(
+    segments: Sequence[SegmentFacts], first_uncleanable: int, *, segment_bytes: int, index_bytes: int
+) -> list[tuple[SegmentFacts, ...]]:
+    """Which segments become one, by their sizes before the clean.
+
+    Args:
+        segments: those that are rewritten, by base offset.
+        first_uncleanable: end of the range.
+        segment_bytes: `segment.bytes`.
+        index_bytes: `segment.index.bytes`.
+    """
+    groups: list[tuple[SegmentFacts, ...]] = []
+    at = 0
+    while at < len(segments):
+        group = [segments[at]]
+        size, index, times = segments[at].size_bytes, segments[at].index_bytes, segments[at].time_index_bytes
+        at += 1
+        while at < len(segments):
+            one = segments[at]
+            # How far its offsets may reach; nothing is read to know it better.
+            last = (segments[at + 1].base_offset if at + 1 < len(segments) else first_uncleanable) - 1
+            size, index, times = size + one.size_bytes, index + one.index_bytes, times + one.time_index_bytes
+            if size > segment_bytes or index > index_bytes or times > index_bytes:
+                break
+            if one.size_bytes and last - group[0].base_offset > MAX_OFFSET_SPAN:
+                break
+            group.append(one)
+            at += 1
+        groups.append(tuple(group))
+    return groups
+
+
+# ---- compaction ------------------------------------------------------------------------------------------------------
+
+
+def overdue_ms(
+    segments: Sequence[SegmentFacts],
+    headers: Sequence[HeaderFacts],
+    first_dirty: int,
+    *,
+    max_compaction_lag_ms: int,
+    now_ms: int,
+) -> int:
+    """For how long the oldest dirty segment has been waiting for more than `max.compaction.lag.ms`; 0 if it has not."""
+    earliest = _earliest_dirty(segments, headers, first_dirty)
+    return 0 if earliest is None else max(0, now_ms - max_compaction_lag_ms - earliest)
+
+
+def _earliest_dirty(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], first_dirty: int) -> int | None:
+    dirty = {segment.base_offset for segment in non_active_from(segments, first_dirty)}
+    known = zip(segments, headers, strict=True)
+    times = [one.first_timestamp for segment, one in known if segment.base_offset in dirty]
+    return min((time for time in times if time > 0), default=None)
+
+
+def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int) -> Compaction:
+    """What compaction has before it in a log with at least one segment."""
+    segments = facts.segments
+    first_dirty, why = _first_dirty(facts, choices)
+    found = clean_range(
+        segments,
+        first_dirty,
+        facts.last_stable_offset,
+        min_compaction_lag_ms=config.integer("min.compaction.lag.ms"),
+        now_ms=now_ms,
+    )
+    if found.bound is Bound.LAST_STABLE_OFFSET and facts.last_stable_offset == facts.high_watermark.offset:
+        found = CleanRange(first_dirty, found.first_uncleanable_offset, Bound.HIGH_WATERMARK, found.bound_offset)
+    end = found.first_uncleanable_offset
+    rewritten = () if found.is_empty else values(segments, 0, end)
+    below = [one for segment, one in zip(segments, facts.headers, strict=True) if segment.base_offset < end]
+    groups = group_segments(
+        rewritten,
+        end,
+        segment_bytes=segment_bytes(config),
+        index_bytes=config.integer("segment.index.bytes"),
+    )
+    return Compaction(
+        range=found,
+        first_dirty_reason=why,
+        bound_reason=_BOUND_REASONS[found.bound](facts, config, found, now_ms),
+        clean_bytes=sum(one.size_bytes for one in segments if one.base_offset < first_dirty),
+        cleanable_bytes=sum(one.size_bytes for one in values(segments, first_dirty, end)),
+        overdue_ms=overdue_ms(
+            segments,
+            facts.headers,
+            first_dirty,
+            max_compaction_lag_ms=config.integer("max.compaction.lag.ms"),
+            now_ms=now_ms,
+        ),
+        groups=tuple(tuple(one.base_offset for one in group) for group in groups),
+        bounds=_bounds(rewritten, below) if rewritten else Bounds(),
+        expired_batches=sum(one.expired_batches for one in below),
+    )
+
+
+def segment_bytes(config: TopicConfig) -> int:
+    """How large a segment may get."""
+    value = config.segment_bytes.value
+    assert isinstance(value, int)
+    return value
+
+
+def _bounds(rewritten: Sequence[SegmentFacts], headers: Sequence[HeaderFacts]) -> Bounds:
+    return Bounds(
+        None if any(one.wrappers for one in headers) else sum(one.records for one in headers),
+        sum(one.size_bytes for one in rewritten),
+        any(one.legacy for one in headers),
+    )
+
+
+def _first_dirty(facts: LogFacts, choices: Choices) -> tuple[int, str]:
+    if choices.first_dirty is None:
+        first, why = first_dirty_offset(facts.checkpoint, facts.log_start_offset, facts.log_end_offset)
+        return first, why or "cleaner-offset-checkpoint"
+    asked = f"--first-dirty {choices.first_dirty}"
+    if choices.first_dirty < facts.log_start_offset:
+        return facts.log_start_offset, f"{asked}, which is below the log start offset"
+    return choices.first_dirty, asked
+
+
+def _active_segment(facts: LogFacts, _config: TopicConfig, _found: CleanRange, _now_ms: int) -> Reason:
+    active = facts.segments[-1].base_offset
+    if active >= facts.log_end_offset:
+        return Reason("all closed segments are clean or cleanable; the active one is empty", until="after it rolls")
+    what = f"the active segment, offsets {active} to {facts.log_end_offset - 1}, is never cleaned"
+    return Reason(what, until="after it rolls")
+
+
+def _high_watermark(facts: LogFacts, _config: TopicConfig, _found: CleanRange, _now_ms: int) -> Reason:
+    mark = facts.high_watermark
+    what = f"nothing from the high watermark {mark.offset} on is cleaned, as it may not be replicated"
+    return Reason(what, mark.source, "when it is, or with --high-watermark OFFSET|end")
+
+
+def _last_stable_offset(facts: LogFacts, _config: TopicConfig, _found: CleanRange, _now_ms: int) -> Reason:
+    first = facts.open_transactions[0]
+    where = "" if facts.high_watermark.offset >= facts.log_end_offset else " below the high watermark"
+    what = f"the last stable offset is {facts.last_stable_offset}: the transaction of producer {first.producer_id}"
+    return Reason(f"{what}, open since offset {first.first_offset}, has no marker{where}", until="once it has ended")
+
+
+def _min_compaction_lag(facts: LogFacts, config: TopicConfig, found: CleanRange, now_ms: int) -> Reason:
+    name = "min.compaction.lag.ms"
+    lag = config.integer(name)
+    young = too_young(facts.segments, found.first_dirty_offset, lag, now_ms)
+    assert young is not None, "or it would not have bounded the range"
+    why = f"the segment from {young.base_offset} on has records of {utc(young.largest_timestamp)}"
+    return config_reason(name, config[name], why, f"from {utc(young.largest_timestamp + lag)} on")
+
+
+_BOUND_REASONS: Mapping[Bound, Callable[[LogFacts, TopicConfig, CleanRange, int], Reason]] = {
+    Bound.ACTIVE_SEGMENT: _active_segment,
+    Bound.HIGH_WATERMARK: _high_watermark,
+    Bound.LAST_STABLE_OFFSET: _last_stable_offset,
+    Bound.MIN_COMPACTION_LAG: _min_compaction_lag,
+}
+
+
+def decide(
+    compaction: Compaction, facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int
+) -> tuple[Decision, Reason]:
+    """Whether a log is cleaned, and why."""
+    if not compaction.cleanable_bytes:
+        return Decision.LEAVE, _nothing_dirty(compaction, facts)
+    end = compaction.range.first_uncleanable_offset
+    for segment, headers in zip(facts.segments, facts.headers, strict=True):
+        if segment.base_offset < end and headers.damage:
+            return Decision.REFUSE, Reason(f"damaged: {headers.damage}", until="once it is repaired")
+    ratio = compaction.cleanable_ratio
+    assert ratio is not None, "what is cleanable is part of the total"
+    name = "min.cleanable.dirty.ratio"
+    dirty = f"{100 * ratio:.4g} % of {compaction.total_bytes} bytes is dirty"
+    if choices.ignore_ratio:
+        return Decision.CLEAN, Reason(dirty, "--ignore-ratio")
+    least = config.real(name)
+    needed = f"more than {100 * least:.4g} %"
+    if ratio > least:
+        return Decision.CLEAN, config_reason(name, config[name], f"{needed} is dirty")
+    if compaction.must_compact_now:
+        late = "max.compaction.lag.ms"
+        due = utc(now_ms - compaction.overdue_ms)
+        return Decision.CLEAN, config_reason(late, config[late], f"the oldest dirty batch should have gone by {due}")
+    until = _when_due(facts, config, compaction) if least < 1 else "only with --ignore-ratio"
+    return Decision.LEAVE, config_reason(name, config[name], f"{dirty}, it needs {needed}", until)
+
+
+def is_due_again(
+    segments: Sequence[SegmentFacts],
+    headers: Sequence[HeaderFacts],
+    first_dirty: int,
+    first_uncleanable: int,
+    threshold: Threshold,
+    now_ms: int,
+) -> bool:
+    """Whether a log is cleaned once more after a clean of the same range that did not reach its end.
+
+    Args:
+        segments: all of the log, by base offset; the last is active.
+        headers: of each segment; only the first timestamp counts.
+        first_dirty: where the clean ended.
+        first_uncleanable: where the range ends.
+        threshold: of the log.
+        now_ms: the time of the clean.
+    """
+    # Segments behind the one that the clean ended in are as they were, and none of them was too young.
+    holder = [one for one in segments if one.base_offset <= first_dirty][-1:]
+    behind = [one for one in segments if one.base_offset > first_dirty][:1]
+    if too_young([*holder, *behind], first_dirty, threshold.min_compaction_lag_ms, now_ms) is not None:
+        return False
+    dirty = sum(one.size_bytes for one in values(segments, first_dirty, first_uncleanable))
+    clean = sum(one.size_bytes for one in segments if one.base_offset < first_dirty)
+    lag = threshold.max_compaction_lag_ms
+    late = overdue_ms(segments, headers, first_dirty, max_compaction_lag_ms=lag, now_ms=now_ms) > 0
+    return dirty > 0 and (late or dirty / (clean + dirty) > threshold.cleanable_ratio)
+
+
+def _when_due(facts: LogFacts, config: TopicConfig, compaction: Compaction) -> str:
+    lag = config.integer("max.compaction.lag.ms")
+    earliest = _earliest_dirty(facts.segments, facts.headers, compaction.range.first_dirty_offset)
+    due = "" if earliest is None else utc(earliest + lag + 1)
+    late = f", from {due} on by max.compaction.lag.ms={lag}" if due.endswith("UTC") else ""
+    return f"once more is dirty{late}, or with --ignore-ratio"
+
+
+def _nothing_dirty(compaction: Compaction, facts: LogFacts) -> Reason:
+    first = compaction.range.first_dirty_offset
+    if facts.log_end_offset <= facts.log_start_offset:
+        return Reason("the log is empty", until="after something is written and its segment rolls")
+    if first >= facts.log_end_offset:
+        return Reason(
+            f"nothing is dirty: the log ends at {facts.log_end_offset}",
+            compaction.first_dirty_reason,
+            "after more is written and its segment rolls",
+        )
+    if compaction.range.bound is Bound.ACTIVE_SEGMENT:
+        what = f"the active segment holds all dirty data, offsets {first} to {facts.log_end_offset - 1}"
+        return Reason(what, until="after it rolls")
+    return compaction.bound_reason
+
+
+def hint(compaction: Compaction, *, deletes_for_good: bool) -> str:
+    """What lets expired tombstones go when nothing is dirty; empty when none are there, or something is dirty."""
+    if compaction.cleanable_bytes or not compaction.expired_batches:
+        return ""
+    what = f"--first-dirty 0 lets go of expired tombstones and markers, which {compaction.expired_batches} batches"
+    return what + (" may hold" if deletes_for_good else " may hold; with --single-copy, if there is no other replica")
