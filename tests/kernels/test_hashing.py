@@ -30,7 +30,7 @@ def kernel(keys: list[bytes | None], secret: bytes) -> list[bytes | None]:
     starts = np.array([0, *np.cumsum(np.maximum(sizes, 0))[:-1]], np.int32)
     hashes = np.full((len(keys), 2), 7, np.uint64)
     low, high = np.frombuffer(secret, np.uint64)
-    hash_keys(data.ctypes.data, starts, sizes, low, high, hashes)
+    hash_keys(data.ctypes.data, starts, sizes, sizes >= 0, low, high, hashes)
     assert (hashes[sizes < 0] == 7).all(), "the place of a missing key was written to"
     return [None if key is None else row.tobytes() for key, row in zip(keys, hashes, strict=True)]
 

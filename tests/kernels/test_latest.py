@@ -1,4 +1,4 @@
-"""The table of newest offsets against a dict."""
+"""The table of newest offsets against a dict, and its bits against a list."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.kernels.latest import latest_offsets, move_table, put_latest
+from cordwood.kernels.latest import (
+    FREE,
+    OFFSET,
+    SLOT_NUMBERS,
+    count_superseded,
+    latest_offsets,
+    mark_superseded,
+    move_table,
+    put_latest,
+)
 
 
-def table(size: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.empty((size, 2), np.uint64), np.full(size, -1, np.int64)
+def table(size: int) -> np.ndarray:
+    return np.full((size, SLOT_NUMBERS), FREE, np.uint64)
 
 
 #: Few slots and few hashes, so that keys meet: some differ in one half only, some want the same slot.
@@ -24,32 +33,66 @@ def arrays(puts: list[tuple[tuple[int, int], bool]]) -> tuple[np.ndarray, np.nda
 
 
 @given(PUTS, PUTS, st.integers(0, 2**62))
-def test_the_table_holds_what_a_dict_holds_and_counts_new_keys(first, second, start) -> None:
-    slots, offsets = table(32)
+def test_the_table_holds_what_a_dict_holds_and_tells_what_was_replaced(first, second, start) -> None:
+    slots, superseded = table(32), np.zeros(20, np.uint8)
     expected: dict[tuple[int, int], int] = {}
-    for puts, base in ((first, start), (second, start + 100)):
+    holder: dict[tuple[int, int], int] = {}
+    replaced = set()
+    last = -1
+    for puts, base, ordinal in ((first, start, 0), (second, start + 100, len(first))):
         hashes, chosen = arrays(puts)
         known = len(expected)
-        expected |= {one: base + at for at, (one, wanted) in enumerate(puts) if wanted}
-        assert put_latest(hashes, np.arange(base, base + len(puts)), chosen, slots, offsets) == len(expected) - known
+        for at, (one, wanted) in enumerate(puts):
+            if wanted:
+                replaced |= {holder[one]} if one in holder else set()
+                expected[one], holder[one] = base + at, ordinal + at
+        offsets = np.arange(base, base + len(puts))
+        added, last, in_order = put_latest(hashes, offsets, chosen, ordinal, last, slots, superseded)
+        assert (added, in_order) == (len(expected) - known, True)
+        assert last == max(expected.values(), default=-1)
+    bits = np.unpackbits(superseded, bitorder="little")
+    assert np.flatnonzero(bits).tolist() == sorted(replaced)
     hashes, chosen = arrays(first + second)
     found = np.full(chosen.size, 5, np.int64)
-    latest_offsets(hashes, chosen, slots, offsets, found)
+    latest_offsets(hashes, chosen, slots, found)
     assert found.tolist() == [expected.get(one, -1) if wanted else -1 for one, wanted in first + second]
-    larger, more = table(64)
-    move_table(slots, offsets, larger, more)
+    larger = table(64)
+    move_table(slots, larger)
     everything = np.array(list(expected), np.uint64).reshape(-1, 2)
     found = np.empty(len(expected), np.int64)
-    latest_offsets(everything, np.ones(len(expected), np.bool_), larger, more, found)
+    latest_offsets(everything, np.ones(len(expected), np.bool_), larger, found)
     assert found.tolist() == list(expected.values())
-    assert np.count_nonzero(more >= 0) == len(expected)
+    assert np.count_nonzero(larger[:, OFFSET] != FREE) == len(expected)
 
 
-def test_a_later_put_wins_even_with_a_smaller_offset() -> None:
+def test_a_later_put_wins_even_with_a_smaller_offset_and_the_order_is_told() -> None:
     # As in Kafka's map (case 6); logs are read in order, so it does not happen.
-    slots, offsets = table(4)
-    hashes = np.ones((2, 2), np.uint64)
-    put_latest(hashes, np.array([9, 5]), np.ones(2, np.bool_), slots, offsets)
+    slots = table(4)
+    hashes, both = np.ones((2, 2), np.uint64), np.ones(2, np.bool_)
+    put = put_latest(hashes, np.array([9, 5]), both, 0, -1, slots, np.zeros(1, np.uint8))
+    assert put == (1, 5, False)
     found = np.empty(2, np.int64)
-    latest_offsets(hashes, np.ones(2, np.bool_), slots, offsets, found)
+    latest_offsets(hashes, both, slots, found)
     assert found.tolist() == [5, 5]
+
+
+BATCHES = st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=12)
+
+
+@given(BATCHES, st.integers(0, 20), st.data())
+def test_bits_are_counted_per_batch_and_given_to_records(batches, before, data) -> None:
+    firsts, sizes, expected, at = [], [], [], before
+    bits = [data.draw(st.booleans()) for _ in range(before + sum(size for size, _ in batches))]
+    for size, known in batches:
+        firsts.append(at if known else -1)
+        sizes.append(size)
+        expected.append(bits[at : at + size] if known else [False] * size)
+        at += size
+    packed = np.packbits(np.array(bits, np.bool_), bitorder="little")
+    counts = np.full(len(batches), 7, np.int64)
+    count_superseded(packed, np.array(firsts), np.array(sizes), counts)
+    assert counts.tolist() == [sum(one) for one in expected]
+    batch_of = np.repeat(np.arange(len(batches)), sizes)
+    marks = np.ones(batch_of.size, np.bool_)
+    mark_superseded(packed, np.array(firsts), batch_of, marks)
+    assert marks.tolist() == [bit for one in expected for bit in one]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,26 @@ from cordwood.cleaning.rewrite import Counts
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
+from cordwood.record.columns import BatchWindow
 from cordwood.record.record import Record
 from cordwood.spark import tasks
-from cordwood.spark.tasks import CleanSettings, clean_partition, load_producers, segment_facts
+from cordwood.spark.tasks import (
+    PACKED_BYTES,
+    WINDOW_BYTES,
+    CleanSettings,
+    clean_partition,
+    load_producers,
+    segment_facts,
+    segment_windows_from,
+)
 from cordwood.storage import producer_state
 from cordwood.storage.filenames import FileKind, offset_name
 from cordwood.storage.log import Log
 from cordwood.storage.producer_state import ProducerEntry
 from cordwood.storage.producers import Producers
+from cordwood.storage.segment import read_windows
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
+from cordwood.testing.generate import Shape, write_keyed_log
 from cordwood.types import Codec
 from tests.record.test_batch import window
 
@@ -176,3 +188,21 @@ def test_counts_that_do_not_add_up_are_our_mistake() -> None:
     for name in ("records_kept", "batches_rebuilt"):
         with pytest.raises(AssertionError):
             dataclasses.replace(good, **{name: 2}).check()
+
+
+def test_a_compressed_window_is_cut_into_parts_that_hold_all_its_batches(tmp_path: Path) -> None:
+    partition = tmp_path / "topic-0"
+    partition.mkdir()
+    write_keyed_log(
+        PosixFileSystem(), str(partition), size_bytes=6_000_000, keys=50, shape=Shape(codec=Codec.LZ4), seed=1
+    )
+    log = Log(str(partition))
+    (whole, *_) = read_windows(log.segments[0].open(), window_bytes=WINDOW_BYTES)
+    assert isinstance(whole, BatchWindow)
+    parts = list(
+        itertools.takewhile(lambda part: part.position < whole.data.size, segment_windows_from(log.segments[0]))
+    )
+    assert len(parts) == WINDOW_BYTES // PACKED_BYTES
+    assert np.array_equal(np.concatenate([part.batches for part in parts]), whole.batches)
+    assert b"".join(part.data for part in parts) == whole.data.tobytes()
+    assert [part.position for part in parts] == [int(part.batches["position"][0]) for part in parts]

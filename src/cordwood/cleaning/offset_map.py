@@ -12,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.latest import MemoryShare
+from cordwood.cleaning.latest import MemoryShare, Verdicts
 from cordwood.errors import RequestError
 from cordwood.kernels.offset_map import digest_keys, get_offsets, put_offsets
 from cordwood.record.columns import RecordColumns
+from cordwood.record.layout import BatchRows
 from cordwood.types import NONE
 
 BoolArray = npt.NDArray[np.bool_]
@@ -108,6 +109,10 @@ class OffsetMap:
             digests = _digests(columns, chosen)
             get_offsets(digests.ctypes.data, digests, chosen, self._sums, self._offsets, found)
         return found
+
+    def verdicts(self, batches: BatchRows) -> Verdicts:
+        """As of `LatestOffsets`: nothing is known beforehand."""
+        return Verdicts.nothing(batches.size)
 
 
 def _digests(columns: RecordColumns, chosen: BoolArray) -> npt.NDArray[np.uint64]:

@@ -12,15 +12,14 @@ The rules that decide are Kafka's (Cleaner, MemoryRecords.filterTo), as masks ov
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.latest import LatestOffsets
+from cordwood.cleaning.latest import LatestOffsets, Verdicts
 from cordwood.cleaning.offset_map import OffsetMap
 from cordwood.errors import RequestError
 from cordwood.kernels.encode import encode_bodies, measure_bodies, write_headers
@@ -167,11 +166,19 @@ class Rewritten:
     counts: Counts = field(default_factory=Counts)
 
 
+def settled(batches: BatchRows, discard: BoolArray, verdicts: Verdicts) -> BoolArray:
+    """bool[batches]: those of which it is known that all records stay, or that none does. They need no decoding."""
+    dead = verdicts.superseded == batches["record_count"]
+    whole = (verdicts.superseded == 0) & ~verdicts.tombstones
+    return np.asarray(verdicts.known & ~discard & (dead | whole))
+
+
 def rewrite(
     data: U8Array,
     batches: BatchRows,
     decoded: Sequence[RecordColumns],
     discard: BoolArray,
+    verdicts: Verdicts,
     rules: Rules,
     latest: LatestOffsets | OffsetMap,
 ) -> Rewritten:
@@ -180,8 +187,9 @@ def rewrite(
     Args:
         data: uint8[bytes], the batches' bytes, back to back.
         batches: BATCH_ROW[batches]; their positions count from that of the first.
-        decoded: their records; each batch's in one of them.
+        decoded: their records; each batch's in one of them. What is `settled` may be missing.
         discard: bool[batches], what `AbortTracker.discard` says.
+        verdicts: what `latest` knows of the batches.
         rules: of this clean.
         latest: the newest offset of each key.
 
@@ -201,11 +209,11 @@ def rewrite(
     outcomes = np.zeros(batches.size, np.int8)
     outcomes[retain_empty & (batches["magic"] == 2)] = Outcome.EMPTIED
     headers = batches.copy()
-    starts = (batches["position"] - batches["position"][0]) if batches.size else np.empty(0, np.int64)
-    rebuilt: dict[int, U8Array] = {}
+    places = _Places(data, batches)
+    _take_settled(batches, settled(batches, discard, verdicts), verdicts, outcomes, counts)
     for columns in decoded:
         batch = np.searchsorted(batches["position"], columns.batches["position"])[columns.rows["batch"]]
-        keep = _keep(columns, batch, control, discard_records, keep_tombstones, rules, latest, counts)
+        keep = _keep(columns, batch, control, discard_records, keep_tombstones, verdicts, rules, latest, counts)
         kept = np.bincount(batch[keep], minlength=batches.size)
         tombstones = np.bincount(batch[keep & (columns.rows["value_size"] < 0)], minlength=batches.size)
         total = np.bincount(batch, minlength=batches.size)
@@ -218,7 +226,7 @@ def rewrite(
         if anew.any():
             keep &= anew[batch]
             _new_headers(headers, columns, batch, keep, anew, horizon_due, rules)
-            rebuilt.update(_encode(headers, columns, batch, keep, anew))
+            _encode(headers, columns, batch, keep, anew, places)
     held_back = discard & control & expired & ~gone
     counts.markers_kept_for_replicas = int(np.maximum(batches["record_count"][held_back], 0).sum())
     _count_undecoded(batches, decoded, discard_records, control, counts)
@@ -230,7 +238,7 @@ def rewrite(
         )
     emptied = outcomes == Outcome.EMPTIED
     for at in np.flatnonzero(emptied).tolist():
-        rebuilt[at] = _empty(headers, at)
+        places.put(_empty(headers, at), np.array([at]), np.zeros(1, np.int64))
     counts.batches_dropped = int(np.count_nonzero(outcomes == Outcome.DROPPED))
     counts.batches_verbatim = int(np.count_nonzero(outcomes == Outcome.VERBATIM))
     counts.batches_rebuilt = int(np.count_nonzero(outcomes == Outcome.REBUILT))
@@ -238,7 +246,45 @@ def rewrite(
     stays = outcomes != Outcome.DROPPED
     counts.bytes_written = int(headers["size_bytes"][stays].sum())
     counts.check()
-    return Rewritten(list(_in_order(data, starts, batches, outcomes, rebuilt)), headers[stays], counts)
+    return Rewritten(places.pieces(stays, headers["size_bytes"]), headers[stays], counts)
+
+
+class _Places:
+    """Where the bytes of each batch are: in what was read, or in a buffer of batches that were written anew."""
+
+    def __init__(self, data: U8Array, batches: BatchRows) -> None:
+        self._buffers = [data]
+        self._buffer = np.zeros(batches.size, np.int64)
+        self._start = batches["position"] - batches["position"][0] if batches.size else np.empty(0, np.int64)
+
+    def put(self, buffer: U8Array, chosen: Int64Array, starts: Int64Array) -> None:
+        """The chosen batches (their indexes) are in a buffer, where they start."""
+        self._buffer[chosen] = len(self._buffers)
+        self._start[chosen] = starts
+        self._buffers.append(buffer)
+
+    def pieces(self, stays: BoolArray, sizes: Int64Array) -> list[U8Array]:
+        """The bytes of what stays, in order; neighbours that lie side by side are one piece."""
+        buffer, start, end = self._buffer[stays], self._start[stays], (self._start + sizes)[stays]
+        if not start.size:
+            return []
+        edges = np.flatnonzero((buffer[1:] != buffer[:-1]) | (start[1:] != end[:-1]))
+        firsts, lasts = np.append(0, edges + 1), np.append(edges, start.size - 1)
+        runs = zip(buffer[firsts].tolist(), start[firsts].tolist(), end[lasts].tolist(), strict=True)
+        return [self._buffers[which][first:last] for which, first, last in runs]
+
+
+def _take_settled(
+    batches: BatchRows, chosen: BoolArray, verdicts: Verdicts, outcomes: npt.NDArray[np.int8], counts: Counts
+) -> None:
+    """Outcomes and counts of the batches of which all is known."""
+    whole = chosen & (verdicts.superseded == 0)
+    outcomes[whole] = Outcome.VERBATIM
+    records = int(batches["record_count"][chosen].sum(dtype=np.int64))
+    superseded = int(verdicts.superseded[chosen].sum())
+    counts.records_read += records
+    counts.records_superseded += superseded
+    counts.records_kept += records - superseded
 
 
 def _keep(
@@ -247,6 +293,7 @@ def _keep(
     control: BoolArray,
     discard_records: BoolArray,
     keep_tombstones: BoolArray,
+    verdicts: Verdicts,
     rules: Rules,
     latest: LatestOffsets | OffsetMap,
     counts: Counts,
@@ -258,9 +305,12 @@ def _keep(
     above = rows["offset"] > latest.latest_offset
     judged = ~(is_marker | discarded | above)
     keyed = rows["key_size"] >= 0
-    newest = latest.get(columns, judged & keyed)
-    superseded = judged & keyed & (rows["offset"] < newest)
-    due = judged & keyed & ~superseded & (rows["value_size"] < 0) & ~keep_tombstones[batch]
+    judged_keyed = judged & keyed
+    known = verdicts.known[batch]
+    superseded = judged_keyed & known & verdicts.of_records(batch)
+    if not known.all():
+        superseded |= rows["offset"] < latest.get(columns, judged_keyed & ~known)
+    due = judged_keyed & ~superseded & (rows["value_size"] < 0) & ~keep_tombstones[batch]
     expired = due if rules.deletes_for_good else np.zeros_like(due)
     without_key = judged & ~keyed
     keep: BoolArray = ~(discarded | superseded | expired | without_key)
@@ -305,8 +355,9 @@ def _new_headers(
     """Fill in the headers of the batches that are encoded anew, all but size and CRC."""
     kept_batch = batch[keep]
     offsets, timestamps = columns.rows["offset"][keep], columns.rows["timestamp"][keep]
-    at, first = np.unique(kept_batch, return_index=True)
+    first = np.flatnonzero(np.diff(kept_batch, prepend=-1))
     last = np.append(first[1:], kept_batch.size) - 1
+    at = kept_batch[first]
     source = headers[at]
     old = source["magic"] < 2
     attributes = source["attributes"]
@@ -328,9 +379,9 @@ def _new_headers(
 
 
 def _encode(
-    headers: BatchRows, columns: RecordColumns, batch: Int64Array, keep: BoolArray, anew: BoolArray
-) -> Iterator[tuple[int, U8Array]]:
-    """The bytes of the batches that are encoded anew; their size and CRC are filled in."""
+    headers: BatchRows, columns: RecordColumns, batch: Int64Array, keep: BoolArray, anew: BoolArray, places: _Places
+) -> None:
+    """Make the bytes of the batches that are encoded anew; their size and CRC are filled in."""
     address, rows = columns.data.ctypes.data, columns.rows
     chosen = np.flatnonzero(anew)
     # Neighbours decoded together have one codec kind: all compressed or all plain.
@@ -350,8 +401,7 @@ def _encode(
         target = np.frombuffer(bytearray(b"".join(parts)), np.uint8)
     headers["size_bytes"][chosen] = (ends - starts)[chosen]
     write_headers(headers, anew, starts, target.ctypes.data)
-    for at in chosen.tolist():
-        yield at, target[starts[at] : ends[at]]
+    places.put(target, chosen, starts[chosen])
 
 
 def _empty(headers: BatchRows, at: int) -> U8Array:
@@ -366,23 +416,6 @@ def _empty(headers: BatchRows, at: int) -> U8Array:
     one = headers[at : at + 1]
     write_headers(one, np.ones(1, np.bool_), np.zeros(1, np.int64), target.ctypes.data)
     return target
-
-
-def _in_order(
-    data: U8Array, starts: Int64Array, batches: BatchRows, outcomes: npt.NDArray[np.int8], rebuilt: dict[int, U8Array]
-) -> Iterator[U8Array]:
-    """The pieces that stay; batches copied verbatim that lie side by side are one piece."""
-    edges = np.flatnonzero(np.diff(outcomes == Outcome.VERBATIM)) + 1
-    bounds = [0, *edges.tolist(), batches.size]
-    for first, end in itertools.pairwise(bounds):
-        if first == end:
-            continue
-        if outcomes[first] == Outcome.VERBATIM:
-            yield data[starts[first] : starts[end - 1] + batches["size_bytes"][end - 1]]
-        else:
-            for at in range(first, end):
-                if at in rebuilt and outcomes[at] != Outcome.DROPPED:
-                    yield rebuilt[at]
 
 
 assert set(BATCH_ROW.names or ()) >= {"base_offset", "last_offset", "size_bytes", "crc"}

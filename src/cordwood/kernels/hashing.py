@@ -68,15 +68,16 @@ def siphash128(address, size, secret0, secret1):
 
 
 @njit(cache=True)
-def hash_keys(address, starts, sizes, secret0, secret1, hashes):
+def hash_keys(address, starts, sizes, chosen, secret0, secret1, hashes):
     """Hash the keys of records.
 
     Args:
         address: of the data.
-        starts, sizes: int32[records]; a negative size is no key, its hash is not filled.
+        starts, sizes: int32[records]; a negative size is no key.
+        chosen: bool[records], those with a key that is wanted; the hashes of others are not filled.
         secret0, secret1: uint64, the run's secret.
         hashes: uint64[records, 2], filled.
     """
     for i in range(starts.size):
-        if sizes[i] >= 0:
+        if chosen[i]:
             hashes[i, 0], hashes[i, 1] = siphash128(address + starts[i], sizes[i], secret0, secret1)

@@ -1,7 +1,12 @@
 """The newest offset of each key: an open-addressing table over 128-bit key hashes.
 
-A slot is a hash and an offset; an offset of -1 marks it free. The table is made at most half full, so a look-up ends
-after a probe or two. Kafka's own map, with its slots, limit and MD5, is `cleaning.offset_map`.
+A slot is four numbers: both halves of a hash, the newest offset (all ones: the slot is free) and the ordinal of its
+record, which counts the records that were entered. The table is made at most half full, so a look-up ends after a probe
+or two. Each probe meets memory that no cache holds, so it is sent for some records ahead. Kafka's own map, with its
+slots, limit and MD5, is `cleaning.offset_map`.
+
+Whoever enters a record learns which older one it takes the place of. So while records come in the order of their
+offsets, all that is superseded is known, as one bit per ordinal, without a look-up.
 """
 
 from __future__ import annotations
@@ -9,55 +14,139 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from cordwood.kernels.native import prefetch
+
+U64 = np.uint64
+
+LOW, HIGH, OFFSET, ORDINAL = 0, 1, 2, 3
+SLOT_NUMBERS = 4
+FREE = U64(0xFFFF_FFFF_FFFF_FFFF)
+_AHEAD = 16
+
 
 @njit(inline="always")
-def _slot(slots, offsets, low, high):
+def _slot(slots, low, high):
     """The slot of a hash, or the free one where it would go."""
-    mask = offsets.size - 1
+    mask = slots.shape[0] - 1
     at = np.int64(low) & mask
-    while offsets[at] >= 0 and (slots[at, 0] != low or slots[at, 1] != high):
+    while slots[at, OFFSET] != FREE and (slots[at, LOW] != low or slots[at, HIGH] != high):
         at = (at + 1) & mask
     return at
 
 
+@njit(inline="always")
+def _send_for(slots, hashes, i):
+    if i < hashes.shape[0]:
+        at = np.int64(hashes[i, 0]) & (slots.shape[0] - 1)
+        prefetch(slots.ctypes.data + 8 * SLOT_NUMBERS * at)
+
+
 @njit(cache=True)
-def put_latest(hashes, record_offsets, chosen, slots, offsets):
+def put_latest(hashes, record_offsets, chosen, first_ordinal, last_offset, slots, superseded):
     """Enter records; a later one with the same key takes the place of an earlier one.
 
     Args:
         hashes: uint64[records, 2].
         record_offsets: int64[records], >= 0.
         chosen: bool[records], those that are entered.
-        slots, offsets: the table, uint64[size, 2] and int64[size]; a power of two, at least twice the keys entered.
+        first_ordinal: of these records; each gets one, also those that are not entered.
+        last_offset: of the record that was entered last, -1 before the first.
+        slots: the table, uint64[size, 4]; size a power of two, at least twice the keys entered.
+        superseded: uint8[> last ordinal / 8], a bit per ordinal, set for each whose place is taken.
 
     Returns:
-        how many keys are new.
+        (added, last_offset, in_order): how many keys are new; the last offset, now; whether all offsets were above the
+        one before.
     """
     added = 0
-    for i in range(record_offsets.size):
-        if chosen[i]:
-            at = _slot(slots, offsets, hashes[i, 0], hashes[i, 1])
-            if offsets[at] < 0:
-                slots[at, 0] = hashes[i, 0]
-                slots[at, 1] = hashes[i, 1]
-                added += 1
-            offsets[at] = record_offsets[i]
-    return added
-
-
-@njit(cache=True)
-def latest_offsets(hashes, chosen, slots, offsets, found):
-    """Look up records: found[i] becomes the newest offset of the key, -1 if it is not in the table or not chosen."""
+    in_order = True
+    for i in range(min(_AHEAD, chosen.size)):
+        _send_for(slots, hashes, i)
     for i in range(chosen.size):
-        found[i] = offsets[_slot(slots, offsets, hashes[i, 0], hashes[i, 1])] if chosen[i] else -1
+        _send_for(slots, hashes, i + _AHEAD)
+        if chosen[i]:
+            at = _slot(slots, hashes[i, 0], hashes[i, 1])
+            if slots[at, OFFSET] == FREE:
+                slots[at, LOW] = hashes[i, 0]
+                slots[at, HIGH] = hashes[i, 1]
+                added += 1
+            else:
+                old = slots[at, ORDINAL]
+                superseded[old >> U64(3)] |= np.uint8(1) << np.uint8(old & U64(7))
+            slots[at, OFFSET] = U64(record_offsets[i])
+            slots[at, ORDINAL] = U64(first_ordinal + i)
+            in_order = in_order and record_offsets[i] > last_offset
+            last_offset = record_offsets[i]
+    return added, last_offset, in_order
 
 
 @njit(cache=True)
-def move_table(slots, offsets, new_slots, new_offsets):
+def latest_offsets(hashes, chosen, slots, found):
+    """Look up records: found[i] becomes the newest offset of the key, -1 if it is not in the table or not chosen.
+
+    Args:
+        hashes: uint64[records, 2], of those that are chosen.
+        chosen: bool[records].
+        slots: the table.
+        found: int64[records], filled.
+    """
+    for i in range(min(_AHEAD, chosen.size)):
+        _send_for(slots, hashes, i)
+    for i in range(chosen.size):
+        _send_for(slots, hashes, i + _AHEAD)
+        found[i] = np.int64(slots[_slot(slots, hashes[i, 0], hashes[i, 1]), OFFSET]) if chosen[i] else -1
+
+
+@njit(cache=True)
+def move_table(slots, new_slots):
     """Enter all of one table into a larger, empty one."""
-    for old in range(offsets.size):
-        if offsets[old] >= 0:
-            at = _slot(new_slots, new_offsets, slots[old, 0], slots[old, 1])
-            new_slots[at, 0] = slots[old, 0]
-            new_slots[at, 1] = slots[old, 1]
-            new_offsets[at] = offsets[old]
+    for old in range(slots.shape[0]):
+        if slots[old, OFFSET] != FREE:
+            at = _slot(new_slots, slots[old, LOW], slots[old, HIGH])
+            for number in range(SLOT_NUMBERS):
+                new_slots[at, number] = slots[old, number]
+
+
+@njit(inline="always")
+def _bit(superseded, ordinal):
+    return (superseded[ordinal >> 3] >> np.uint8(ordinal & 7)) & np.uint8(1)
+
+
+@njit(cache=True)
+def count_superseded(superseded, first_ordinals, sizes, counts):
+    """How many records of each batch are superseded.
+
+    Args:
+        superseded: uint8, a bit per ordinal.
+        first_ordinals: int64[batches], of each batch's first record; negative: the batch is left out.
+        sizes: int64[batches], records in each.
+        counts: int64[batches], filled.
+    """
+    for b in range(first_ordinals.size):
+        counts[b] = 0
+        if first_ordinals[b] >= 0:
+            for ordinal in range(first_ordinals[b], first_ordinals[b] + sizes[b]):
+                counts[b] += _bit(superseded, ordinal)
+
+
+@njit(cache=True)
+def mark_superseded(superseded, first_ordinals, batch_of, marks):
+    """Which records are superseded.
+
+    Args:
+        superseded: uint8, a bit per ordinal.
+        first_ordinals: int64[batches], as for `count_superseded`.
+        batch_of: int64[records], the batch of each record; all records of a batch are there, side by side.
+        marks: bool[records], filled; False for records of batches that are left out.
+    """
+    current = np.int64(-1)
+    ordinal = np.int64(-1)
+    for i in range(batch_of.size):
+        if batch_of[i] != current:
+            current = batch_of[i]
+            ordinal = first_ordinals[current]
+        if ordinal < 0:
+            marks[i] = False
+        else:
+            marks[i] = _bit(superseded, ordinal) != 0
+            ordinal += 1

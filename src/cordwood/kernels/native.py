@@ -135,6 +135,26 @@ def _copy(context: Any, target: Any, source: Any, size: Any) -> Any:
 copy: Callable[..., Any] = _copy
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _prefetch(context: Any, address: Any) -> Any:
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        name = "llvm.prefetch.p0i8"
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        # To be read, to stay in all caches, data.
+        choice = [ir.Constant(word, number) for number in (0, 3, 1)]
+        builder.call(function, [builder.inttoptr(arguments[0], byte), *choice])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+#: prefetch(address): ask for the cache line there, which need not be ours.
+prefetch: Callable[..., Any] = _prefetch
+
+
 def _crc_instruction(bits: int) -> Callable[..., Any]:
     state_bits = 64 if bits == 64 else 32
     state = types.uint64 if bits == 64 else types.uint32

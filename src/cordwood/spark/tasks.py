@@ -15,22 +15,25 @@ import numpy as np
 from cordwood.cleaning.latest import LatestOffsets, MemoryShare
 from cordwood.cleaning.offset_map import OffsetMap, keys_max
 from cordwood.cleaning.plan import SegmentFacts, Threshold
-from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite
+from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite, settled
 from cordwood.cleaning.selection import group_segments, values
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import CorruptBatchError, CorruptFileError, DataError, RequestError
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
-from cordwood.record.layout import BatchRows
+from cordwood.record.layout import CODEC_MASK, BatchRows
 from cordwood.storage import producer_state
 from cordwood.storage.log import Log, Segment, gap_error, read_file
 from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
-from cordwood.storage.segment import Gap, read_headers, read_windows
+from cordwood.storage.segment import MAX_OFFSETS, Gap, read_headers, read_windows
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.storage.transactions import is_control
 from cordwood.types import NONE
 
-WINDOW_BYTES = 1 << 20
+#: Bytes read, decided over and written at once: enough that what is done per window costs little.
+WINDOW_BYTES = 4 << 20
+#: The same of batches that are compressed, as they grow when they are decoded.
+PACKED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +139,17 @@ def active_producers(producers: Producers) -> ActiveProducers:
     )
 
 
-def aborted_transactions(log: Log, from_offset: int, upper_bound: int) -> list[AbortedTransaction]:
-    """What the transaction indexes know of aborted transactions that reach into [from_offset, upper_bound)."""
+def aborted_transactions(log: Log, from_offset: int, upper_bound: int | None) -> list[AbortedTransaction]:
+    """What the transaction indexes know of aborted transactions that reach into [from_offset, upper_bound).
+
+    Without an upper bound it is the end of the segment that holds `from_offset`; looking for that takes its time.
+    """
     found: list[AbortedTransaction] = []
-    for segment in log.segments_from(from_offset):
+    segments = log.segments_from(from_offset)
+    for segment in segments:
         index = segment.transaction_index()
         if index is not None:
+            upper_bound = _next_offset(segments[0]) if upper_bound is None else upper_bound
             some, complete = index.aborted(log.log_start_offset, upper_bound)
             found += some
             if complete:
@@ -212,7 +220,7 @@ def clean_partition(
         writer = _GroupWriter(log, target, group[0].base_offset, settings, suffix)
         for at, one in enumerate(group):
             segment = by_base[one.base_offset]
-            upper = group[at + 1].base_offset if at + 1 < len(group) else _next_offset(segment)
+            upper = group[at + 1].base_offset if at + 1 < len(group) else None
             tracker.add(aborted_transactions(log, one.base_offset, upper))
             keep_old = one.mtime_ms > old_horizon
             _copy(segment, rules, keep_old, tracker, latest, writer, parts[at])
@@ -290,7 +298,8 @@ def _behind(pieces: Sequence[np.ndarray], skip: int) -> list[np.ndarray]:
 def _next_offset(segment: Segment) -> int:
     last = segment.base_offset - 1
     with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset):
+        start = segment.position_of(file, segment.base_offset + MAX_OFFSETS)
+        for item in read_headers(file, base_offset=segment.base_offset, start=start):
             if not isinstance(item, Gap):
                 last = int(item["last_offset"][-1])
     return last + 1
@@ -360,7 +369,22 @@ def segment_windows_from(segment: Segment, start: int = 0) -> Iterator[BatchWind
         for item in read_windows(file, base_offset=segment.base_offset, start=position, window_bytes=WINDOW_BYTES):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
-            yield item
+            yield from _portions(item)
+
+
+def _portions(window: BatchWindow) -> Iterator[BatchWindow]:
+    """A window in parts that can be held decoded."""
+    batches = window.batches
+    if not (batches["attributes"] & CODEC_MASK).any():
+        yield window
+        return
+    starts = batches["position"] - window.position
+    edges = np.flatnonzero(np.diff(starts // PACKED_BYTES)) + 1
+    bounds = [0, *edges.tolist(), batches.size]
+    for first, end in itertools.pairwise(bounds):
+        start = int(starts[first])
+        stop = int(starts[end]) if end < batches.size else window.data.size
+        yield BatchWindow(window.position + start, window.data[start:stop], batches[first:end], window.read)
 
 
 def _decode(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[RecordColumns]:
@@ -414,9 +438,8 @@ def _copy(
     rules = replace(rules, keep_old_tombstones=keep_old_tombstones)
     for window in segment_windows_from(segment):
         discard, kept = tracker.discard(window.batches)
-        everything = np.ones(window.batches.size, np.bool_)
-        result = rewrite(
-            window.data, window.batches, list(_decode(segment, window, everything)), discard, rules, latest
-        )
+        verdicts = latest.verdicts(window.batches)
+        decoded = list(_decode(segment, window, ~settled(window.batches, discard, verdicts)))
+        result = rewrite(window.data, window.batches, decoded, discard, verdicts, rules, latest)
         counts.add(result.counts)
         writer.append(result.pieces, result.batches, kept)

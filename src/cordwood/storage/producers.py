@@ -103,6 +103,8 @@ class Producers:
             The transactions that were aborted meanwhile.
         """
         relevant = np.flatnonzero(batches["producer_id"] >= 0)
+        if not relevant.size:
+            return []
         names = (
             *("producer_id", "producer_epoch", "base_offset", "last_offset", "base_sequence"),
             *("max_timestamp", "attributes", "control_type"),
