@@ -15,7 +15,7 @@ Kafka limits a batch's compressed size only, so a small one may hold gigabytes. 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from cordwood.errors import BatchTooLargeError, CorruptBatchError, DataError
 from cordwood.kernels import decode as kernel
+from cordwood.kernels.lz4 import decompress_frames
 from cordwood.record.batch import codec_of
 from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES, decompress, decompress_stream
 from cordwood.record.layout import (
@@ -42,6 +43,8 @@ from cordwood.types import Codec
 STREAM_BYTES = 4 << 20
 #: Decompressed bytes that are put side by side before they are decoded; about what a second-level cache holds.
 ARENA_BYTES = 1 << 20
+#: The same for LZ4, with room for the last of them.
+_FRAMES_ROOM_BYTES = 2 * ARENA_BYTES
 #: Rows of one RecordColumns at the most.
 MAX_ROWS = 1 << 16
 
@@ -182,11 +185,46 @@ class _Reader:
         )
 
     def packed(self) -> Iterator[RecordColumns]:
+        batches, room = self.batches, self.window.position + self.window.data.size
+        frames = (batches["attributes"] & CODEC_MASK == Codec.LZ4) & (batches["record_count"] > 0)
+        frames &= batches["position"] + batches["size_bytes"] <= room
+        edges = [0, *(np.flatnonzero(np.diff(frames)) + 1).tolist(), batches.size]
+        for first, stop in itertools.pairwise(edges):
+            if not frames[first]:
+                yield from self._packed(first, stop)
+                continue
+            while first < stop:
+                done = yield from self._frames(first, stop)
+                if not done:
+                    yield from self._packed(first, first + 1)
+                first += max(done, 1)
+
+    def _frames(self, first: int, stop: int) -> Generator[RecordColumns, None, int]:
+        """Records of the first of batches [first, stop), frames of LZ4; returns how many of these are usual ones."""
+        batches = self.batches[first:stop]
+        starts = batches["position"] - self.window.position
+        target, ends = np.empty(_FRAMES_ROOM_BYTES, np.uint8), np.empty(batches.size, np.int64)
+        done: int = decompress_frames(
+            self.window.data.ctypes.data,
+            starts + HEADER.size,
+            starts + batches["size_bytes"],
+            target.ctypes.data,
+            target.size,
+            ARENA_BYTES,
+            min(STREAM_BYTES, self.max_batch_bytes),
+            ends,
+        )
+        if done:
+            ends = ends[:done]
+            yield from self._bodies(target[: ends[-1]], np.append(0, ends[:-1]), ends, batches[:done])
+        return done
+
+    def _packed(self, first: int, stop: int) -> Iterator[RecordColumns]:
+        """Records of batches [first, stop), whatever their codec."""
         arena: list[bytes | bytearray] = []
-        first = 0
         size = 0
         limit = min(STREAM_BYTES, self.max_batch_bytes)
-        for i, batch in enumerate(self.batches):
+        for i, batch in enumerate(self.batches[first:stop], first):
             body: bytes | bytearray = b""
             try:
                 codec, payload = self._payload(batch, HEADER.size)
@@ -207,7 +245,7 @@ class _Reader:
             if size >= ARENA_BYTES:
                 yield from self._arena(arena, first, i + 1)
                 arena, first, size = [], i + 1, 0
-        yield from self._arena(arena, first, self.batches.size)
+        yield from self._arena(arena, first, stop)
 
     def messages(self) -> Iterator[RecordColumns]:
         for first in range(0, self.batches.size, MAX_ROWS):
