@@ -41,6 +41,7 @@ WINDOW_BYTES = 4 << 20
 LARGEST_WINDOW_BYTES = 64 << 20
 #: When only headers matter, small reads skip what lies between them.
 HEADER_WINDOW_BYTES = 64 << 10
+LARGEST_HEADER_WINDOW_BYTES = 1 << 20
 #: Rows of one window at the most.
 MAX_BATCHES = 1 << 14
 #: A segment's offsets are less than this above its base.
@@ -134,7 +135,9 @@ def read_windows(
                 yield BatchWindow(position, data[at : at + taken], rows, _pieces_of(file))
             at += taken
             position += taken
-        wanted = window_bytes
+        # Headers alone: while a read skips little of what lies between them, fewer and larger ones cost less.
+        skips = check_crcs or at > data.size + data.size // 4
+        wanted = window_bytes if skips else max(window_bytes, min(2 * data.size, LARGEST_HEADER_WINDOW_BYTES))
         if swallowed >= 0:
             position = int(rows["position"][-1] + rows["size_bytes"][-1])
             if swallowed > position:
