@@ -12,6 +12,7 @@ import os
 import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
@@ -38,6 +39,9 @@ TASKS_PER_CORE = 4
 _PARTITION_COST_BYTES = 500_000
 #: Where Linux tells a container its limit, or `max`.
 _CONTAINER_LIMIT = "/sys/fs/cgroup/memory.max"
+#: Partitions up to this size mostly wait for the disk to sync, so that some of them are worked on at a time.
+_SMALL_BYTES = 1_000_000
+_SMALL_AT_A_TIME = 8
 #: Of the rows that tasks return.
 RESULT_SCHEMA = "at bigint, outcome binary"
 
@@ -169,7 +173,9 @@ def pack(tasks: Sequence[PartitionTask], cores: int) -> list[list[int]]:
     return packs
 
 
-def over_rows(packs: Sequence[Sequence[tuple[int, T]]], do: Callable[[T], object]) -> Worker:
+def over_rows(
+    packs: Sequence[Sequence[tuple[int, T]]], do: Callable[[T], object], is_small: Callable[[T], bool]
+) -> Worker:
     """The function that Spark runs over rows of pack numbers; it is pickled, and all that it holds are plain values."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -177,23 +183,33 @@ def over_rows(packs: Sequence[Sequence[tuple[int, T]]], do: Callable[[T], object
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for at, task in packs[number]:
-                    outcome = pickle.dumps(do(task))
-                    yield pa.RecordBatch.from_arrays([pa.array([at]), pa.array([outcome])], ["at", "outcome"])
+                for at, outcome in _outcomes(packs[number], do, is_small):
+                    columns = [pa.array([at]), pa.array([pickle.dumps(outcome)])]
+                    yield pa.RecordBatch.from_arrays(columns, ["at", "outcome"])
 
     return run
+
+
+def _outcomes(
+    pack: Sequence[tuple[int, T]], do: Callable[[T], object], is_small: Callable[[T], bool]
+) -> Iterator[tuple[int, object]]:
+    small = [(at, item) for at, item in pack if is_small(item)]
+    with ThreadPoolExecutor(_SMALL_AT_A_TIME) as pool:
+        yield from zip((at for at, _ in small), pool.map(do, (item for _, item in small)), strict=True)
+    yield from ((at, do(item)) for at, item in pack if not is_small(item))
 
 
 def worker(
     packs: Sequence[Sequence[tuple[int, PartitionTask]]], outputs: str, progress: str, *, discard: bool = False
 ) -> Worker:
     """Runs tasks; see `run_task`."""
-    return over_rows(packs, functools.partial(run_task, outputs=outputs, progress=progress, discard=discard))
+    do = functools.partial(run_task, outputs=outputs, progress=progress, discard=discard)
+    return over_rows(packs, do, lambda task: task.size_bytes <= _SMALL_BYTES)
 
 
 def checker(packs: Sequence[Sequence[tuple[int, tuple[PartitionTask, Output]]]]) -> Worker:
     """Checks outputs; see `check_output`."""
-    return over_rows(packs, check_output)
+    return over_rows(packs, check_output, lambda work: work[0].size_bytes <= _SMALL_BYTES)
 
 
 def run_task(
@@ -223,7 +239,7 @@ def run_task(
             settings=task.settings,
             producers=producers,
         )
-        written.sync_directory(folder)
+        # Its names need not last: the files are renamed to where they belong, and those names do.
         counted.flush()
         files = tuple((info.name, info.size_bytes) for info in written.list(folder))
         after = Log(folder, fs=written, log_start_offset=0)
