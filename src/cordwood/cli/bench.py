@@ -3,6 +3,8 @@
 Figures are MB (10^6 bytes) of log as stored, per second of one core: the process's own CPU time, best of several passes
 over a file in the page cache, so that neighbours on the machine count little. `cp` of the same file, timed the same
 way, gives the scale.
+
+With `--against-kafka` it is cleans that are timed, by the clock: `cordwood.testing.beside_kafka`.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cordwood.cli.tables import Column, table
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.session import session
 from cordwood.storage.log import open_log
 from cordwood.testing.generate import Shape, write_log
 from cordwood.types import Codec
+
+if TYPE_CHECKING:
+    from cordwood.testing.beside_kafka import Comparison
 
 #: Name, shape, and share of the asked-for size: compressed ones take longer.
 SHAPES = {
@@ -70,9 +77,15 @@ def main(
     directory: Annotated[
         str | None, typer.Option("--dir", help="Where to put the logs for a while; default: the temporary folder.")
     ] = None,
+    against_kafka: Annotated[
+        bool, typer.Option("--against-kafka", help="Clean logs beside Kafka's own cleaner instead.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Measure how fast this machine reads a log: columns and Arrow, per codec, beside cp."""
+    if against_kafka:
+        _against_kafka(size, directory, as_json=as_json)
+        return
     found = []
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         for name, (shape, share) in SHAPES.items():
@@ -102,6 +115,41 @@ def main(
                 f"{f.arrow_memory_mb:.0f} MB",
             )
         )
+
+
+def _against_kafka(size: int, directory: str | None, *, as_json: bool) -> None:
+    from cordwood.testing import beside_kafka
+
+    oracle = beside_kafka.find_oracle()
+    found = []
+    # Where outputs go must be a disk: syncing to memory costs nothing.
+    with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder, session() as spark:
+        for name, task in beside_kafka.TASKS.items():
+            if sys.stderr.isatty():
+                print(f"\r{name} …   ", end="", file=sys.stderr, flush=True)
+            found.append(beside_kafka.compare(oracle, Path(folder), name, int(size * task.share * 1e6), spark))
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
+    if as_json:
+        print(json.dumps([{**asdict(one), "ratio": one.ratio} for one in found], indent=2))
+        return
+    print("one partition, cleaned by Kafka 4.3.1's cleaner and by ours; MB/s of log as stored, synced to disk")
+    columns = [Column("LOG"), *(Column(title, right=True) for title in _AGAINST_KAFKA)]
+    print("\n".join(table(columns, [[one.log, *(cell(one) for cell in _AGAINST_KAFKA.values())] for one in found])))
+
+
+#: Title and cell of each column.
+_AGAINST_KAFKA: dict[str, Callable[[Comparison], str]] = {
+    "MB": lambda one: f"{one.log_mb:.0f}",
+    "CLEANED": lambda one: f"{one.cleaned_mb:.0f}",
+    "KAFKA S": lambda one: f"{one.kafka_s:.2f}",
+    "MB/S": lambda one: f"{one.log_mb / one.kafka_s:.0f}",
+    "CORDWOOD S": lambda one: f"{one.cordwood_s:.2f}",
+    "MB/S ": lambda one: f"{one.log_mb / one.cordwood_s:.0f}",
+    "RATIO": lambda one: f"{one.ratio:.1f}",
+    "WITH ALL AROUND S": lambda one: f"{one.cordwood_all_s:.2f}",
+    "EQUAL": lambda one: one.equal,
+}
 
 
 def measure(folder: Path, name: str, shape: Shape, size_bytes: int, passes: int) -> Figures:

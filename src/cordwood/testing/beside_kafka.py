@@ -1,0 +1,209 @@
+"""The same log cleaned by Kafka's own cleaner and by ours: how fast each is, and whether the same comes out.
+
+Kafka's is the `oracle` of a checkout (tests/kafka), which runs Kafka's classes without a broker. Both get one
+partition, which for both is the work of one thread; both sync what they write; and both run on files that are in
+memory, in a process that did the same before. Kafka's time is what it reports of itself, map and copy, without the
+start of its JVM and the opening of the log. Ours is the Spark job, from its start to its result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cordwood
+from cordwood.errors import RequestError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.pipeline import clean
+from cordwood.spark.results import CleanResult, Fate
+from cordwood.storage import filenames
+from cordwood.storage.filenames import FileKind
+from cordwood.storage.log import Log
+from cordwood.testing.generate import Shape, write_keyed_log
+from cordwood.types import Codec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PARTITION = "bench-0"
+#: Runs of each side; the first is not counted.
+_RUNS = 3
+#: Later than all that is generated.
+_NOW_MS = 1_800_000_000_000
+_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A log to be cleaned.
+
+    Attributes:
+        shape: of its records.
+        share: of the size that is asked for; what takes Kafka longer is smaller.
+        records_per_key: on average.
+    """
+
+    shape: Shape
+    share: float
+    records_per_key: int
+
+
+TASKS = {
+    "A: 1 KiB, none": Task(Shape(value_bytes=1024), 1.0, 4),
+    "B: 100 B, none": Task(Shape(), 0.5, 16),
+    "B-lz4: 100 B, lz4": Task(Shape(codec=Codec.LZ4), 0.15, 8),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What both made of one log.
+
+    Attributes:
+        log: which.
+        log_mb: its size, 10^6 bytes as stored.
+        cleaned_mb: what is left of it.
+        records: in it.
+        kafka_s, cordwood_s: the clean.
+        cordwood_all_s: with everything around it: planning, copying the rest, checkpoints.
+        equal: how far the results were compared and found equal.
+    """
+
+    log: str
+    log_mb: float
+    cleaned_mb: float
+    records: int
+    kafka_s: float
+    cordwood_s: float
+    cordwood_all_s: float
+    equal: str
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster ours is."""
+        return self.kafka_s / self.cordwood_s
+
+
+def find_oracle() -> Path:
+    """The program that runs Kafka's cleaner; its jars are there, too.
+
+    Raises:
+        RequestError: something is missing, with what to do.
+    """
+    folder = Path(cordwood.__file__).parents[2] / "tests" / "kafka"
+    if not (folder / "oracle").is_file():
+        raise RequestError(
+            "Kafka's cleaner is run by tests/kafka/oracle, which an installed package lacks. Use a checkout:\n"
+            "  git clone <the project>; cd cordwood; pip install -e '.[spark]'; cordwood bench --against-kafka"
+        )
+    for program in ("java", "javac"):
+        if shutil.which(program) is None:
+            raise RequestError(f"{program} is not on the path. Install a Java JDK, 17 or later")
+    fetched = subprocess.run([folder / "fetch-kafka"], capture_output=True, text=True, check=False)
+    if fetched.returncode:
+        raise RequestError(
+            f"Kafka's jars are not here: {fetched.stderr.strip()}\n"
+            f"  Fetch them with Maven, once:  {folder / 'fetch-kafka'}\n"
+            "  or set KAFKA_LIBS to the folder libs of an unpacked Kafka 4.3.1"
+        )
+    return folder / "oracle"
+
+
+def compare(oracle: Path, folder: Path, name: str, size_bytes: int, spark: SparkSession) -> Comparison:
+    """Generate one log, have it cleaned by both, remove it.
+
+    Raises:
+        RequestError: one of them fails, or the results differ.
+    """
+    source = folder / "source"
+    records = _generate(source, TASKS[name], size_bytes)
+    kafkas = [folder / f"kafka-{run}" for run in range(_RUNS)]
+    for copy in kafkas:
+        shutil.copytree(source, copy)
+    os.sync()
+    lines = _kafka(oracle, kafkas)
+    target = folder / "ours"
+    results = []
+    for _ in range(_RUNS):
+        shutil.rmtree(target, ignore_errors=True)
+        os.sync()
+        results.append(_ours(source, target, spark))
+    best = min(results[1:], key=lambda result: result.clean_seconds)
+    found = Comparison(
+        log=name,
+        log_mb=best.partitions[0].bytes_before / 1e6,
+        cleaned_mb=best.partitions[0].bytes_after / 1e6,
+        records=records,
+        kafka_s=min(line["total_seconds"] for line in lines[1:]),
+        cordwood_s=best.clean_seconds,
+        cordwood_all_s=best.seconds,
+        equal=_compared(kafkas[-1] / _PARTITION, target / _PARTITION, compressed=bool(TASKS[name].shape.codec)),
+    )
+    for made in (source, target, *kafkas):
+        shutil.rmtree(made)
+    return found
+
+
+def _generate(source: Path, task: Task, size_bytes: int) -> int:
+    partition = source / _PARTITION
+    partition.mkdir(parents=True)
+    record_bytes = (task.shape.value_bytes + task.shape.key_bytes + 11) * (0.65 if task.shape.codec else 1)
+    records = write_keyed_log(
+        PosixFileSystem(),
+        str(partition),
+        size_bytes=size_bytes,
+        keys=max(1, int(size_bytes / record_bytes / task.records_per_key)),
+        shape=task.shape,
+    )
+    (source / filenames.CLEAN_SHUTDOWN).write_bytes(b"")
+    return records
+
+
+def _kafka(oracle: Path, roots: list[Path]) -> list[dict[str, Any]]:
+    """Clean all in one process; what Kafka says of each."""
+    commands = "".join(json.dumps(["clean", str(root), "--now", str(_NOW_MS)]) + "\n" for root in roots)
+    done = subprocess.run([oracle, "batch"], input=commands, capture_output=True, text=True, check=False)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    cleans = [line for line in lines if line.get("type") == "clean"]
+    if done.returncode or len(cleans) != len(roots):
+        raise RequestError(f"Kafka's cleaner failed: {done.stderr.strip()[-2000:]}")
+    return cleans
+
+
+def _ours(source: Path, target: Path, spark: SparkSession) -> CleanResult:
+    result = clean(
+        str(source),
+        output=str(target),
+        spark=spark,
+        now_ms=_NOW_MS,
+        overrides=["cleanup.policy=compact"],
+        ignore_ratio=True,
+        high_watermark="end",
+        single_copy=True,
+    )
+    if not result.of(Fate.CLEANED):
+        raise RequestError(f"It was not cleaned: {result.partitions[0].why}")
+    return result
+
+
+def _compared(kafka: Path, ours: Path, *, compressed: bool) -> str:
+    """Compare two partitions, but for the active segment's indexes; returns what is equal."""
+    names, own = (sorted(path.name for path in folder.glob("*.log")) for folder in (kafka, ours))
+    if names != own:
+        raise RequestError(f"Kafka has the segments {', '.join(names)}, we have {', '.join(own)}")
+    if compressed:
+        theirs, mine = Log(str(kafka)), Log(str(ours))
+        if not theirs.to_arrow(isolation=None).equals(mine.to_arrow(isolation=None)):
+            raise RequestError(f"The records differ from Kafka's, of {names[0]} on")
+        return "records"
+    for name in names:
+        kinds = (FileKind.LOG, *(_INDEXES if name != names[-1] else ()))
+        for path in (name.removesuffix(FileKind.LOG) + kind for kind in kinds):
+            if (kafka / path).read_bytes() != (ours / path).read_bytes():
+                raise RequestError(f"{path} differs from Kafka's")
+    return "bytes"
