@@ -31,7 +31,7 @@ def columns(keys: Sequence[bytes], offsets: Sequence[int]) -> RecordColumns:
     rows["offset"] = offsets
     rows["key_size"] = [len(key) for key in keys]
     rows["key_start"] = np.cumsum(rows["key_size"]) - rows["key_size"]
-    return RecordColumns(np.frombuffer(b"".join(keys) + b"\0", np.uint8), rows, np.empty(0, BATCH_ROW))
+    return RecordColumns(np.frombuffer(b"".join(keys) + b"\0", np.uint8), rows, np.zeros(1, BATCH_ROW))
 
 
 def put(map_: OffsetMap, *entries: tuple[bytes, int]) -> None:
@@ -193,9 +193,9 @@ def test_the_map_does_what_the_slow_one_does(
 def test_tables_that_need_more_than_their_memory_are_refused_before_they_take_it() -> None:
     many = columns([b"%d" % at for at in range(5000)], range(5000))
     chosen = np.ones(5000, np.bool_)
-    with pytest.raises(RequestError, match=r"5000 keys takes 491520 bytes.* 4 tasks .*at least --memory 1966080"):
-        LatestOffsets(MemoryShare(491_519, 4)).put(many, chosen)
-    LatestOffsets(MemoryShare(491_520, 4)).put(many, chosen)
+    with pytest.raises(RequestError, match=r"5000 keys takes 655360 bytes.* 4 tasks .*at least --memory 2621440"):
+        LatestOffsets(MemoryShare(655_359, 4)).put(many, chosen)
+    LatestOffsets(MemoryShare(655_360, 4)).put(many, chosen)
     with pytest.raises(RequestError, match="A table of 5000 keys takes 240000 bytes"):
         OffsetMap(10_000, memory=MemoryShare(239_999)).put(many, chosen)
     OffsetMap(10_000, memory=MemoryShare(240_000)).put(many, chosen)

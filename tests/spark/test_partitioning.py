@@ -192,8 +192,8 @@ def test_a_partition_with_too_many_keys_for_its_memory_is_refused_and_the_option
     found = run_task(one, str(tmp_path / "outputs"), str(tmp_path / "progress"))
     assert isinstance(found, Failure)
     assert found.kind is FailureKind.OTHER
-    assert "A table of 2500 keys takes 294912 bytes" in found.what
-    assert "--memory 294912" in found.what
+    assert "A table of 2500 keys takes 393216 bytes" in found.what
+    assert "--memory 393216" in found.what
 
 
 def test_where_kafkas_cleaner_would_fail_a_strict_clean_fails_and_others_go_on(tmp_path: Path) -> None:

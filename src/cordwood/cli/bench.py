@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cordwood.cli.tables import Column, table
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import session
 from cordwood.storage.log import open_log
+from cordwood.tables import Column, table
 from cordwood.testing.generate import Shape, write_log
 from cordwood.types import Codec
 
