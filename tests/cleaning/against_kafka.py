@@ -1,7 +1,7 @@
 """Our clean of a directory beside what Kafka's cleaner made of the same directory.
 
-A script gets a snapshot before and after each of its rounds, that is cleans and retentions; each pair is one
-comparison. Files have to be equal byte for byte, unless a compressor had a part in them: then batch headers and
+A script gets a snapshot before and after each of its rounds, that is cleans, retentions and recoveries; each pair is
+one comparison. Files have to be equal byte for byte, unless a compressor had a part in them: then batch headers and
 records. Where Kafka fails we have to fail when asked to be as strict, and to lose nothing when not.
 """
 
@@ -25,10 +25,19 @@ from cordwood.record.batch import Batch
 from cordwood.record.record import Record
 from cordwood.spark.planning import clean_settings, make_plan
 from cordwood.spark.tasks import Cleaned, clean_partition, load_producers, segment_facts
-from cordwood.storage import checkpoints
+from cordwood.storage import checkpoints, producer_state
 from cordwood.storage.copying import drop_segments
-from cordwood.storage.filenames import HIGH_WATERMARKS, FileKind, Temporary, parse_file
+from cordwood.storage.filenames import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    FileKind,
+    Temporary,
+    parse_file,
+)
 from cordwood.storage.log import Log, Segment
+from cordwood.storage.producer_state import ProducerEntry
+from cordwood.storage.restoring import LoadSettings, restore_partition
 from cordwood.storage.segment import Gap, read_headers
 from cordwood.types import NONE, Codec, TopicPartition
 from tests.kafka_tools import FOLDER
@@ -114,8 +123,17 @@ def mtime_ms(path: Path) -> int:
 
 # ---- the rounds of a script ------------------------------------------------------------------------------------------
 
-#: The steps of a script that are compared.
-ROUNDS = ("clean", "retention")
+
+def is_round(step: Step) -> bool:
+    """Whether a step of a script is compared."""
+    return step["op"] in ("clean", "retention") or is_crash(step)
+
+
+def is_crash(step: Step) -> bool:
+    """Whether a broker stops there without a word, and another loads the log."""
+    return step["op"] == "reopen" and not step.get("clean", True)
+
+
 #: Where Kafka fails for good, by what it says then; we fail likewise when asked to be as strict, and go on otherwise.
 FAILURES = {
     "Attempt to append to a full": "Kafka fails: an index is full",
@@ -132,7 +150,11 @@ class _Snapshots:
     """What is added to a script: around each round a copy of all files, and before it what puts them on disk."""
 
     steps: list[Step]
-    before: int
+    reopening: int
+
+    def before(self, step: Step) -> int:
+        """How many steps are added before a round."""
+        return 1 if is_crash(step) else self.reopening + 1
 
     @classmethod
     def of(cls, script: Mapping[str, Any]) -> _Snapshots:
@@ -145,14 +167,16 @@ class _Snapshots:
         for number, step in enumerate(script["steps"]):
             if step["op"] == "high_watermark":
                 marks[step.get("log", logs[0])] |= step
-            if step["op"] in ROUNDS:
-                # Closed and opened, as an offline clean sees what is on disk; a high watermark is not kept there.
-                reopened = [{"op": "reopen", "clean": True, "log": name} for name in logs]
-                steps += [*reopened, *map(dict, marks.values()), {"op": "snapshot", "name": f"before-{number}"}, step]
-                steps.append({"op": "snapshot", "name": f"after-{number}"})
-            else:
+            if not is_round(step):
                 steps.append(step)
-        return cls(steps, 2 * len(logs) + 1)
+                continue
+            if not is_crash(step):
+                # Closed and opened, as an offline clean sees what is on disk; a high watermark is not kept there.
+                steps += [{"op": "reopen", "clean": True, "log": name} for name in logs]
+                steps += map(dict, marks.values())
+            before, after = ({"op": "snapshot", "name": f"{when}-{number}"} for when in ("before", "after"))
+            steps += [before, step, after]
+        return cls(steps, 2 * len(logs))
 
 
 def with_snapshots(script: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,11 +234,11 @@ def rounds(script: Mapping[str, Any], lines: Sequence[Step]) -> Iterator[Round]:
     failed: set[str] = set()
     busy: set[str] = set()
     answers = iter(lines)
-    added = _Snapshots.of(script).before
+    added = _Snapshots.of(script)
     for number, step in enumerate(script["steps"]):
         partition = step.get("log", first)
-        if step["op"] in ROUNDS:
-            for _ in range(added):
+        if is_round(step):
+            for _ in range(added.before(step)):
                 next(answers, None)
             line = next(answers, None)
             if line is None:
@@ -270,6 +294,10 @@ def compare_rounds(
 
 def compare_round(one: Round, before: Path, after: Path, target: Path, seen: Counter[str]) -> Iterator[str]:
     """Do one round and compare: what is chosen, how far it goes, what is left."""
+    if is_crash(one.step):
+        seen["recoveries"] += 1
+        yield from _compare_recovery(one, before, after, target)
+        return
     if one.step["op"] == "clean":
         yield from _compare_choice(one, before, seen)
     if (one.failure or one.cleaned) and (reason := why_not(one, before)):
@@ -449,6 +477,41 @@ def _compare_retention(one: Round, name: str, count: int, before: Path, target: 
     for path in target.iterdir():
         if bases and len(bases) == len(facts):
             os.utime(path, ns=(one.clock_ms * 1_000_000,) * 2)
+
+
+def _compare_recovery(one: Round, before: Path, after: Path, target: Path) -> Iterator[str]:
+    """Load a log after a crash. Kafka keeps no snapshots of producers from below the log start; we keep them."""
+    name = topic_partition(one.partition)
+    path = target / one.partition
+    path.mkdir(parents=True)
+    points, starts = (checkpoints.decode((before / file).read_bytes()) for file in (RECOVERY_POINTS, LOG_START_OFFSETS))
+    came = restore_partition(
+        Log(str(before / one.partition), log_start_offset=starts.get(name)),
+        str(path),
+        recovery_point=int(one.step.get("recovery_point", points[name])),
+        now_ms=one.clock_ms,
+        settings=LoadSettings(int(one.configs[one.partition].get("index.interval.bytes", 4096))),
+    )
+    if came.next_offset != one.line["state"]["end"]:
+        yield f"the log ends at {came.next_offset}, in Kafka {one.line['state']['end']}"
+    for log in path.glob(f"*{FileKind.LOG}"):
+        if log.stat().st_size < (before / one.partition / log.name).stat().st_size:
+            os.utime(log, ns=(one.clock_ms * 1_000_000,) * 2)  # what Kafka cuts it has modified then; we keep the time
+    yield from differences(after / one.partition, path)
+    ours, kafkas = (_snapshots(path, one.line["state"]["log_start"]) for path in (path, after / one.partition))
+    if ours != kafkas:
+        yield f"producers are {ours}, in Kafka {kafkas}"
+
+
+def _snapshots(directory: Path, log_start: int) -> dict[str, list[ProducerEntry]]:
+    """What is known of producers above the log start, by file."""
+    found = {}
+    for path in directory.glob(f"*{FileKind.PRODUCER_SNAPSHOT}"):
+        if int(path.stem) > log_start:
+            # Kafka makes one without an epoch of an emptied marker, and forgets it when it loads the file.
+            entries = [one for one in producer_state.decode(path.read_bytes()) if one.producer_epoch >= 0]
+            found[path.name] = sorted(entries, key=lambda entry: entry.producer_id)
+    return found
 
 
 def topic_partition(name: str) -> TopicPartition:

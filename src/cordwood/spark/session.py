@@ -163,8 +163,8 @@ def _signals_held() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in held[:1]:
-            signal.raise_signal(number)
+        for first in held[:1]:
+            signal.raise_signal(first)
 
 
 @contextlib.contextmanager

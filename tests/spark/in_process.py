@@ -1,0 +1,25 @@
+"""Spark's part in a clean, played in this process: for tests that need many cleans, or tasks that see what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import pyarrow as pa
+
+Worker = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class InThisProcess:
+    """What the pipeline asks of a Spark session: workers' functions are called, one after the other."""
+
+    def range(self, start: int, end: int, step: int, partitions: int) -> Self:
+        self._rows = pa.RecordBatch.from_arrays([pa.array(range(start, end, step))], ["id"])
+        return self
+
+    def mapInArrow(self, worker: Worker, _schema: str) -> Self:  # noqa: N802 (as Spark has it)
+        self._results = worker(iter([self._rows]))
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [row for batch in self._results for row in batch.to_pylist()]

@@ -1,0 +1,225 @@
+"""A disk that fills at any moment, and an end at any moment: no copy is left, and nothing happened to the original.
+
+The exhaustive runs fail every single operation that may need room, in the command as users call it; what Spark would
+hand to its workers runs in this process, so that the driver and the tasks meet the same disk. Runs on real Spark have a
+real small disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from cordwood.cli.main import app
+from cordwood.fs.base import Bytes, File
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark import partitioning, pipeline
+from tests.cli.test_clean import COMMAND, ENVIRONMENT
+from tests.fixtures import copy_of, fixture
+from tests.spark.disks import small_disk
+from tests.spark.in_process import InThisProcess
+from tests.spark.test_pipeline import tree
+
+pytestmark = pytest.mark.slow
+
+
+class Disk:
+    """A disk that refuses one operation that needs room, or that one and all after it.
+
+    Attributes:
+        operations: that may need room, so far.
+    """
+
+    def __init__(self, refused: int, *, stays_full: bool) -> None:
+        self.operations = 0
+        self._refused = refused
+        self._stays_full = stays_full
+        self._real = PosixFileSystem()
+        self._one_at_a_time = threading.Lock()
+
+    def take_room(self, path: str) -> None:
+        with self._one_at_a_time:
+            number = self.operations
+            self.operations += 1
+        if number == self._refused or (self._stays_full and number > self._refused):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def __getattr__(self, verb: str) -> Any:  # reading, and what gives room back
+        return getattr(self._real, verb)
+
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        self.take_room(path)
+        return _OnDisk(self._real.create(path, exclusive=exclusive, mode=mode), self)
+
+    def make_directory(self, path: str) -> None:
+        self.take_room(path)
+        self._real.make_directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.take_room(target)
+        self._real.rename(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        self.take_room(path)
+        self._real.sync_directory(path)
+
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        self.take_room(path)
+        self._real.set_mtime_ns(path, mtime_ns)
+
+
+class _OnDisk:
+    """A file whose writes need room. It is none of the operating system's, so that copies go through it, too."""
+
+    def __init__(self, file: File, disk: Disk) -> None:
+        self.path = file.path
+        self._file = file
+        self._disk = disk
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._file, verb)
+
+    def write(self, position: int, data: Bytes) -> None:
+        self._disk.take_room(self.path)
+        self._file.write(position, data)
+
+    def sync(self) -> None:
+        self._disk.take_room(self.path)
+        self._file.sync()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def run(disk: Disk, source: Path, target: Path, *options: str) -> int:
+    """`cordwood clean` on a disk; its exit status."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "PosixFileSystem", lambda: disk)
+        patch.setattr(partitioning, "PosixFileSystem", lambda: disk)
+        patch.setattr(pipeline, "session", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
+        done = CliRunner().invoke(app, ["clean", str(source), "--output", str(target), *options])
+    assert (done.exit_code == 4) == ("No space left" in done.stderr), done.output
+    return done.exit_code
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    found = {str(path.relative_to(root)): path for path in root.rglob("*")}
+    return {name: path.read_bytes() if path.is_file() else b"" for name, path in found.items()}
+
+
+def thin(partition: Path) -> None:
+    """Leave only the first two segments and the last."""
+    bases = sorted(path.stem for path in partition.glob("*.log"))
+    for path in partition.iterdir():
+        if path.stem in bases[2:-1]:
+            path.unlink()
+
+
+def bare(folder: Path) -> tuple[Path, Sequence[str]]:
+    """Partitions of no broker: one is cleaned, and has no index; of the other retention takes something, too."""
+    for name in ("ledger-0", "trimmed-both-0"):
+        thin(copy_of(fixture("kraft-classic-before") / name, folder / "logs" / name))
+    (folder / "logs" / "ledger-0" / "00000000000000000000.index").unlink()
+    configs = ("cleanup.policy=compact", "trimmed-both:cleanup.policy=compact,delete", "trimmed-both:retention.ms=1")
+    return folder / "logs", ("--retention", *(word for one in configs for word in ("--config", one)))
+
+
+def crashed(folder: Path) -> tuple[Path, Sequence[str]]:
+    """A broker's directory that has to be recovered: a swap to be ended, a segment to be cut; then it is cleaned."""
+    source = folder / "logs"
+    source.mkdir()
+    for path in fixture("kraft-crashed-torn").iterdir():
+        if path.is_file():
+            shutil.copy2(path, source)
+    thin(copy_of(fixture("kraft-crashed-torn") / "plain-1", source / "plain-1"))
+    first = min((source / "plain-1").glob("*.log"))
+    first.rename(f"{first}.swap")
+    return source, ("--config", "cleanup.policy=compact", "--high-watermark", "end", "--ignore-ratio")
+
+
+@pytest.mark.parametrize("stays_full", [False, True], ids=["for a moment", "for good"])
+@pytest.mark.parametrize("make", [bare, crashed])
+def test_a_disk_that_fills_at_any_operation_leaves_nothing(
+    make: Callable[[Path], tuple[Path, Sequence[str]]], stays_full: bool, tmp_path: Path
+) -> None:
+    source, options = make(tmp_path)
+    options = (*options, "--now", "4000000000000")
+    before = tree(source)
+    whole = Disk(10**9, stays_full=stays_full)
+    assert run(whole, source, tmp_path / "whole", *options) == 0
+    expected = contents(tmp_path / "whole")
+    refused = 0
+    for number in range(whole.operations):
+        code = run(Disk(number, stays_full=stays_full), source, tmp_path / "new", *options)
+        if code == 0:  # what was refused was not needed: the note of how far a task is
+            assert contents(tmp_path / "new") == expected
+            shutil.rmtree(tmp_path / "new")
+        else:
+            assert code == 4
+            refused += 1
+        assert sorted(os.listdir(tmp_path)) == ["logs", "whole"], number
+    assert tree(source) == before
+    assert refused > 0.9 * whole.operations > 50
+
+
+# ---- real disks, real processes --------------------------------------------------------------------------------------
+
+
+def test_a_small_disk_fills_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    source, options = crashed(tmp_path)
+    bare_source, bare_options = bare(tmp_path / "bare")
+    before = [tree(source), tree(bare_source)]
+    codes = set()
+    with small_disk(tmp_path / "disk", 4) as disk:
+        for path, said in ((source, options), (bare_source, bare_options)):
+            for size_kib in (*range(8, 200, 32), 4000):
+                subprocess.run(["mount", "-o", f"remount,size={size_kib}k", disk], check=True)
+                done = CliRunner().invoke(app, ["clean", str(path), "--output", str(disk / "new"), *said])
+                assert done.exit_code in (0, 4), done.output
+                assert os.listdir(disk) == ["new"] * (done.exit_code == 0)
+                codes.add(done.exit_code)
+                shutil.rmtree(disk / "new", ignore_errors=True)
+    assert codes == {0, 4}
+    assert [tree(source), tree(bare_source)] == before
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_end_at_any_moment_leaves_nothing(sent: signal.Signals, seed: int, tmp_path: Path) -> None:
+    source, options = bare(tmp_path)
+    before = tree(source)
+    command = [*COMMAND, str(source), "--output", str(tmp_path / "new"), *options]
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        # From the start of Java to the end.
+        while not list(tmp_path.glob(".new.cordwood-*")) and running.poll() is None:
+            time.sleep(0.01)
+        time.sleep(random.Random(f"{sent} {seed}").uniform(0, 10))
+        if running.poll() is None:
+            os.killpg(running.pid, sent) if sent is signal.SIGINT else running.send_signal(sent)
+        # Java has the same output: a process that stayed behind would keep it open.
+        _, said = running.communicate(timeout=120)
+    ended = {signal.SIGINT: 130, signal.SIGTERM: 143}[sent]
+    assert running.returncode in (0, ended), said
+    # It came too late, or nothing is there.
+    assert sorted(os.listdir(tmp_path)) == (["logs", "new"] if running.returncode == 0 else ["logs"])
+    assert tree(source) == before
+    assert "Traceback" not in said

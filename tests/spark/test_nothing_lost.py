@@ -1,0 +1,237 @@
+"""What a clean must not do, whatever it is given: lose what is damaged, what nobody allowed, or what may come back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from cordwood.cli.main import app
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.pipeline import clean
+from cordwood.spark.results import CleanResult, Fate
+from cordwood.storage import checkpoints, filenames
+from cordwood.storage.log import Log
+from tests.fixtures import copy_of, fixture
+from tests.kafka_tools import Oracle
+from tests.spark.disks import read_only
+from tests.spark.in_process import InThisProcess
+from tests.spark.test_pipeline import tree
+from tests.storage.test_copying import contents
+
+IN_PROCESS = cast(SparkSession, InThisProcess())
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_one_damaged_batch_keeps_one_of_three_partitions_as_it_was(number: int, tmp_path: Path) -> None:
+    for name in ("orders-0", "orders-1", "orders-2"):
+        copy_of(fixture("kraft-before") / name, tmp_path / "logs" / name)
+    hurt = tmp_path / "logs" / f"orders-{number}"
+    *closed, _ = Log(str(hurt)).segments
+    path = Path(closed[len(closed) // 2].path)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cordwood.spark.pipeline.session", lambda *_, **__: contextlib.nullcontext(IN_PROCESS))
+        done = CliRunner().invoke(
+            app,
+            ["clean", str(tmp_path / "logs"), "--output", str(tmp_path / "new"), "--config", "cleanup.policy=compact"],
+        )
+    assert done.exit_code == 1, done.output
+    assert "3 partitions: 2 cleaned, 1 failed" in done.stdout
+    assert f"NOT CLEANED, copied as it was: orders-{number}" in done.stdout
+    assert f"in {path} at position" in done.stdout
+    assert contents(tmp_path / "new" / hurt.name) == contents(hurt)
+    for name in {"orders-0", "orders-1", "orders-2"} - {hurt.name}:
+        after, before = (
+            sum(map(len, contents(root / name).values())) for root in (tmp_path / "new", tmp_path / "logs")
+        )
+        assert after < before
+    offsets = checkpoints.decode((tmp_path / "new" / filenames.CLEANER_OFFSETS).read_bytes())
+    assert {str(name) for name in offsets} == {"orders-0", "orders-1", "orders-2"} - {hurt.name}
+
+
+# ---- nobody allowed it -----------------------------------------------------------------------------------------------
+
+
+def test_of_a_bare_archive_nothing_is_deleted_and_the_reason_is_said(tmp_path: Path) -> None:
+    for name in ("v1-none-0", "v1-keyless-0", "v1-both-0"):
+        copy_of(fixture("legacy-v1-before") / name, tmp_path / "logs" / name)
+    words = ["clean", str(tmp_path / "logs"), "--output", str(tmp_path / "new"), "--retention", "--ignore-ratio"]
+    done = CliRunner().invoke(app, [*words, "--single-copy", "--now", "4000000000000"])
+    assert done.exit_code == 0, done.output
+    assert "copied as it was: v1-both-0, v1-keyless-0, v1-none-0" in done.stdout
+    assert "cleanup.policy is unknown: no metadata log" in done.stdout
+    assert "--config cleanup.policy=" in done.stdout
+    for source in (tmp_path / "logs").iterdir():
+        assert contents(tmp_path / "new" / source.name) == contents(source)
+
+
+# ---- what may be truncated -------------------------------------------------------------------------------------------
+
+
+def tail_script(seed: int) -> dict[str, Any]:
+    """A log whose end is not replicated; records of few keys, so that the tail has newer values of most."""
+    choose = random.Random(seed)
+    steps: list[dict[str, Any]] = []
+    for number in range(60):
+        key, value = choose.choice("abcdefgh"), choose.choice([str(number), str(number), None])
+        steps.append({"op": "append", "records": [[key, value]]})
+        if choose.random() < 0.3:
+            steps.append({"op": "roll"})
+    steps += [{"op": "roll"}, {"op": "append", "records": [["a", "end"]]}]
+    steps += [{"op": "high_watermark", "offset": choose.randrange(10, 55)}, {"op": "snapshot", "name": "before"}]
+    config = {"cleanup.policy": "compact", "delete.retention.ms": "0", "auto_high_watermark": "false"}
+    return {"now": 1_700_000_000_000, "logs": {"t-0": config}, "steps": steps}
+
+
+def truncated_by_kafka(oracle: Oracle, partition: Path, offset: int, work: Path) -> Log:
+    """What Kafka makes of a partition when it truncates it."""
+    copies = [
+        {"op": "file", "do": "copy", "path": str(path), "to": f"live/t-0/{path.name}"} for path in partition.iterdir()
+    ]
+    steps = [{"op": "close"}, *copies, {"op": "open"}, {"op": "truncate_to", "offset": offset}, {"op": "close"}]
+    script = work.with_suffix(".json")
+    script.write_text(json.dumps({"now": 1_700_000_000_000, "logs": {"t-0": {}}, "steps": steps}))
+    oracle("run", script, work)
+    return Log(str(work / "live" / "t-0"))
+
+
+def last_values(log: Log, end: int) -> dict[bytes | None, bytes]:
+    """By key what it has last; keys that were deleted are left out."""
+    found: dict[bytes | None, bytes | None] = {}
+    for record in log.records(isolation=None):
+        if record.offset < end:
+            found[record.key] = record.value
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tail_that_was_not_replicated_takes_no_committed_value_with_it(
+    seed: int, kafka_oracle: Oracle, tmp_path: Path
+) -> None:
+    (tmp_path / "script.json").write_text(json.dumps(tail_script(seed)))
+    kafka_oracle("run", tmp_path / "script.json", tmp_path / "made")
+    before = tmp_path / "made" / "before"
+    ((_, mark),) = checkpoints.decode((before / filenames.HIGH_WATERMARKS).read_bytes()).items()
+    committed = last_values(Log(str(before / "t-0")), mark)
+
+    def truncated(name: str, high_watermark: Literal["end"] | None) -> Log:
+        result = clean(
+            str(before),
+            output=str(tmp_path / name),
+            spark=IN_PROCESS,
+            overrides=["cleanup.policy=compact", "delete.retention.ms=0"],
+            now_ms=1_700_000_000_000,
+            ignore_ratio=True,
+            single_copy=True,
+            high_watermark=high_watermark,
+        )
+        assert result.of(Fate.CLEANED) and result.counts.records_superseded
+        return truncated_by_kafka(kafka_oracle, tmp_path / name / "t-0", mark, tmp_path / f"{name}-truncated")
+
+    log = truncated("new", None)
+    assert log.next_offset == mark
+    assert last_values(log, mark) == committed
+    # As it would be without regard to the high watermark.
+    assert last_values(truncated("careless", "end"), mark) != committed
+
+
+# ---- a directory that is only read -----------------------------------------------------------------------------------
+
+
+class OnlyRead(PosixFileSystem):
+    """Fails every call that would change something in a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def _refuse(self, *paths: str) -> None:
+        for path in paths:
+            assert not f"{path}/".startswith(f"{self._path}/"), f"{path} would be changed"
+
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> Any:
+        self._refuse(path)
+        return super().create(path, exclusive=exclusive, mode=mode)
+
+    def open_for_update(self, path: str) -> Any:
+        self._refuse(path)
+        return super().open_for_update(path)
+
+    def make_directory(self, path: str) -> None:
+        self._refuse(path)
+        super().make_directory(path)
+
+    def remove_directory(self, path: str) -> None:
+        self._refuse(path)
+        super().remove_directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._refuse(source, target)
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._refuse(path)
+        super().unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._refuse(path)
+        super().sync_directory(path)
+
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        self._refuse(path)
+        super().set_mtime_ns(path, mtime_ns)
+
+
+SOURCES = ("kraft-crashed-swapping", "kraft-crashed-torn", "kraft-jbod-before", "legacy-v0-before")
+
+
+def clean_all(source: Path, target: Path, **more: Any) -> CleanResult:
+    result = clean(
+        str(source),
+        output=str(target),
+        overrides=["cleanup.policy=compact"],
+        ignore_ratio=True,
+        high_watermark="end",
+        now_ms=1_800_000_000_000,
+        **more,
+    )
+    assert result.of(Fate.CLEANED) and not result.of(Fate.FAILED)
+    return result
+
+
+@pytest.fixture(params=SOURCES)
+def source(request: pytest.FixtureRequest) -> Iterator[Path]:
+    path = fixture(request.param)
+    before = tree(path)
+    yield path
+    assert tree(path) == before
+
+
+@pytest.mark.slow
+def test_no_call_would_change_the_source(source: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cordwood.spark.partitioning.PosixFileSystem", lambda: OnlyRead(source))
+        clean_all(source, tmp_path / "new", spark=IN_PROCESS, fs=OnlyRead(source), link=True)
+
+
+@pytest.mark.slow
+def test_a_directory_on_a_disk_that_is_mounted_read_only_is_cleaned(
+    source: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    with read_only(source, tmp_path / "mounted") as mounted:
+        with pytest.raises(OSError, match="Read-only"):
+            os.utime(mounted)
+        clean_all(mounted, tmp_path / "new", spark=spark)
