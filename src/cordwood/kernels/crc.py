@@ -91,13 +91,13 @@ def _by_tables(tables, address, size):
     return U32(crc ^ _ONES)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def crc32(address: int, size: int) -> int:
     """CRC-32 (IEEE 802.3) of `size` bytes at `address`, as in magic 0 and 1."""
     return _by_tables(IEEE_TABLES, address, size)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def crc32c_portable(address: int, size: int) -> int:
     """CRC-32C of `size` bytes at `address`, on any processor."""
     return _by_tables(CASTAGNOLI_TABLES, address, size)
@@ -149,4 +149,4 @@ def _crc32c_by_instruction(address: int, size: int) -> int:
     return U32(tail ^ U32(0xFFFFFFFF))
 
 
-crc32c = njit(cache=True)(_crc32c_by_instruction) if HAS_CRC_INSTRUCTION else crc32c_portable
+crc32c = njit(cache=True, nogil=True)(_crc32c_by_instruction) if HAS_CRC_INSTRUCTION else crc32c_portable

@@ -179,7 +179,7 @@ def _record(address, at, end, final, base_offset, base_timestamp, row):
     return a - address, DONE
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def decode_records(address, starts, ends, final, batches, batch, at, done, rows):
     """Decode the bodies of batches of magic 2, one after the other.
 
@@ -260,7 +260,7 @@ def _message_fields(address, at, end, row):
     return DONE
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def decode_messages(address, first_position, batches, first_batch, rows):
     """Decode uncompressed messages of magic 0 and 1, each an entry of the file.
 
@@ -288,7 +288,7 @@ def decode_messages(address, first_position, batches, first_batch, rows):
     return DONE, batches.size
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def decode_message_set(address, size, at, final, check_crcs, rows, magics):
     """Decode the inner messages of a wrapper; offsets and timestamps are left as they stand inside.
 

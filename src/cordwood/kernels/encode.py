@@ -52,7 +52,7 @@ def headers_size(address, start, count):
     return a - address - start
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def measure_bodies(address, rows, keep):
     """A bound of the bytes that encoding the kept records takes, without batch headers."""
     total = np.int64(0)
@@ -94,7 +94,7 @@ def _encode_record(address, row, base_offset, base_timestamp, at):
     return at
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def encode_bodies(address, rows, keep, batch_of, batches, target, with_headers, starts, ends):
     """Encode the kept records of batches, one body behind the other.
 
@@ -130,7 +130,7 @@ def encode_bodies(address, rows, keep, batch_of, batches, target, with_headers, 
     return at - target
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def write_headers(batches, chosen, starts, target):
     """Write the headers of whole batches in memory, CRCs last.
 
@@ -163,7 +163,7 @@ def write_headers(batches, chosen, starts, target):
         header["computed_crc"] = crc
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def index_batches(
     sizes, last_offsets, max_timestamps, interval_bytes, state, index, time_index, capacity, time_capacity
 ):

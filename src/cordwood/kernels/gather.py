@@ -12,7 +12,7 @@ from cordwood.kernels.decode import varint
 from cordwood.kernels.native import copy, load64, store64
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def lay_out(sizes, offsets, validity):
     """Where each string goes.
 
@@ -40,7 +40,7 @@ def lay_out(sizes, offsets, validity):
     return total, nulls
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def gather(address, starts, offsets, target):
     """Copy the strings that start at `starts` (int32[n]) of `address` to where `offsets` lays them out at `target`.
 
@@ -59,7 +59,7 @@ def gather(address, starts, offsets, target):
             copy(target + at, source, size)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def list_headers(address, starts, counts, name_starts, name_sizes, value_starts, value_sizes):
     """Take apart headers that the decoder has checked.
 

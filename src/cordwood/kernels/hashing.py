@@ -67,7 +67,7 @@ def siphash128(address, size, secret0, secret1):
     return low, v0 ^ v1 ^ v2 ^ v3
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def hash_keys(address, starts, sizes, chosen, secret0, secret1, hashes):
     """Hash the keys of records.
 

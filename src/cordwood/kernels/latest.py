@@ -41,7 +41,7 @@ def _send_for(slots, hashes, i):
         prefetch(slots.ctypes.data + 8 * SLOT_NUMBERS * at)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def put_latest(hashes, record_offsets, chosen, first_ordinal, last_offset, slots, superseded):
     """Enter records; a later one with the same key takes the place of an earlier one.
 
@@ -80,7 +80,7 @@ def put_latest(hashes, record_offsets, chosen, first_ordinal, last_offset, slots
     return added, last_offset, in_order
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def latest_offsets(hashes, chosen, slots, found):
     """Look up records: found[i] becomes the newest offset of the key, -1 if it is not in the table or not chosen.
 
@@ -97,7 +97,7 @@ def latest_offsets(hashes, chosen, slots, found):
         found[i] = np.int64(slots[_slot(slots, hashes[i, 0], hashes[i, 1]), OFFSET]) if chosen[i] else -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def move_table(slots, new_slots):
     """Enter all of one table into a larger, empty one."""
     for old in range(slots.shape[0]):
@@ -112,7 +112,7 @@ def _bit(superseded, ordinal):
     return (superseded[ordinal >> 3] >> np.uint8(ordinal & 7)) & np.uint8(1)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def count_superseded(superseded, first_ordinals, sizes, counts):
     """How many records of each batch are superseded.
 
@@ -129,7 +129,7 @@ def count_superseded(superseded, first_ordinals, sizes, counts):
                 counts[b] += _bit(superseded, ordinal)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def mark_superseded(superseded, first_ordinals, batch_of, marks):
     """Which records are superseded.
 

@@ -138,7 +138,7 @@ def _frame(source, size, target, room):
         target += made
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def decompress_frames(address, starts, ends, target, room, enough, frame_max, target_ends):
     """Decompress frames one behind the other.
 

@@ -44,7 +44,7 @@ def _digest_block(state, words):
     state[0], state[1], state[2], state[3] = a + state[0], b + state[1], c + state[2], d + state[3]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def digest_keys(address, starts, sizes, chosen, digests):
     """MD5 of the keys of records.
 
@@ -93,7 +93,7 @@ def _is_free(sums, offsets, at):
     return offsets[at] == 0 and sums[at, 0] == 0 and sums[at, 1] == 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def put_offsets(address, digests, record_offsets, chosen, sums, offsets, entries, limit):
     """Enter records until one comes when the map holds `limit` keys.
 
@@ -126,7 +126,7 @@ def put_offsets(address, digests, record_offsets, chosen, sums, offsets, entries
     return chosen.size, entries
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def get_offsets(address, digests, chosen, sums, offsets, found):
     """Look up records: found[i] becomes the newest offset of the key, -1 if it is not found or not chosen."""
     for i in range(chosen.size):

@@ -89,7 +89,7 @@ def _fill(row, a, magic, size, position):
     row["control_type"] = -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def scan_batches(address, window_size, file_left, first_position, check_crcs, rows):
     """Walk entries from the start of a window.
 
@@ -143,7 +143,7 @@ def scan_batches(address, window_size, file_left, first_position, check_crcs, ro
         at += size
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def find_batch(address, window_size, file_left, above_offset, below_offset, budget):
     """Find where whole entries start again behind damage.
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
-from cordwood.cleaning.latest import LatestOffsets, MemoryShare
+from cordwood.cleaning.latest import LatestOffsets, MemoryShare, Verdicts
 from cordwood.cleaning.offset_map import OffsetMap, keys_max
 from cordwood.cleaning.plan import SegmentFacts, Threshold
 from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite, settled
@@ -29,6 +31,8 @@ from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.storage.transactions import is_control
 from cordwood.types import NONE
+
+T = TypeVar("T")
 
 #: Bytes read, decided over and written at once: enough that what is done per window costs little.
 WINDOW_BYTES = 4 << 20
@@ -315,14 +319,33 @@ def _latest_offsets(
         return _offset_map(segments, start, end, OffsetMap(settings.offset_map_slots, limit, settings.memory), tracker)
     latest = LatestOffsets(settings.memory)
     for segment in segments:
-        for window in segment_windows_from(segment, start):
-            aborted, _ = tracker.discard(window.batches)
-            wanted = _with_keys(window.batches, aborted, start)
-            for columns in _decode(segment, window, wanted):
-                latest.put(columns, _keyed(columns, start))
+        for columns in _ahead(segment, _dirty_records(segment, start, tracker)):
+            latest.put(columns, _keyed(columns, start))
         # Offsets that nothing holds any more count as seen.
         latest.latest_offset = end - 1
     return latest
+
+
+def _dirty_records(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[RecordColumns]:
+    for window in segment_windows_from(segment, start):
+        aborted, _ = tracker.discard(window.batches)
+        yield from _decode(segment, window, _with_keys(window.batches, aborted, start))
+
+
+def _ahead(segment: Segment, items: Iterator[T]) -> Iterator[T]:
+    """The items, the next of which is made while one is worked on.
+
+    Reading, kernels and codecs leave Python's lock alone, so that a task has work for two cores. A segment of one
+    window is not worth the thread.
+    """
+    if segment.size_bytes <= WINDOW_BYTES:
+        yield from items
+        return
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
 
 
 def _offset_map(
@@ -426,6 +449,24 @@ def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
     return RecordColumns(np.concatenate([part.data for part in parts]), np.concatenate(rows_list), parts[0].batches)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A window, and what `rewrite` wants of it.
+
+    Attributes:
+        window: of a segment.
+        decoded: the records of its batches that are not settled.
+        discard, kept: see `AbortTracker.discard`.
+        verdicts: see `LatestOffsets.verdicts`.
+    """
+
+    window: BatchWindow
+    decoded: list[RecordColumns]
+    discard: np.ndarray
+    kept: list[AbortedTransaction]
+    verdicts: Verdicts
+
+
 def _copy(
     segment: Segment,
     rules: Rules,
@@ -436,10 +477,16 @@ def _copy(
     counts: Counts,
 ) -> None:
     rules = replace(rules, keep_old_tombstones=keep_old_tombstones)
-    for window in segment_windows_from(segment):
-        discard, kept = tracker.discard(window.batches)
-        verdicts = latest.verdicts(window.batches)
-        decoded = list(_decode(segment, window, ~settled(window.batches, discard, verdicts)))
-        result = rewrite(window.data, window.batches, decoded, discard, verdicts, rules, latest)
+
+    def parts() -> Iterator[_Part]:
+        for window in segment_windows_from(segment):
+            discard, kept = tracker.discard(window.batches)
+            verdicts = latest.verdicts(window.batches)
+            decoded = list(_decode(segment, window, ~settled(window.batches, discard, verdicts)))
+            yield _Part(window, decoded, discard, kept, verdicts)
+
+    for part in _ahead(segment, parts()):
+        window = part.window
+        result = rewrite(window.data, window.batches, part.decoded, part.discard, part.verdicts, rules, latest)
         counts.add(result.counts)
-        writer.append(result.pieces, result.batches, kept)
+        writer.append(result.pieces, result.batches, part.kept)
