@@ -68,6 +68,7 @@ def facts(
         HighWatermark(end if mark is None else mark, "replication-offset-checkpoint"),
         checkpoint,
         tuple(OpenTransaction(*one) for one in open_at),
+        min((first for first, _ in open_at), default=None),
     )
 
 
@@ -202,13 +203,13 @@ def test_a_marker_above_the_high_watermark_ends_nothing() -> None:
     assert str(compaction(log).bound_reason).endswith("has no marker below the high watermark; once it has ended")
 
 
-def test_an_open_transaction_below_the_log_start_keeps_the_whole_log() -> None:
+def test_a_clean_ends_where_what_is_left_of_an_open_transaction_may_start() -> None:
     log = facts(*EIGHT, start=20, end=80, open_at=[(5, 12)])
-    assert log.last_stable_offset == 20
-    assert decision(log)[0] is Decision.LEAVE
-    # Kafka takes it to go on at the first batch that is there, which may lie in a later segment.
-    assert replace(log, first_batch_offset=43).last_stable_offset == 43
-    assert replace(log, first_batch_offset=43, open_transactions=(OpenTransaction(25, 12),)).last_stable_offset == 25
+    begins = replace(log, first_unstable_offset=20)
+    assert begins.last_stable_offset == 20
+    assert decision(begins)[0] is Decision.LEAVE
+    assert compaction(replace(log, first_unstable_offset=43)).range.first_uncleanable_offset == 40
+    assert replace(log, first_unstable_offset=None).last_stable_offset == 80
 
 
 # ---- sizes and decisions: 24, 40 to 43, 45 ---------------------------------------------------------------------------

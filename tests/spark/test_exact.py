@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from cordwood.errors import NotFoundError
 from cordwood.spark.pipeline import clean, plan_exact
 from cordwood.spark.results import CleanResult, Fate
-from cordwood.storage import filenames
+from cordwood.storage import copying, filenames
 from tests.fixtures import copy_of, facts, fixture
 from tests.kafka_tools import Oracle
 from tests.spark.test_pipeline import TOPICS, tree
@@ -87,6 +87,22 @@ def test_a_damaged_partition_is_told_with_its_place(spark: SparkSession, tmp_pat
     (failed,) = found.result.of(Fate.FAILED)
     assert f"in {log} at position" in failed.why
     assert f"cannot be cleaned: orders-1\n  {failed.why}" in found.text()
+
+
+def test_a_crashed_directory_is_foretold_without_a_touch_and_without_room_for_a_copy(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = copy_of(fixture("kraft-crashed-swap"), tmp_path / "logs")
+    # A hard link would set the time of the inode's last change.
+    before = {path: path.stat().st_ctime_ns for path in source.rglob("*")}
+    size = sum(path.stat().st_size for path in source.glob("*/*.log"))
+    monkeypatch.setattr(copying, "free_bytes", lambda fs, path: size - 1)
+    monkeypatch.setattr(copying, "can_share_blocks", lambda fs, folder: False)
+    found = plan_exact(str(source), spark=spark, overrides=["cleanup.policy=compact"], ignore_ratio=True)
+    assert found.result.of(Fate.CLEANED)
+    assert {path: path.stat().st_ctime_ns for path in source.rglob("*")} == before
+    with pytest.raises(NotFoundError, match=f"No partition in {source} matches nothing-like-it"):
+        plan_exact(str(source), topics=["nothing-like-it"])
 
 
 def test_a_running_broker_is_no_obstacle(spark: SparkSession, tmp_path: Path) -> None:

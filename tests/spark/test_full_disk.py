@@ -65,9 +65,9 @@ class Disk:
         self.take_room(path)
         return _OnDisk(self._real.create(path, exclusive=exclusive, mode=mode), self)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         self.take_room(path)
-        self._real.make_directory(path)
+        self._real.make_directory(path, mode=mode)
 
     def rename(self, source: str, target: str) -> None:
         self.take_room(target)

@@ -170,9 +170,9 @@ class OnlyRead(PosixFileSystem):
         self._refuse(path)
         return super().open_for_update(path)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         self._refuse(path)
-        super().make_directory(path)
+        super().make_directory(path, mode=mode)
 
     def remove_directory(self, path: str) -> None:
         self._refuse(path)

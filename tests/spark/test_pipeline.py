@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.cleaning.plan import Decision
+from cordwood.cleaning.rewrite import Counts
 from cordwood.cli.clean import exit_code_of
 from cordwood.cli.main import EXIT_OUR_FAULT
-from cordwood.errors import NoSpaceError, NotFoundError, RequestError
+from cordwood.errors import LockedError, NoSpaceError, NotFoundError, RequestError
 from cordwood.spark import partitioning
 from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask
 from cordwood.spark.pipeline import clean
 from cordwood.spark.planning import clean_settings, make_plan
-from cordwood.spark.results import CleanResult, Fate
+from cordwood.spark.results import CleanResult, Fate, PartitionResult
 from cordwood.spark.tasks import clean_partition, load_producers
 from cordwood.storage import checkpoints, copying, filenames
 from cordwood.storage.filenames import FileKind, parse_file
@@ -201,6 +203,15 @@ def test_what_stays_for_the_sake_of_replicas_is_counted(spark: SparkSession, tmp
     assert "other replicas" not in gone.text()
 
 
+def test_a_rate_is_told_when_there_was_enough_to_read() -> None:
+    def text(bytes_read: int) -> str:
+        part = PartitionResult("a-0", TopicPartition("a", 0), Fate.CLEANED, "", Counts(bytes_read=bytes_read))
+        return CleanResult("new", 0, (part,), seconds=5.0, clean_seconds=2.0).text()
+
+    assert "100.0 MB read, 0 B written in 2.0 s, 50.0 MB/s; 5.0 s with all around it" in text(100_000_000)
+    assert "1.0 MB read, 0 B written in 2.0 s; 5.0 s with all around it" in text(1_000_000)
+
+
 def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSession, tmp_path: Path) -> None:
     source, target = fixture("kraft-crashed-torn"), tmp_path / "new"
     topics = ["plain", "trans"]
@@ -208,6 +219,7 @@ def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSessi
     by_name = {one.name: one for one in result.partitions}
     assert {by_name[name].fate for name in ("plain-0", "plain-1", "trans-0")} == {Fate.CLEANED}
     assert "2 segments behind the cut" in by_name["moving-0"].notes[1]
+    assert result.notes[0].startswith(f"{source} was not shut down in good order; the copy is recovered")
     assert (target / filenames.CLEAN_SHUTDOWN).exists()
     assert not (target / filenames.LOCK).exists()
     points = checkpoints.decode((target / filenames.RECOVERY_POINTS).read_bytes())
@@ -302,6 +314,39 @@ def test_a_disk_too_small_for_the_logs_is_refused_before_anything_is_written(
     assert not written and os.listdir(tmp_path) == []
 
 
+def test_what_a_killed_run_left_is_named_at_the_end_and_when_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = fixture("kraft-before") / "orders-0"
+    left = tmp_path / ".new.cordwood-12345678"
+    left.mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(copying, "free_bytes", lambda fs, path: 0)
+        patched.setattr(copying, "can_share_blocks", lambda fs, folder: False)
+        with pytest.raises(NoSpaceError, match=f"{left} was left by a run that was killed"):
+            clean(str(source), output=str(tmp_path / "new"))
+    assert f"{left} was left by a run that was killed" in clean(str(source), output=str(tmp_path / "new")).text()
+
+
+@pytest.mark.parametrize("name", [filenames.CLEAN_SHUTDOWN, filenames.RECOVERY_POINTS])
+def test_a_copy_during_which_a_broker_ran_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    source = copy_of(fixture("kraft-before"), tmp_path / "logs")
+    copy_files = copying.DirectoryCopy.copy_files
+
+    def run_meanwhile(copy: copying.DirectoryCopy) -> None:
+        copy_files(copy)
+        data = (source / name).read_bytes()
+        (source / name).unlink()
+        (source / name).write_bytes(data)
+
+    monkeypatch.setattr(copying.DirectoryCopy, "copy_files", run_meanwhile)
+    with pytest.raises(LockedError, match=f"{name} changed while"):
+        clean(str(source), output=str(tmp_path / "new"), topics=["null-keys"])
+    assert os.listdir(tmp_path) == ["logs"]
+
+
 def test_links_need_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "logs" / "orders-0")
     size = sum(path.stat().st_size for path in source.glob("*.log"))
@@ -340,3 +385,17 @@ def test_a_broker_starts_on_a_copy_without_complaint(
     )
     assert done.returncode == 0, done.stderr
     assert kafka_broker is not None
+
+
+def test_a_copy_is_as_private_as_its_source(spark: SparkSession, tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-jbod-before") / "a", tmp_path / "logs")
+    place = next(path for path in sorted(source.iterdir()) if path.is_dir() and path.name[0] != "_")
+    for path in place.iterdir():
+        path.chmod(0o440)
+    place.chmod(0o750)
+    source.chmod(0o700)
+    overrides = ["cleanup.policy=compact"]
+    clean(str(source), output=str(tmp_path / "new"), spark=spark, overrides=overrides, ignore_ratio=True)
+    copied = tmp_path / "new" / place.name
+    assert (stat.S_IMODE((tmp_path / "new").stat().st_mode), stat.S_IMODE(copied.stat().st_mode)) == (0o700, 0o750)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in copied.glob("*.log")} == {0o640}

@@ -16,6 +16,7 @@ import pytest
 
 from cordwood.cleaning.plan import (
     Bound,
+    Compaction,
     Decision,
     PartitionPlan,
     Plan,
@@ -25,10 +26,18 @@ from cordwood.errors import NotFoundError, RequestError
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.spark.planning import clean_settings, make_plan
-from cordwood.storage import checkpoints
+from cordwood.storage import checkpoints, producer_state
 from cordwood.storage.cluster_metadata import NAME
-from cordwood.storage.filenames import CLEANER_OFFSETS, HIGH_WATERMARKS, META_PROPERTIES, FileKind, offset_name
-from cordwood.types import TopicPartition
+from cordwood.storage.filenames import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    FileKind,
+    offset_name,
+)
+from cordwood.storage.producer_state import ProducerEntry
+from cordwood.types import NONE, TopicPartition
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.kafka_tools import Line, Oracle
 
@@ -214,6 +223,21 @@ SCRIPTS: Mapping[str, tuple[Mapping[str, str], Sequence[Line]]] = {
     ),
     "47": ({}, [*rolled(*EIGHT[:4]), {"op": "select"}, {"op": "clean"}, {"op": "select"}]),
     "48": ({}, [*rolled(*EIGHT[:1]), {"op": "clean"}, {"op": "select"}]),
+    # Aborted, cleaned, and open again as the log loses its end with the marker.
+    "a transaction of which nothing is left": (
+        {"internal.segment.bytes": "100"},
+        [
+            {"op": "append", "records": EIGHT[:1], **DATA},
+            *({"op": "roll"}, *rolled(*EIGHT[:2]), {**MARKER, "type": "abort"}, {"op": "roll"}),
+            {"op": "append", "records": EIGHT[:1], **DATA, "producer": {"id": 1, "epoch": 0, "seq": 1}},
+            *({"op": "roll"}, {"op": "clean"}),
+            {"op": "truncate_to", "offset": 3},
+            *rolled(*EIGHT[:2]),
+            {"op": "manager", "call": "update_checkpoint", "offset": 0},
+            {"op": "reopen", "clean": True},
+            {"op": "select"},
+        ],
+    ),
 }
 
 
@@ -369,6 +393,30 @@ def test_a_transaction_that_ends_above_the_high_watermark_is_open_below_it(tmp_p
         assert one.compaction.range.bound_offset <= mark
         open_below += one.compaction.range.bound is Bound.LAST_STABLE_OFFSET
     assert open_below > 4
+
+
+def test_an_open_transaction_keeps_what_is_left_from_its_start_on(tmp_path: Path) -> None:
+    """Of a transaction that the snapshot knows, open since 1, the first batches were cleaned away."""
+    orders = make_log(tmp_path / "orders-0", [batch(0)], [batch(6), batch(7)], [batch(8)], [batch(9)])
+    entry = ProducerEntry(12, 0, 0, 2, 0, T0, NONE, current_transaction_first_offset=1)
+    (orders / offset_name(9, FileKind.PRODUCER_SNAPSHOT)).write_bytes(producer_state.encode([entry]))
+
+    def compaction() -> Compaction:
+        (one,) = planned(orders, T0).partitions
+        assert one.compaction is not None
+        return one.compaction
+
+    assert compaction().range.first_uncleanable_offset == 6
+    assert "last stable offset is 6: the transaction of producer 12, open since offset 1" in str(
+        compaction().bound_reason
+    )
+    (tmp_path / LOG_START_OFFSETS).write_bytes(checkpoints.encode({TopicPartition("orders", 0): 7}))
+    (tmp_path / HIGH_WATERMARKS).write_bytes(checkpoints.encode({TopicPartition("orders", 0): 10}))
+    assert compaction().range.bound_offset == 7
+    for base in (0, 6):
+        (orders / offset_name(base, FileKind.LOG)).unlink()
+    (tmp_path / LOG_START_OFFSETS).unlink()
+    assert compaction().range.bound_offset == 8
 
 
 def test_a_damaged_closed_segment_is_refused_with_its_place(tmp_path: Path) -> None:

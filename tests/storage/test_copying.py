@@ -14,6 +14,7 @@ import pytest
 from cordwood.errors import LockedError, NotFoundError, RequestError
 from cordwood.fs.base import File, is_full
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.sharing import Link, hard_link
 from cordwood.storage import checkpoints, filenames
 from cordwood.storage.copying import (
     Replacement,
@@ -22,6 +23,7 @@ from cordwood.storage.copying import (
     copy_partition,
     drop_segments,
     lay_out,
+    leftovers,
     remove_tree,
 )
 from cordwood.storage.log import Log
@@ -38,7 +40,9 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
-def copied(log: Log, target: Path, replacement: Replacement | None = None, *, link: bool = False) -> dict[str, bytes]:
+def copied(
+    log: Log, target: Path, replacement: Replacement | None = None, *, link: Link | None = None
+) -> dict[str, bytes]:
     target.mkdir()
     copy_partition(log, str(target), replacement, link=link)
     return contents(target)
@@ -67,7 +71,7 @@ def test_what_a_crash_left_is_copied_as_it_will_be_loaded(tmp_path: Path) -> Non
 
 def test_only_logs_that_nobody_appends_to_are_linked(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    copied(Log(str(source)), tmp_path / "copy", link=True)
+    copied(Log(str(source)), tmp_path / "copy", link=hard_link)
     *closed, active = sorted(source.glob("*.log"))
     linked = {path.name for path in source.iterdir() if path.samefile(tmp_path / "copy" / path.name)}
     assert linked == {path.name for path in closed}
@@ -156,10 +160,19 @@ def test_a_target_that_is_not_new_or_empty_is_refused(tmp_path: Path) -> None:
 def test_a_target_within_a_source_is_refused_also_by_another_name(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "alias").symlink_to("logs")
-    for target in ("logs", "logs/new", "alias/new"):
-        with pytest.raises(RequestError, match="only read"):
+    for target, said in (("logs", "is to be cleaned"), ("logs/new", "is in .*logs"), ("alias/new", "is in .*logs")):
+        with pytest.raises(RequestError, match=f"{said}.* only read"):
             Workspace(fs, str(tmp_path / target), [str(tmp_path / "logs")])
     Workspace(fs, str(tmp_path / "logs-2"), [str(tmp_path / "logs")])
+
+
+def test_what_a_killed_run_left_is_found_by_the_name_of_what_it_made(tmp_path: Path) -> None:
+    left = Workspace(fs, str(tmp_path / "new"), []).path
+    Path(left).mkdir()
+    (tmp_path / ".new.cordwood-file").touch()
+    Path(Workspace(fs, str(tmp_path / "newer"), []).path).mkdir()
+    assert leftovers(fs, str(tmp_path / "new")) == [left]
+    assert leftovers(fs, str(tmp_path / "missing" / "new")) == []
 
 
 def test_a_folder_is_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
@@ -247,9 +260,9 @@ class FullDisk(PosixFileSystem):
         self._take(path)
         return super().create(path, exclusive=exclusive, mode=mode)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         self._take(path)
-        super().make_directory(path)
+        super().make_directory(path, mode=mode)
 
 
 def until_it_succeeds(attempt: Callable[[FullDisk], object]) -> int:

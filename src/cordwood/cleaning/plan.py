@@ -89,8 +89,8 @@ class LogFacts:
         high_watermark: of the log, within the two.
         checkpoint: the cleaner's first dirty offset; None if it has none.
         open_transactions: as of the high watermark, by first offset.
-        first_batch_offset: base offset of the first batch that reaches the log start; there an open transaction goes
-            on whose first batches are below it. None: at the log start.
+        first_unstable_offset: base offset of the first batch that is there of those from the first open transaction
+            on, which may have begun below the log start or have lost batches to a clean. None: nothing is open there.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -100,15 +100,14 @@ class LogFacts:
     high_watermark: HighWatermark
     checkpoint: int | None = None
     open_transactions: tuple[OpenTransaction, ...] = ()
-    first_batch_offset: int | None = None
+    first_unstable_offset: int | None = None
 
     @property
     def last_stable_offset(self) -> int:
         """Nothing from here on may be cleaned: all below is replicated, and committed or aborted."""
-        first = min((one.first_offset for one in self.open_transactions), default=self.high_watermark.offset)
-        if first < self.log_start_offset:
-            first = self.log_start_offset if self.first_batch_offset is None else self.first_batch_offset
-        return min(self.high_watermark.offset, first)
+        if self.first_unstable_offset is None:
+            return self.high_watermark.offset
+        return min(self.high_watermark.offset, self.first_unstable_offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,14 +66,12 @@ def main(
 ) -> int:
     """Clean logs as Kafka's cleaner would, into a copy that a broker can start on.
 
-    DIR is only read. DIR2 is there at the end, whole, or not at all. Exit status 1 when a partition was damaged: it is
-    copied as it was, and the others are cleaned.
+    DIR is only read. DIR2 is there at the end, whole, or not at all. Exit status 1 when a partition could not be
+    cleaned, mostly because it is damaged: it is copied as it was, and the others are cleaned.
     """
     if output is None:
         command = shlex.join(["cordwood", "plan", *directories])
-        raise RequestError(
-            f"Say where the cleaned copy goes:  --output DIR2\n  To see first what a clean would do:  {command}"
-        )
+        raise RequestError(f"Say where the cleaned copy goes: --output DIR2. To see first what it would do: {command}")
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = clean(
             *(named(directory) for directory in directories),

@@ -20,6 +20,9 @@ import numpy.typing as npt
 
 from cordwood.errors import RequestError
 
+#: Permissions that a copy's owner has, also when the original is kept read-only.
+OWNER_WRITES = 0o600
+
 Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
@@ -123,8 +126,8 @@ class FileSystem(Protocol):
         """Open an existing file for reading and writing."""
         ...
 
-    def make_directory(self, path: str) -> None:
-        """Make one directory; its parent must exist."""
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
+        """Make one directory, with the permissions `mode` less the process's umask; its parent must exist."""
         ...
 
     def remove_directory(self, path: str) -> None:

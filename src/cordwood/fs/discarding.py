@@ -54,7 +54,7 @@ class DiscardingFileSystem(WrappedFileSystem):
         file = self._files[path] = DiscardedFile(path, keep=not path.endswith(self._thrown_away))
         return file
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         """Nothing."""
 
     def sync_directory(self, path: str) -> None:

@@ -334,12 +334,12 @@ class MemoryFileSystem:
             self._resize(text, inode, 0)
         return MemoryFile(self, path, inode, writable=True)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         """Make one directory; its parent must exist."""
         place = self._place(path)
         if place[1] in self._live[place[0]].entries:
             raise _error(errno.EEXIST, path)
-        self._move(f"mkdir {path}", self._new_inode(is_directory=True, mode=0o755), place)
+        self._move(f"mkdir {path}", self._new_inode(is_directory=True, mode=mode & ~0o022), place)
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""

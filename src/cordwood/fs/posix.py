@@ -141,9 +141,9 @@ class PosixFileSystem:
         """Open an existing regular file for reading and writing."""
         return _open(path, os.O_RDWR)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         """Make one directory; its parent must exist."""
-        os.mkdir(path)
+        os.mkdir(path, mode)
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""

@@ -2,6 +2,7 @@
 
     clone        the copy shares the original's blocks until one of them is written to (btrfs, XFS, bcachefs, NFS 4.2)
     hard link    a second name of the same file
+    symlink      a file that says where the original is; on any disk, and not even the original's link count changes
 
 Elsewhere the kernel copies, without a detour through this process; and where it can't do that either, we do.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from cordwood.fs.base import File, FileSystem
 from cordwood.fs.posix import PosixFile, PosixFileSystem
@@ -20,6 +22,8 @@ _PIECE_BYTES = 1 << 30
 _BUFFER_BYTES = 1 << 20
 #: What a file system or kernel answers that knows no such copy.
 _UNABLE = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF}
+#: `hard_link` or `symbolic_link`: (source, target) to whether it could be done.
+Link = Callable[[str, str], bool]
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -76,6 +80,17 @@ def hard_link(source: str, target: str) -> bool:
     """Give a file a second name. False where that can't be: on another file system, say."""
     try:
         os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        return False
+    return True
+
+
+def symbolic_link(source: str, target: str) -> bool:
+    """Make a file that stands for another. False where the file system has no such thing."""
+    try:
+        os.symlink(source, target)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise

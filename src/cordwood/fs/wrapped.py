@@ -39,9 +39,9 @@ class WrappedFileSystem:
         """As the file system within."""
         return self._fs.open_for_update(path)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         """As the file system within."""
-        self._fs.make_directory(path)
+        self._fs.make_directory(path, mode=mode)
 
     def remove_directory(self, path: str) -> None:
         """As the file system within."""

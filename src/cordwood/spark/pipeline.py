@@ -28,9 +28,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
-from cordwood.errors import ConfigError, DataError, NoSpaceError
+from cordwood.errors import ConfigError, DataError, NoSpaceError, NotFoundError
 from cordwood.fs.base import FileSystem, is_full
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.sharing import Link, hard_link, symbolic_link
 from cordwood.spark import partitioning, planning, progress
 from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask, Worker, tasks_of
 from cordwood.spark.planning import PlanChoices, make_plan
@@ -98,10 +99,12 @@ def clean(
     sources = [posixpath.abspath(path) for path in paths]
     node = Node.open(fs, sources, metadata, server_properties, overrides)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
-    with _full_said(output), Workspace(fs, output, read_only) as work:
+    _check_asked_for(node, sources, topics, partitions)
+    linked = hard_link if link else None
+    with _full_said(fs, output), Workspace(fs, output, read_only) as work:
         copies = copying.lay_out(node, sources, work.data)
-        copying.check_space(fs, work.path, copies, link=link)
-        restored = _load_crashed(node, copies, work, now_ms, link=link)
+        copying.check_space(fs, work.path, copies, link=linked)
+        restored = _load_crashed(node, copies, work, now_ms, link=linked)
         plan = make_plan(
             *_loaded_paths(copies, restored),
             topics=topics,
@@ -118,13 +121,19 @@ def clean(
         if retention:
             plan = _with_retention(node, copies, restored, plan, outcomes)
 
-        built = _build(copies, plan, outcomes, restored, node, now_ms, link=link)
+        built = _build(copies, plan, outcomes, restored, node, now_ms, link=linked)
         _retain(fs, built)
         results = [_measured(fs, one) for one in built]
         for directory in node.directories:
-            copying.check_unlocked(directory)
+            copying.check_unchanged(directory)
         work.publish()
     notes = [f"{path} is no partition, and was not copied" for copy in copies for path in copy.left_out]
+    notes += [
+        f"{copy.source.path} was not shut down in good order; the copy is recovered, as at a broker's next start"
+        for copy in copies
+        if copy.clean_shutdown
+    ]
+    notes += [_left_by_another_run(path) for path in copying.leftovers(fs, output)]
     return CleanResult(
         target=work.target,
         now_ms=now_ms,
@@ -154,8 +163,7 @@ def plan_exact(
     """Plan a clean, and run it without writing, for figures instead of bounds: those that `clean` would report.
 
     The directories are only read; a broker may run on them. One whose broker crashed is recovered first, as `clean`
-    does, into the temporary folder: that takes room for its unflushed segments, and for copies of the others where hard
-    links cannot be made.
+    does, into the temporary folder: that takes room for its unflushed segments.
 
     Args:
         paths: log directories, folders of several, or partitions' directories.
@@ -179,13 +187,16 @@ def plan_exact(
     overrides = tuple(overrides)
     sources = [posixpath.abspath(path) for path in paths]
     node = Node.open(fs, sources, metadata, server_properties, overrides)
-    scratch = f"{tempfile.gettempdir()}/cordwood-plan"
-    with _full_said(scratch), Workspace(fs, scratch, ()) as work:
+    _check_asked_for(node, sources, topics, partitions)
+    # What is recovered there is nobody else's business: no other user can read this folder.
+    with tempfile.TemporaryDirectory(prefix="cordwood-plan-") as folder, _planned_in(fs, folder) as work:
         copies = copying.lay_out(node, sources, work.data, locked_too=True)
         for copy in copies:
             copy.places = [one for one in copy.places if is_asked_for(one, topics, partitions)]
-        copying.check_space(fs, work.path, [copy for copy in copies if _is_to_load(copy)], link=True)
-        restored = _load_crashed(node, copies, work, now_ms, link=True)
+        to_load = [copy for copy in copies if _is_to_load(copy)]
+        advice = "Make room, or name another temporary folder with TMPDIR"
+        copying.check_space(fs, work.path, to_load, link=symbolic_link, advice=advice)
+        restored = _load_crashed(node, copies, work, now_ms, link=symbolic_link)
         plan = make_plan(
             *_loaded_paths(copies, restored),
             topics=topics,
@@ -214,16 +225,39 @@ def plan_exact(
     )
 
 
+def _check_asked_for(node: Node, paths: Sequence[str], topics: Sequence[str], partitions: Sequence[str]) -> None:
+    """Refuse what is nowhere before a directory is recovered for it."""
+    if not any(is_asked_for(place, topics, partitions) for place in node.places):
+        what = ", ".join([*topics, *partitions])
+        raise NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else ""))
+
+
 @contextlib.contextmanager
-def _full_said(output: str) -> Iterator[None]:
-    """Say of a disk that is full what came of that."""
+def _full_said(fs: FileSystem, output: str) -> Iterator[None]:
+    """Say of a disk that is full what came of that, and what else may take its room."""
     try:
         yield
-    except OSError as error:
-        if not is_full(error):
+    except (NoSpaceError, OSError) as error:
+        if isinstance(error, NoSpaceError):
+            what = str(error)
+        elif is_full(error):
+            what = f"{error.strerror or error}: {error.filename or output}"
+            what += ". Nothing was changed, and nothing is left of what was written"
+        else:
             raise
-        what = f"{error.strerror or error}: {error.filename or output}"
-        raise NoSpaceError(f"{what}. Nothing was changed, and nothing is left of what was written") from error
+        others = map(_left_by_another_run, copying.leftovers(fs, output))
+        raise NoSpaceError(". ".join([what, *others])) from error
+
+
+def _left_by_another_run(path: str) -> str:
+    return f"{path} was left by a run that was killed; remove it, unless another run is making the same directory now"
+
+
+@contextlib.contextmanager
+def _planned_in(fs: FileSystem, folder: str) -> Iterator[Workspace]:
+    """A work folder in a temporary one."""
+    with _full_said(fs, folder), Workspace(fs, f"{folder}/plan", ()) as work:
+        yield work
 
 
 # ---- load ------------------------------------------------------------------------------------------------------------
@@ -234,16 +268,16 @@ def _is_to_load(copy: DirectoryCopy) -> bool:
 
 
 def _load_crashed(
-    node: Node, copies: Sequence[DirectoryCopy], work: Workspace, now_ms: int, *, link: bool
+    node: Node, copies: Sequence[DirectoryCopy], work: Workspace, now_ms: int, *, link: Link | None
 ) -> dict[str, dict[str, Restored]]:
     """Recover what needs it into its copy. Returns what came of the partitions, by the path of the copy."""
     for copy in copies:
         if copy.path != work.data:
-            node.fs.make_directory(copy.path)
+            node.fs.make_directory(copy.path, mode=copying.mode_of(node.fs, copy.source.path))
     return {copy.path: _load(node, copy, now_ms, link=link) for copy in copies if _is_to_load(copy)}
 
 
-def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: bool) -> dict[str, Restored]:
+def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) -> dict[str, Restored]:
     """Make the copy of a directory as the next start of a broker would leave the directory.
 
     Returns:
@@ -253,7 +287,7 @@ def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: bool) -> dict[s
 
     def one(place: Place) -> Restored | None:
         target = copy.target_of(place)
-        fs.make_directory(target)
+        fs.make_directory(target, mode=copying.mode_of(fs, place.path))
         if not copying.is_loaded(place.name):
             copying.copy_as_it_is(fs, place.path, target)
             return None
@@ -269,7 +303,7 @@ def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: bool) -> dict[s
             )
         except DataError as error:
             copying.remove_tree(fs, target)
-            fs.make_directory(target)
+            fs.make_directory(target, mode=copying.mode_of(fs, place.path))
             copying.copy_as_it_is(fs, place.path, target)
             return Restored(0, (f"it cannot be recovered: {error}",), complete=False)
 
@@ -429,7 +463,7 @@ def _build(
     node: Node,
     now_ms: int,
     *,
-    link: bool,
+    link: Link | None,
 ) -> list[_Built]:
     """Complete the copies."""
     plans = {one.path: one for one in plan.partitions}
@@ -485,10 +519,10 @@ def _copy(
     replacement: Replacement | None,
     now_ms: int,
     *,
-    link: bool,
+    link: Link | None,
 ) -> None:
     fs, target = copy.source.fs, copy.target_of(place)
-    fs.make_directory(target)
+    fs.make_directory(target, mode=copying.mode_of(fs, place.path))
     current = place.name is not None and place.name.state is DirectoryState.CURRENT
     if not current or not copying.is_loaded(place.name):
         copying.copy_as_it_is(fs, place.path, target)

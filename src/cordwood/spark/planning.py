@@ -454,8 +454,6 @@ class _Replay:
     producers: Producers
     start: int
     end: int
-    log_start: int
-    first_batch_offset: int | None = None
 
     @classmethod
     def from_snapshot(cls, log: Log, end: int, now_ms: int) -> _Replay:
@@ -466,15 +464,10 @@ class _Replay:
                     entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
                 except CorruptFileError:
                     continue  # as a broker does: an older one will do
-                return cls(
-                    Producers.of(entries, now_ms=now_ms, expiration_ms=DEFAULT_EXPIRATION_MS), offset, end, start
-                )
-        return cls(Producers(), start, end, start)
+                return cls(Producers.of(entries, now_ms=now_ms, expiration_ms=DEFAULT_EXPIRATION_MS), offset, end)
+        return cls(Producers(), start, end)
 
     def add(self, batches: BatchRows) -> None:
-        if self.first_batch_offset is None and batches.size and batches["last_offset"][-1] >= self.log_start:
-            reaching = batches["last_offset"] >= self.log_start
-            self.first_batch_offset = int(batches["base_offset"][np.argmax(reaching)])
         self.producers.replay(batches[(batches["last_offset"] >= self.start) & (batches["base_offset"] < self.end)])
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
@@ -507,6 +500,7 @@ def _facts(place: Place, log: Log, end: int, mark: HighWatermark, now_ms: int, *
         else:
             read.append(HeaderFacts())
     assert place.name is not None, "what is not named like a partition is left alone"
+    open_transactions = replay.open_transactions()
     return LogFacts(
         tuple(_dated(segment, one, two) for segment, one, two in zip(log.segments, segments, read, strict=True)),
         tuple(read),
@@ -514,9 +508,18 @@ def _facts(place: Place, log: Log, end: int, mark: HighWatermark, now_ms: int, *
         end,
         mark,
         place.directory.cleaner_offsets.get(place.name.topic_partition),
-        replay.open_transactions(),
-        replay.first_batch_offset,
+        open_transactions,
+        _first_unstable_offset(log, open_transactions[0]) if open_transactions else None,
     )
+
+
+def _first_unstable_offset(log: Log, transaction: OpenTransaction) -> int | None:
+    """Base offset of the first batch from a transaction's start and the log start on; None if none is there.
+
+    Source: Kafka UnifiedLog.maybeIncrementFirstUnstableOffset, which reads a batch there and takes its offset.
+    """
+    windows = log.windows(start_offset=max(transaction.first_offset, log.log_start_offset), check_crcs=False)
+    return next((int(item.batches["base_offset"][0]) for _, item in windows if not isinstance(item, Gap)), None)
 
 
 def _dated(segment: Segment, facts: SegmentFacts, headers: HeaderFacts) -> SegmentFacts:

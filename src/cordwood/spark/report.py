@@ -21,6 +21,9 @@ _REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
     ("NO KEY", "without a key", lambda counts: counts.records_without_key),
 )
 
+#: Of less than that a rate would tell how long processes take to start.
+_RATE_BYTES_MIN = 64_000_000
+
 
 def _cells(value: Callable[[Counts], int]) -> Callable[[PartitionResult | SegmentResult], str]:
     return lambda one: f"{value(one.counts):,}"
@@ -60,8 +63,10 @@ def lines(result: CleanResult) -> Iterator[str]:
         by_reason.setdefault(one.why, []).append(printable(one.name))
     for why, names in by_reason.items():
         yield f"copied as it was: {names_text(names)}\n  {printable(why)}"
-    yield from _notes(result, "deleted")
-    yield ""
+    notes = [*_notes(result, "deleted")]
+    yield from notes
+    if by_reason or notes or result.of(Fate.FAILED):
+        yield ""
     yield from _summary(result)
 
 
@@ -133,12 +138,17 @@ def _summary(result: CleanResult) -> Iterator[str]:
         yield (
             f"{bytes_text(counts.bytes_read)} read, {bytes_text(counts.bytes_written)} "
             f"{'written' if result.target else 'to write'} "
-            f"in {result.clean_seconds:.1f} s, {bytes_text(round(result.bytes_per_second))}/s; "
-            f"{result.seconds:.1f} s with all around it"
+            f"in {result.clean_seconds:.1f} s{_rate(result)}; {result.seconds:.1f} s with all around it"
         )
     before, after = (sum(getattr(one, name) for one in result.partitions) for name in ("bytes_before", "bytes_after"))
     target = printable(result.target) or "after a clean"
     yield f"{target}: {bytes_text(after)} of logs, {bytes_text(before)} before"
+
+
+def _rate(result: CleanResult) -> str:
+    if result.counts.bytes_read < _RATE_BYTES_MIN:
+        return ""
+    return f", {bytes_text(round(result.bytes_per_second))}/s"
 
 
 def _kept_for_replicas(counts: Counts) -> Iterator[str]:

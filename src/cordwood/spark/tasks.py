@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite, s
 from cordwood.cleaning.selection import group_segments, values
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import CorruptBatchError, CorruptFileError, DataError, RequestError
+from cordwood.fs.base import OWNER_WRITES
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.layout import CODEC_MASK, BatchRows
 from cordwood.storage import producer_state
@@ -221,17 +223,18 @@ def clean_partition(
     outputs, segments = [], []
     for group in groups:
         parts = tuple(Counts() for _ in group)
-        writer = _GroupWriter(log, target, group[0].base_offset, settings, suffix)
-        for at, one in enumerate(group):
-            segment = by_base[one.base_offset]
-            upper = group[at + 1].base_offset if at + 1 < len(group) else None
-            tracker.add(aborted_transactions(log, one.base_offset, upper))
-            keep_old = one.mtime_ms > old_horizon
-            _copy(segment, rules, keep_old, tracker, latest, writer, parts[at])
-            counts.add(parts[at])
-        segments.append(parts)
-        mtime_ns = by_base[group[-1].base_offset].files.log.mtime_ns
-        outputs.append(writer.finish(mtime_ns))
+        # The copy of a group is as old as its newest segment, and as private as its first.
+        newest, mode = by_base[group[-1].base_offset].files.log, by_base[group[0].base_offset].files.log.mode
+        with closing(_GroupWriter(log, target, group[0].base_offset, settings, suffix, mode)) as writer:
+            for at, one in enumerate(group):
+                segment = by_base[one.base_offset]
+                upper = group[at + 1].base_offset if at + 1 < len(group) else None
+                tracker.add(aborted_transactions(log, one.base_offset, upper))
+                keep_old = one.mtime_ms > old_horizon
+                _copy(segment, rules, keep_old, tracker, latest, writer, parts[at])
+                counts.add(parts[at])
+            segments.append(parts)
+            outputs.append(writer.finish(newest.mtime_ns))
     counts.check()
     replaced = tuple(tuple(one.base_offset for one in group) for group in groups)
     left = facts[sum(map(len, groups)) :]
@@ -250,13 +253,16 @@ def _check_bases(log: Log, bases: Sequence[int]) -> None:
 class _GroupWriter:
     """The outputs of one group: one segment, or more where its indexes would not hold all entries."""
 
-    def __init__(self, log: Log, target: str, base_offset: int, settings: CleanSettings, suffix: str) -> None:
-        self._log, self._target, self._settings, self._suffix = log, target, settings, suffix
+    def __init__(
+        self, log: Log, target: str, base_offset: int, settings: CleanSettings, suffix: str, mode: int
+    ) -> None:
+        self._log, self._target, self._settings, self._suffix, self._mode = log, target, settings, suffix, mode
         self._done: list[SegmentWriter] = []
         self._writer = self._open(base_offset)
 
     def _open(self, base_offset: int) -> SegmentWriter:
-        return SegmentWriter(self._log.fs, self._target, base_offset, self._settings.index, suffix=self._suffix)
+        limits, mode = self._settings.index, self._mode | OWNER_WRITES
+        return SegmentWriter(self._log.fs, self._target, base_offset, limits, suffix=self._suffix, mode=mode)
 
     def append(self, pieces: Sequence[np.ndarray], batches: BatchRows, aborted: Sequence[AbortedTransaction]) -> None:
         self._check_offsets(batches)
@@ -280,6 +286,11 @@ class _GroupWriter:
         for writer in writers:
             writer.finish(mtime_ns=mtime_ns)
         return tuple(writer.base_offset for writer in writers)
+
+    def close(self) -> None:
+        """Let go of the files; after a failure nobody finishes them."""
+        for writer in (*self._done, self._writer):
+            writer.close()
 
 
 def _index_full(path: str, base_offset: int, limits: IndexLimits) -> str:

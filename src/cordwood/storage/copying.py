@@ -15,6 +15,8 @@ Files are copied as cheaply as the file system can, keep their modification time
 
 from __future__ import annotations
 
+import functools
+import operator
 import posixpath
 import secrets
 import time
@@ -25,9 +27,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from cordwood.errors import LockedError, NoSpaceError, NotFoundError, RequestError
-from cordwood.fs.base import Bytes, FileSystem
+from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, FileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.sharing import can_share_blocks, copy_bytes, free_bytes, hard_link
+from cordwood.fs.sharing import Link, can_share_blocks, copy_bytes, free_bytes, symbolic_link
 from cordwood.storage import checkpoints, filenames, properties
 from cordwood.storage.directory import LogDirectory
 from cordwood.storage.filenames import (
@@ -44,6 +46,9 @@ from cordwood.storage.node import Node, Place
 from cordwood.storage.recovery import INDEX_KINDS, Verb
 from cordwood.types import TopicPartition
 
+_SPACE_ADVICE = (
+    "Make room, name a folder on another disk, or clean some topics' partitions at a time by naming their directories"
+)
 #: Partitions copied at a time; most of it is waiting for the disk.
 THREADS = 8
 _REMOVE_ATTEMPTS = 20
@@ -74,10 +79,11 @@ class Workspace:
             RequestError: with the reason.
         """
         self._fs = fs
+        self._sources = tuple(sources)
         self.target = posixpath.realpath(target)
-        parent, name = posixpath.split(self.target)
-        _check_target(fs, self.target, parent, sources)
-        self.path = f"{parent.rstrip('/')}/.{name}.cordwood-{secrets.token_hex(4)}"
+        parent = posixpath.dirname(self.target)
+        _check_target(fs, self.target, parent, self._sources)
+        self.path = f"{_aside(self.target)}{secrets.token_hex(4)}"
 
     @property
     def data(self) -> str:
@@ -96,7 +102,10 @@ class Workspace:
 
     def __enter__(self) -> Self:
         try:
-            for path in (self.path, self.data, self.outputs, self.progress):
+            # Nobody but its owner looks into it; what is published gets the permissions of what it is a copy of.
+            self._fs.make_directory(self.path, mode=0o700)
+            self._fs.make_directory(self.data, mode=mode_of(self._fs, *self._sources))
+            for path in (self.outputs, self.progress):
                 self._fs.make_directory(path)
         except BaseException:
             remove_tree(self._fs, self.path)
@@ -121,8 +130,26 @@ class Workspace:
             raise
 
 
+def _aside(target: str) -> str:
+    """How the paths begin of all folders that a directory is made in."""
+    parent, name = posixpath.split(target)
+    return f"{parent.rstrip('/')}/.{name}.cordwood-"
+
+
+def leftovers(fs: FileSystem, target: str) -> list[str]:
+    """Folders of other runs that made the same directory: one that was killed leaves its own. To call without one."""
+    parent, start = posixpath.split(_aside(posixpath.realpath(target)))
+    try:
+        names = [info.name for info in fs.list(parent) if info.is_directory and info.name.startswith(start)]
+    except OSError:
+        return []  # all that is lost is a hint
+    return [posixpath.join(parent, name) for name in names]
+
+
 def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[str]) -> None:
     for source in map(posixpath.realpath, sources):
+        if target == source:
+            raise RequestError(f"{target} is to be cleaned, and is only read. Name a new folder for the copy")
         if f"{target}/".startswith(f"{source.rstrip('/')}/"):
             raise RequestError(f"{target} is in {source}, which is only read. Name a folder elsewhere")
     if not fs.exists(parent):
@@ -134,6 +161,11 @@ def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[st
         raise RequestError(f"{target} is there and not empty. The copy is made in a new folder; name another one")
     if info.device != fs.stat(parent).device:
         raise RequestError(f"{target} is a disk of its own. The copy gets its name last; name a new folder in {target}")
+
+
+def mode_of(fs: FileSystem, *paths: str) -> int:
+    """The permissions of a directory that holds copies of what is in some others: what all of them allow."""
+    return functools.reduce(operator.and_, (fs.stat(path).mode for path in paths), 0o777) | 0o700
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:
@@ -164,20 +196,19 @@ def _remove(fs: FileSystem, path: str) -> None:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def copy_file(fs: FileSystem, source: str, target: str, *, link: bool = False) -> None:
+def copy_file(fs: FileSystem, source: str, target: str, *, link: Link | None = None) -> None:
     """Copy a file to a new name, with its modification time; on return its bytes are on disk.
 
     Args:
         fs: where both are.
         source: path.
         target: path; nothing is there.
-        link: a second name of the same file will do.
+        link: one will do, where this can make it.
     """
-    if link and isinstance(fs, PosixFileSystem) and hard_link(source, target):
+    if link is not None and isinstance(fs, PosixFileSystem) and link(source, target):
         return
     info = fs.stat(source)
-    # Its new owner can always write, also when the original is kept read-only.
-    with fs.open(source) as original, fs.create(target, mode=info.mode | 0o600) as copy:
+    with fs.open(source) as original, fs.create(target, mode=info.mode | OWNER_WRITES) as copy:
         copy_bytes(original, copy)
         fs.set_mtime_ns(target, info.mtime_ns)
         copy.sync()
@@ -234,21 +265,21 @@ class Replacement:
         return file.kind in _SEGMENT_KINDS
 
 
-def copy_partition(log: Log, target: str, replacement: Replacement | None = None, *, link: bool = False) -> None:
+def copy_partition(log: Log, target: str, replacement: Replacement | None = None, *, link: Link | None = None) -> None:
     """Copy a partition as it would be loaded, with cleaned segments in the place of others.
 
     Args:
         log: of the partition; it is only read.
         target: an existing, empty directory.
         replacement: its files are moved, not copied.
-        link: hard-link the logs that nobody appends to any more.
+        link: how to link the logs that nobody appends to any more, instead of copying them.
     """
     fs = log.fs
     active = log.segments[-1].base_offset if log.segments else None
     for source, name, file in files_when_loaded(log):
         if replacement is None or not replacement.removes(file):
             closed = file is not None and file.kind is FileKind.LOG and file.offset != active
-            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link and closed)
+            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if closed else None)
     if replacement is not None:
         _move_in(fs, target, replacement)
     fs.sync_directory(target)
@@ -434,7 +465,38 @@ def check_unlocked(directory: LogDirectory) -> None:
         )
 
 
-def check_space(fs: FileSystem, folder: str, copies: Iterable[DirectoryCopy], *, link: bool) -> None:
+def check_unchanged(directory: LogDirectory) -> None:
+    """Refuse a directory that a broker has run on since it was opened, also when that one is gone again.
+
+    Raises:
+        LockedError: with what shows it.
+    """
+    check_unlocked(directory)
+    for name in (filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS):
+        path = f"{directory.path}/{name}"
+        try:
+            now: FileInfo | None = directory.fs.stat(path)
+        except FileNotFoundError:
+            now = None
+        if _version(now) != _version(directory.info(name)):
+            raise LockedError(
+                f"{path} changed while the directory was read: a broker has run on it since. "
+                "What was copied may not fit together, and is removed. Do it again while no broker runs"
+            )
+
+
+def _version(info: FileInfo | None) -> tuple[int, int] | None:
+    return None if info is None else (info.mtime_ns, info.size_bytes)
+
+
+def check_space(
+    fs: FileSystem,
+    folder: str,
+    copies: Iterable[DirectoryCopy],
+    *,
+    link: Link | None,
+    advice: str = _SPACE_ADVICE,
+) -> None:
     """Refuse copies that there is no room for.
 
     Logs are what counts: indexes may be mostly holes, and nobody knows what a clean will leave. So this is the most
@@ -444,7 +506,8 @@ def check_space(fs: FileSystem, folder: str, copies: Iterable[DirectoryCopy], *,
         fs: where all is.
         folder: where the copies will be; it may be written to.
         copies: of log directories.
-        link: logs may be linked that are not written to any more.
+        link: how logs are linked that are not written to any more.
+        advice: what to do when there is too little.
 
     Raises:
         NoSpaceError: with both figures.
@@ -453,16 +516,15 @@ def check_space(fs: FileSystem, folder: str, copies: Iterable[DirectoryCopy], *,
     device = fs.stat(folder).device
     needed = 0
     for copy in copies:
-        near = fs.stat(copy.source.path).device == device
+        linked = link is symbolic_link or (link is not None and fs.stat(copy.source.path).device == device)
         for place in copy.places:
             sizes = [segment.size_bytes for segment in place.log().segments]
-            needed += sum(sizes[-1:] if link and near else sizes)
+            needed += sum(sizes[-1:] if linked else sizes)
     if free is None or needed <= free or can_share_blocks(fs, folder):
         return
     raise NoSpaceError(
         f"{posixpath.dirname(folder)} has {free:,} bytes free, and the copy needs up to {needed:,} for logs alone. "
-        "Nothing was written. Make room, name a folder on another disk, or clean some topics' partitions at a time by "
-        "naming their directories"
+        f"Nothing was written. {advice}"
     )
 
 

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
+from cordwood.fs.base import OWNER_WRITES
+from cordwood.fs.sharing import Link
 from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.control import coordinator_epoch
 from cordwood.record.layout import BatchRows, U8Array
@@ -78,7 +80,7 @@ def restore_partition(
     recovery_point: int,
     now_ms: int,
     settings: LoadSettings | None = None,
-    link: bool = False,
+    link: Link | None = None,
 ) -> Restored:
     """Make a partition as it is after the next load.
 
@@ -88,7 +90,7 @@ def restore_partition(
         recovery_point: everything below this offset was flushed.
         now_ms: producers that are too old at this time are forgotten.
         settings: the partition's configs.
-        link: hard-link the logs that are taken as they are.
+        link: how to link the logs that are taken as they are, instead of copying them.
 
     Raises:
         DataError: a segment holds offsets that don't belong there; what was written does not count.
@@ -111,7 +113,7 @@ def restore_partition(
         if rewritten:
             # From segment to segment a broker goes through a snapshot, and leaves out there who is too old.
             producers.expire(now_ms=now_ms, expiration_ms=settings.producer_expiration_ms)
-        return SegmentWriter(fs, target, base_offset, limits)
+        return SegmentWriter(fs, target, base_offset, limits, mode=log.segments[0].files.log.mode | OWNER_WRITES)
 
     for at, segment in enumerate(log.segments):
         kept.append(segment.base_offset)
@@ -138,7 +140,7 @@ def restore_partition(
     for source, name, file in files_when_loaded(log):
         if _stays(log, source, file, kept, rewritten, next_offset):
             is_log = file is not None and file.kind is FileKind.LOG
-            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link and is_log)
+            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if is_log else None)
     _write_epochs(log, target, epochs, next_offset)
     if producers is not None and next_offset > 0:
         _write_snapshot(log, target, producers, next_offset)

@@ -47,7 +47,14 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, fs: FileSystem, directory: str, base_offset: int, limits: IndexLimits, *, suffix: str = ""
+        self,
+        fs: FileSystem,
+        directory: str,
+        base_offset: int,
+        limits: IndexLimits,
+        *,
+        suffix: str = "",
+        mode: int = 0o666,
     ) -> None:
         self.base_offset = base_offset
         self.size_bytes = 0
@@ -56,12 +63,13 @@ class SegmentWriter:
         self._directory = directory
         self._limits = limits
         self._suffix = suffix
+        self._mode = mode
         # Position, bytes since an entry, largest timestamp and its offset, entries of both, last time entry.
         self._state = np.array([0, 0, NONE, NONE, 0, 0, NONE], np.int64)
         self._index = np.empty((_FIRST_ROOM, 2), np.int64)
         self._time_index = np.empty((_FIRST_ROOM, 2), np.int64)
         self._aborted: list[AbortedTransaction] = []
-        self._log: File = fs.create(self.path(FileKind.LOG), exclusive=False)
+        self._log: File = fs.create(self.path(FileKind.LOG), exclusive=False, mode=mode)
 
     def path(self, kind: FileKind) -> str:
         """Of one of its files."""
@@ -150,9 +158,13 @@ class SegmentWriter:
             paths.append(self._write(FileKind.TRANSACTION_INDEX, data))
         return paths
 
+    def close(self) -> None:
+        """Give up a segment that is not finished; its log stays where it is."""
+        self._log.close()
+
     def _write(self, kind: FileKind, data: bytes) -> str:
         path = self.path(kind)
-        with self._fs.create(path, exclusive=False) as file:
+        with self._fs.create(path, exclusive=False, mode=self._mode) as file:
             if data:
                 file.write(0, data)
             file.sync()

@@ -55,8 +55,8 @@ class Task:
 
 TASKS = {
     "A: 1 KiB, none": Task(Shape(value_bytes=1024), 1.0, 4),
-    "B: 100 B, none": Task(Shape(), 0.5, 16),
-    "B-lz4: 100 B, lz4": Task(Shape(codec=Codec.LZ4), 0.15, 8),
+    "B: 100 B, none": Task(Shape(), 1.0, 16),
+    "B-lz4: 100 B, lz4": Task(Shape(codec=Codec.LZ4), 0.3, 8),
 }
 
 
