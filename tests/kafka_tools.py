@@ -18,6 +18,19 @@ FOLDER = Path(__file__).parent / "kafka"
 
 Line = dict[str, Any]
 Word = str | Path
+#: What `oracle generate` makes logs of.
+PROFILES = (
+    "plain",
+    "compressed",
+    "transactional",
+    "tombstones",
+    "headers",
+    "gaps",
+    "tiny-batches",
+    "huge-records",
+    "legacy",
+    "everything",
+)
 
 
 class KafkaToolError(AssertionError):

@@ -30,7 +30,7 @@ from tests.cleaning.against_kafka import (
     with_snapshots,
     with_tight_limits,
 )
-from tests.kafka_tools import FOLDER, Line, Oracle, Word
+from tests.kafka_tools import FOLDER, PROFILES, Line, Oracle, Word
 
 SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_SCRIPTS", "200"))
 LOGS = int(os.environ.get("CORDWOOD_KAFKA_LOGS", "60"))
@@ -38,18 +38,6 @@ LOGS = int(os.environ.get("CORDWOOD_KAFKA_LOGS", "60"))
 FIRST = int(os.environ.get("CORDWOOD_KAFKA_SEED") or time.time())
 #: Tests that share the scripts, so that several processes can have some.
 SHARES = 4
-PROFILES = [
-    "plain",
-    "compressed",
-    "transactional",
-    "tombstones",
-    "headers",
-    "gaps",
-    "tiny-batches",
-    "huge-records",
-    "legacy",
-    "everything",
-]
 NOW = 1_700_000_100_000
 LARGE = ("huge-records", "everything")
 INDEX = "segment.index.bytes"

@@ -12,24 +12,12 @@ from typer.testing import CliRunner
 
 from cordwood.cli.main import app
 from tests.fixtures import NAMES, fixture, partitions
-from tests.kafka_tools import Oracle
+from tests.kafka_tools import PROFILES, Oracle
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 Line = dict[str, Any]
 
-PROFILES = (
-    "plain",
-    "compressed",
-    "transactional",
-    "tombstones",
-    "headers",
-    "gaps",
-    "tiny-batches",
-    "huge-records",
-    "legacy",
-    "everything",
-)
 GENERATED = 300
 
 

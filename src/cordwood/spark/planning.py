@@ -41,12 +41,11 @@ from cordwood.fs.base import FileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
 from cordwood.spark.tasks import CleanSettings, segment_facts
-from cordwood.storage import producer_state
 from cordwood.storage.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES, DirectoryState, FileKind
 from cordwood.storage.listing import is_asked_for
-from cordwood.storage.log import Log, Segment, gap_error, read_file
+from cordwood.storage.log import Log, Segment, gap_error
 from cordwood.storage.node import Node, Place
-from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.storage.producers import Producers, newest_snapshot
 from cordwood.storage.segment import Gap, GapKind, read_headers
 from cordwood.storage.segment_writer import IndexLimits
 from cordwood.storage.transactions import is_control
@@ -457,15 +456,8 @@ class _Replay:
 
     @classmethod
     def from_snapshot(cls, log: Log, end: int, now_ms: int) -> _Replay:
-        start = log.log_start_offset
-        for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
-            if start < offset <= end:
-                try:
-                    entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
-                except CorruptFileError:
-                    continue  # as a broker does: an older one will do
-                return cls(Producers.of(entries, now_ms=now_ms, expiration_ms=DEFAULT_EXPIRATION_MS), offset, end)
-        return cls(Producers(), start, end)
+        producers, start = newest_snapshot(log, end, now_ms=now_ms)
+        return cls(producers, start, end)
 
     def add(self, batches: BatchRows) -> None:
         self.producers.replay(batches[(batches["last_offset"] >= self.start) & (batches["base_offset"] < self.end)])

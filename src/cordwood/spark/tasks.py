@@ -21,13 +21,13 @@ from cordwood.cleaning.plan import SegmentFacts, Threshold
 from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite, settled
 from cordwood.cleaning.selection import group_segments, values
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.errors import CorruptBatchError, CorruptFileError, DataError, RequestError
+from cordwood.errors import CorruptBatchError, DataError, RequestError
 from cordwood.fs.base import OWNER_WRITES
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.layout import CODEC_MASK, BatchRows
-from cordwood.storage import producer_state
-from cordwood.storage.log import Log, Segment, gap_error, read_file
-from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.storage.log import Log, Segment, gap_error
+from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, newest_snapshot
+from cordwood.storage.recovery import next_offset
 from cordwood.storage.segment import MAX_OFFSETS, Gap, read_headers, read_windows
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transaction_index import AbortedTransaction
@@ -108,20 +108,9 @@ def segment_facts(segment: Segment) -> SegmentFacts:
 
 def load_producers(log: Log, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> Producers:
     """Producer state at the end of a log: its newest readable snapshot, and the batches behind it."""
-    producers, start = Producers(), log.log_start_offset
+    # A snapshot above the end is of batches that were truncated; a broker removes it when it loads the log.
     end = log.next_offset if log.recovery.snapshots else 0
-    for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
-        if offset > end:
-            continue  # of batches that were truncated; a broker removes it when it loads the log
-        if offset <= log.log_start_offset:
-            break
-        try:
-            entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
-        except CorruptFileError:
-            continue  # as a broker does: an older one will do
-        producers = Producers.of(entries, now_ms=now_ms, expiration_ms=expiration_ms)
-        start = offset
-        break
+    producers, start = newest_snapshot(log, end, now_ms=now_ms, expiration_ms=expiration_ms)
     for batches in _headers_from(log, start):
         producers.replay(batches)
     return producers
@@ -155,7 +144,7 @@ def aborted_transactions(log: Log, from_offset: int, upper_bound: int | None) ->
     for segment in segments:
         index = segment.transaction_index()
         if index is not None:
-            upper_bound = _next_offset(segments[0]) if upper_bound is None else upper_bound
+            upper_bound = _end_of(segments[0]) if upper_bound is None else upper_bound
             some, complete = index.aborted(log.log_start_offset, upper_bound)
             found += some
             if complete:
@@ -310,14 +299,11 @@ def _behind(pieces: Sequence[np.ndarray], skip: int) -> list[np.ndarray]:
     return left
 
 
-def _next_offset(segment: Segment) -> int:
-    last = segment.base_offset - 1
+def _end_of(segment: Segment) -> int:
+    """The offset behind the last batch of a segment, looked for from its last index entry on."""
     with segment.open() as file:
         start = segment.position_of(file, segment.base_offset + MAX_OFFSETS)
-        for item in read_headers(file, base_offset=segment.base_offset, start=start):
-            if not isinstance(item, Gap):
-                last = int(item["last_offset"][-1])
-    return last + 1
+    return next_offset(segment.fs, segment.path, segment.base_offset, start)
 
 
 def _latest_offsets(

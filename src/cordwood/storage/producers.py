@@ -14,7 +14,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from cordwood.errors import CorruptFileError
 from cordwood.record.layout import TRANSACTIONAL, BatchRows
+from cordwood.storage import producer_state
+from cordwood.storage.log import Log, read_file
 from cordwood.storage.producer_state import ProducerEntry
 from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.storage.transactions import is_control
@@ -144,3 +147,23 @@ class Producers:
     def first_unstable_offset(self) -> int | None:
         """Where the earliest open transaction starts; None if none is open."""
         return min((p.transaction_start for p in self.by_id.values() if p.transaction_start != NONE), default=None)
+
+
+def newest_snapshot(
+    log: Log, end: int, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS
+) -> tuple[Producers, int]:
+    """Producer state in the newest readable snapshot of a log up to `end`.
+
+    Returns:
+        the state, and the offset that it is of: what is from there on is to be replayed. Without a snapshot nothing is
+        known at the log start offset.
+    """
+    start = log.log_start_offset
+    for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
+        if start < offset <= end:
+            try:
+                entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
+            except CorruptFileError:
+                continue  # as a broker does: an older one will do
+            return Producers.of(entries, now_ms=now_ms, expiration_ms=expiration_ms), offset
+    return Producers(), start

@@ -34,7 +34,7 @@ from cordwood.storage.copying import copy_file, files_when_loaded, write_file
 from cordwood.storage.filenames import FileKind, PartitionFile, Temporary, offset_name
 from cordwood.storage.leader_epochs import LeaderEpochs
 from cordwood.storage.log import Log, Segment, read_file
-from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, newest_snapshot
 from cordwood.storage.recovery import INDEX_KINDS
 from cordwood.storage.segment import Gap, read_headers, read_windows
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
@@ -169,16 +169,8 @@ def restore_indexes(log: Log, *, now_ms: int, settings: LoadSettings | None = No
 
 def producers_at(log: Log, offset: int, now_ms: int, expiration_ms: int) -> Producers:
     """Producer state at an offset: the newest readable snapshot below or there, and the batches between."""
-    producers, start = Producers(), log.log_start_offset
-    for at, info in sorted(log.recovery.snapshots.items(), reverse=True):
-        if log.log_start_offset < at <= offset:
-            try:
-                entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
-            except CorruptFileError:
-                continue  # as a broker does: an older one will do
-            producers, start = Producers.of(entries, now_ms=now_ms, expiration_ms=expiration_ms), at
-            break
-    for segment in log.segments:
+    producers, start = newest_snapshot(log, offset, now_ms=now_ms, expiration_ms=expiration_ms)
+    for segment in log.segments_from(start):
         if segment.base_offset < offset:
             for batches in _headers(segment, start):
                 producers.replay(batches[batches["last_offset"] < offset])
