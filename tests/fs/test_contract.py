@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -131,7 +132,14 @@ def test_a_closed_file_does_nothing_but_close_again(fs: FileSystem, root: str) -
     file.write(0, b"abc")
     file.close()
     file.close()
-    for act in (file.size, lambda: file.read(0, 1), lambda: file.write(0, b"x"), lambda: file.truncate(0), file.sync):
+    for act in (
+        file.size,
+        lambda: file.read(0, 1),
+        lambda: file.write(0, b"x"),
+        lambda: file.truncate(0),
+        lambda: file.write_back(0, 1),
+        file.sync,
+    ):
         with pytest.raises(OSError) as raised:
             act()
         assert raised.value.errno == errno.EBADF
@@ -256,6 +264,55 @@ def test_renames_that_make_no_sense_are_refused(fs: FileSystem, root: str, sourc
     assert tree(fs, root) == before
 
 
+def test_a_link_is_one_more_name_of_the_same_file(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"abc")
+    fs.make_directory(f"{root}/d")
+    fs.link(f"{root}/f", f"{root}/d/g")
+    with fs.open_for_update(f"{root}/d/g") as file:
+        file.write(3, b"def")
+    assert tree(fs, root) == {"f": b"abcdef", "d": None, "d/g": b"abcdef"}
+    assert fs.stat(f"{root}/f").inode == fs.stat(f"{root}/d/g").inode
+    fs.rename(f"{root}/d/g", f"{root}/f")  # both stay, as POSIX has it
+    assert tree(fs, root) == {"f": b"abcdef", "d": None, "d/g": b"abcdef"}
+    fs.unlink(f"{root}/f")
+    assert tree(fs, root) == {"d": None, "d/g": b"abcdef"}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "code"),
+    [
+        ("f", "g", errno.EEXIST),
+        ("f", "f", errno.EEXIST),
+        ("f", "d", errno.EEXIST),
+        ("d", "g", errno.EEXIST),
+        ("d", "e", errno.EPERM),
+        ("f", "missing/f", errno.ENOENT),
+        ("f", "f/f", errno.ENOTDIR),
+    ],
+)
+def test_links_that_make_no_sense_are_refused(fs: FileSystem, root: str, source: str, target: str, code: int) -> None:
+    put(fs, f"{root}/f", b"abc")
+    put(fs, f"{root}/g", b"def")
+    fs.make_directory(f"{root}/d")
+    before = tree(fs, root)
+    with pytest.raises(OSError) as raised:
+        fs.link(f"{root}/{source}", f"{root}/{target}")
+    assert raised.value.errno == code
+    assert tree(fs, root) == before
+
+
+def test_owner_and_mode_are_what_was_set(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"abc")
+    fs.make_directory(f"{root}/d")
+    # Only root may give files away.
+    uid, gid = (1234, 5678) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    for name in ("f", "d"):
+        fs.set_owner(f"{root}/{name}", uid, gid)
+        fs.set_mode(f"{root}/{name}", 0o750)
+        info = fs.stat(f"{root}/{name}")
+        assert (info.uid, info.gid, info.mode) == (uid, gid, 0o750)
+
+
 def test_an_open_file_outlives_its_name(fs: FileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"abc")
     with fs.open_for_update(f"{root}/f") as file:
@@ -286,6 +343,14 @@ def test_mtime_is_what_was_set_until_the_next_write(fs: FileSystem, root: str) -
     assert fs.stat(f"{root}/f").mtime_ns != 1_700_000_000_123_000_000
 
 
+def test_bytes_on_their_way_to_the_disk_are_what_they_were(fs: FileSystem, root: str) -> None:
+    with fs.create(f"{root}/f") as file:
+        file.write(0, data := os.urandom(10_000))
+        file.write_back(0, 4096)
+        file.write_back(8192, 10_000)  # beyond the end is nothing
+        assert file.read(0, 20_000) == data
+
+
 def test_syncing_changes_nothing_that_can_be_seen(fs: FileSystem, root: str) -> None:
     fs.make_directory(f"{root}/d")
     put(fs, f"{root}/d/f", b"abc")
@@ -305,7 +370,10 @@ VERBS: dict[str, Callable[[FileSystem, str], object]] = {
     "unlink": lambda fs, path: fs.unlink(path),
     "sync_directory": lambda fs, path: fs.sync_directory(path),
     "set_mtime_ns": lambda fs, path: fs.set_mtime_ns(path, 0),
+    "set_owner": lambda fs, path: fs.set_owner(path, os.getuid(), os.getgid()),
+    "set_mode": lambda fs, path: fs.set_mode(path, 0o644),
     "rename": lambda fs, path: fs.rename(path, path + "2"),
+    "link": lambda fs, path: fs.link(path, path + "2"),
 }
 MAKERS: dict[str, Callable[[FileSystem, str], object]] = {
     "create": lambda fs, path: fs.create(path),
@@ -368,7 +436,7 @@ steps = st.one_of(
     st.tuples(st.just("truncate"), paths, small),
     st.tuples(st.just("read"), paths, small, small),
     st.tuples(st.sampled_from(["mkdir", "mkdir", "rmdir", "unlink", "list", "is_directory", "sync_directory"]), paths),
-    st.tuples(st.just("rename"), paths, paths),
+    st.tuples(st.sampled_from(["rename", "link"]), paths, paths),
 )
 
 
@@ -403,6 +471,8 @@ def outcome(fs: FileSystem, root: str, verb: str, path: str, *arguments: object)
                 fs.sync_directory(at)
             case "rename", (str(target),):
                 fs.rename(at, f"{root}/{target}")
+            case "link", (str(target),):
+                fs.link(at, f"{root}/{target}")
             case _:
                 raise AssertionError(f"no such step: {verb} {arguments}")
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Callable, Iterator
 
@@ -53,6 +54,9 @@ def test_operations_read_as_a_transcript() -> None:
         file.truncate(50)
         file.sync()
     fs.set_mtime_ns("a/b", 7)
+    fs.set_owner("a/b", 1, 2)
+    fs.set_mode("a/b", 0o640)
+    fs.link("a/b", "d")
     fs.rename("a/b", "a/c")
     fs.sync_directory("a")
     fs.create("a/c", exclusive=False).close()
@@ -65,6 +69,9 @@ def test_operations_read_as_a_transcript() -> None:
         "truncate a/b 50",
         "sync a/b",
         "mtime a/b 7",
+        "owner a/b 1:2",
+        "mode a/b 640",
+        "link a/b d",
         "rename a/b → a/c",
         "sync dir a",
         "create a/c",
@@ -122,6 +129,7 @@ def test_an_unsynced_write_is_kept_lost_torn_or_only_length() -> None:
     fs = holding(f=b"")
     with fs.open_for_update("f") as file:
         file.write(0, b"abcd")
+        file.write_back(0, 4)  # promises nothing
     assert [change.text for change in fs.pending] == ["length f 0 → 4", "write f 0+4"]
     assert {after["f"] for after in crashed(fs)} == {b"", b"ab", b"abcd", b"\0\0\0\0", b"ab\0\0"}
 
@@ -178,6 +186,18 @@ def test_an_mtime_is_durable_after_the_files_sync() -> None:
     with fs.open("f") as file:
         file.sync()
     assert fs.crash(lose_all).stat("f").mtime_ns == 77
+
+
+def test_owner_and_mode_are_durable_after_the_files_sync() -> None:
+    fs = holding(f=b"abc")
+    fs.set_owner("f", 7, 8)
+    fs.set_mode("f", 0o600)
+    assert {(after.stat("f").uid, after.stat("f").mode) for after in fs.crashes()} == {
+        (uid, mode) for uid in (os.geteuid(), 7) for mode in (0o600, 0o644)
+    }
+    with fs.open("f") as file:
+        file.sync()
+    assert fs.crash(lose_all).stat("f") == fs.stat("f")
 
 
 # Names
@@ -245,11 +265,79 @@ def test_a_file_that_lost_its_name_is_still_moved_by_a_later_rename() -> None:
     assert tree(after) == {"old": b"new", "deleted2": b"old"}
 
 
-def test_a_file_never_has_two_names() -> None:
+def test_a_renamed_file_never_has_two_names() -> None:
     fs = holding(a=b"abc")
     fs.rename("a", "b")
     fs.rename("b", "c")
     assert crashed(fs) == [{"a": b"abc"}, {"c": b"abc"}, {"b": b"abc"}, {"c": b"abc"}]
+
+
+def test_a_link_waits_for_its_own_directory_only() -> None:
+    fs = holding(f=b"abc")
+    fs.make_directory("kept")
+    fs.sync_directory("/")
+    fs.link("f", "kept/f")
+    assert crashed(fs) == [{"f": b"abc", "kept": None}, {"f": b"abc", "kept": None, "kept/f": b"abc"}]
+    fs.sync_directory("kept")
+    assert crashed(fs) == [{"f": b"abc", "kept": None, "kept/f": b"abc"}]
+
+
+def test_each_name_of_a_file_is_lost_or_kept_by_itself() -> None:
+    fs = holding(a=b"abc")
+    fs.link("a", "b")
+    fs.unlink("a")
+    fs.rename("b", "c")
+    assert crashed(fs) == [
+        {"a": b"abc"},
+        {"a": b"abc", "c": b"abc"},  # the link was lost, its rename was not
+        {},  # neither, but the unlink was kept: a file without a name
+        {"c": b"abc"},
+        {"a": b"abc", "b": b"abc"},
+        {"a": b"abc", "c": b"abc"},
+        {"b": b"abc"},
+        {"c": b"abc"},
+    ]
+    fs.sync_directory("/")
+    assert crashed(fs) == [{"c": b"abc"}]
+
+
+def test_a_linked_file_is_lost_when_its_old_name_is_durably_gone_and_its_new_one_never_was() -> None:
+    fs = holding(f=b"abc")
+    fs.make_directory("kept")
+    fs.sync_directory("/")
+    fs.link("f", "kept/f")
+    fs.unlink("f")
+    fs.sync_directory("/")
+    assert {"kept": None} in crashed(fs)
+
+
+def test_names_of_one_file_stay_one_file_after_a_crash() -> None:
+    fs = holding(f=b"abc")
+    fs.link("f", "lost")
+    fs.link("f", "kept")
+    after = fs.crash(lambda change: int(change.text != "link f lost"))
+    after.link("kept", "later")
+    after.unlink("f")
+    with after.open_for_update("later") as file:
+        file.write(0, b"x")
+    assert tree(after) == {"kept": b"xbc", "later": b"xbc"}
+
+
+def test_unsynced_bytes_stay_pending_while_another_name_may_show_them() -> None:
+    fs = holding(f=b"old")
+    fs.link("f", "g")
+    put(fs, "f", b"new")
+    fs.unlink("f")
+    fs.sync_directory("/")
+    assert {after["g"] for after in crashed(fs)} >= {b"old", b"new", b""}
+
+
+def test_a_rename_replaces_one_name_of_a_file_and_leaves_the_other() -> None:
+    fs = holding(f=b"old", new=b"new")
+    fs.link("f", "g")
+    fs.sync_directory("/")
+    fs.rename("new", "f")
+    assert crashed(fs) == [{"f": b"old", "g": b"old", "new": b"new"}, {"f": b"new", "g": b"old"}]
 
 
 @pytest.mark.parametrize(

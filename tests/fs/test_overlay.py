@@ -43,8 +43,10 @@ def test_elsewhere_all_is_as_it_is_and_may_be_changed() -> None:
     with seen.create("out/9.log") as file:
         file.write(0, b"x")
     seen.rename("out/9.log", "out/8.log")
+    seen.link("t-0/0.log", "out/7.log")
     seen.unlink("out/0.log.1")
-    assert [info.name for info in seen.list("out")] == ["8.log"]
+    assert [info.name for info in seen.list("out")] == ["7.log", "8.log"]
+    assert read_file(seen, "out/7.log") == b"newer"
 
 
 def test_nothing_in_the_directory_can_be_changed() -> None:
@@ -54,8 +56,11 @@ def test_nothing_in_the_directory_can_be_changed() -> None:
         lambda: seen.open_for_update("t-0/0.log"),
         lambda: seen.rename("out/0.log.1", "t-0/0.log"),
         lambda: seen.rename("t-0/5.log", "out/5.log"),
+        lambda: seen.link("out/0.log.1", "t-0/0.log.1"),
         lambda: seen.unlink("t-0/5.log"),
         lambda: seen.set_mtime_ns("t-0/5.log", 0),
+        lambda: seen.set_owner("t-0/5.log", 0, 0),
+        lambda: seen.set_mode("t-0/5.log", 0o600),
     ):
         with pytest.raises(OSError) as caught:
             change()

@@ -14,9 +14,6 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.sharing import copy_bytes, hard_link
 from tests.fs.trees import content, put
 
-#: Often another file system than the one for temporary files.
-ELSEWHERE = Path("/dev/shm")
-
 
 @pytest.mark.parametrize("size", [0, 1, 4096, (2 << 20) + 1])
 @pytest.mark.parametrize("kind", ["posix", "memory"])
@@ -29,19 +26,13 @@ def test_a_copy_has_the_same_bytes(kind: str, size: int, tmp_path: Path) -> None
     assert content(fs, f"{root}/target") == data
 
 
-@pytest.mark.skipif(not ELSEWHERE.is_dir(), reason="there is one file system only")
-def test_bytes_go_to_another_file_system_and_links_do_not(tmp_path: Path) -> None:
-    if ELSEWHERE.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("there is one file system only")
-    fs, path = PosixFileSystem(), f"{ELSEWHERE}/cordwood-{os.getpid()}"
+def test_bytes_go_to_another_file_system_and_links_do_not(other_disk: Path, tmp_path: Path) -> None:
+    fs, path = PosixFileSystem(), f"{other_disk}/target"
     put(fs, f"{tmp_path}/source", data := os.urandom(5000))
-    try:
-        with fs.open(f"{tmp_path}/source") as source, fs.create(path) as target:
-            copy_bytes(source, target)
-        assert content(fs, path) == data
-        assert not hard_link(path, f"{tmp_path}/link")
-    finally:
-        os.unlink(path)
+    with fs.open(f"{tmp_path}/source") as source, fs.create(path) as target:
+        copy_bytes(source, target)
+    assert content(fs, path) == data
+    assert not hard_link(path, f"{tmp_path}/link")
 
 
 def test_a_link_is_the_same_file(tmp_path: Path) -> None:
@@ -50,3 +41,12 @@ def test_a_link_is_the_same_file(tmp_path: Path) -> None:
     assert (tmp_path / "link").samefile(tmp_path / "source")
     with pytest.raises(FileNotFoundError):
         hard_link(f"{tmp_path}/missing", f"{tmp_path}/other")
+
+
+def test_a_link_of_a_symlink_is_a_name_of_the_file_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"abc")
+    (tmp_path / "symlink").symlink_to("source")
+    (tmp_path / "elsewhere").mkdir()
+    assert hard_link(f"{tmp_path}/symlink", f"{tmp_path}/elsewhere/link")
+    assert not (tmp_path / "elsewhere/link").is_symlink()
+    assert (tmp_path / "elsewhere/link").samefile(tmp_path / "source")

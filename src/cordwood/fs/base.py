@@ -37,6 +37,8 @@ class FileInfo:
     device: int = 0
     inode: int = 0
     mode: int = 0
+    uid: int = 0
+    gid: int = 0
 
 
 def view_of(data: Bytes) -> memoryview:
@@ -81,12 +83,38 @@ class File(Protocol):
         """Cut the file, or lengthen it with zeros."""
         ...
 
+    def write_back(self, position: int, size_bytes: int) -> None:
+        """Begin to bring written bytes to the disk, so that `sync` waits for less. They are not durable before it."""
+        ...
+
     def sync(self) -> None:
         """Make the file's bytes and length durable (fsync)."""
         ...
 
     def close(self) -> None:
         """Give the file back. Closing again does nothing."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class DirectoryLock(Protocol):
+    """The lock of a log directory, held until `release`."""
+
+    def confirm(self) -> None:
+        """Make sure that it still keeps others out; to be called before anything is changed.
+
+        Raises:
+            LockedError: it does not.
+        """
+        ...
+
+    def release(self) -> None:
+        """Let go of it. Releasing again does nothing."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -138,16 +166,42 @@ class FileSystem(Protocol):
         """Atomic; replaces an existing file, or an empty directory by a directory."""
         ...
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file one more name (a hard link); all its names are equal.
+
+        Nothing may have the name yet (FileExistsError), and it is on the same file system (else EXDEV).
+        """
+        ...
+
     def unlink(self, path: str) -> None:
-        """Remove a file's name; whoever has the file open keeps it."""
+        """Remove a file's name; whoever has the file open keeps it, and so do its other names."""
         ...
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable."""
         ...
 
+    def lock_directory(self, path: str) -> DirectoryLock:
+        """Hold the lock of a log directory, so that no broker starts on it, nor another clean.
+
+        A partition's lock is that of its log directory (`cordwood.fs.locks.directories_to_lock`).
+
+        Raises:
+            LockedError: someone holds it; the message says who.
+            RequestError: it cannot be had: the directory is read-only, or another user's.
+        """
+        ...
+
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set when the file counts as last modified; durable after its `sync`."""
+        ...
+
+    def set_owner(self, path: str, uid: int, gid: int) -> None:
+        """Give a file or directory to a user and a group; durable after its `sync`, or `sync_directory`."""
+        ...
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """Set the permissions of a file or directory; durable after its `sync`, or `sync_directory`."""
         ...
 
 

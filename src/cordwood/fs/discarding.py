@@ -65,6 +65,10 @@ class DiscardingFileSystem(WrappedFileSystem):
         file = self._files[target] = self._files.pop(source)
         file.path, file.info = target, replace(file.info, name=posixpath.basename(target))
 
+    def link(self, source: str, target: str) -> None:
+        """Nowhere."""
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), target)
+
     def unlink(self, path: str) -> None:
         """Of the folder."""
         del self._files[path]
@@ -73,6 +77,16 @@ class DiscardingFileSystem(WrappedFileSystem):
         """Of a file of the folder."""
         file = self._files[path]
         file.info = replace(file.info, mtime_ns=mtime_ns)
+
+    def set_owner(self, path: str, uid: int, gid: int) -> None:
+        """Of a file of the folder."""
+        file = self._files[path]
+        file.info = replace(file.info, uid=uid, gid=gid)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """Of a file of the folder."""
+        file = self._files[path]
+        file.info = replace(file.info, mode=mode)
 
 
 class DiscardedFile:
@@ -108,6 +122,9 @@ class DiscardedFile:
     def truncate(self, size_bytes: int) -> None:
         """Never: it is written once."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
+
+    def write_back(self, position: int, size_bytes: int) -> None:
+        """Nothing."""
 
     def sync(self) -> None:
         """Nothing."""

@@ -1,17 +1,53 @@
-"""Who holds a lock on a file, told without opening it.
+"""The lock of a log directory: who holds it, and holding it.
 
-A broker holds `.lock` in its log directory by a POSIX record lock. Opening and closing that file anywhere in a process
-that holds the lock would drop it, so nothing may open it just to look. Linux lists all locks in `/proc/locks`, by
-device and inode; elsewhere nobody can be seen.
+A broker holds `.lock` in its log directory by a POSIX record lock, and so do we while we change the directory. Such a
+lock has three traps:
+
+* A process loses it as soon as it closes *any* descriptor of that file. So only this module opens it, and never twice:
+  one table says what this process holds (`cordwood.fs.base.refuse_lock_file` keeps all others out). Nor is it opened
+  just to look: Linux lists all locks in `/proc/locks`, by device and inode; elsewhere nobody can be seen.
+* It is on a file, not on a name. A broker since 4.0 unlinks `.lock` when it stops, after it has let go of it. So who
+  gets the lock looks whether the name still leads to that file, and later once more (`confirm`). We never unlink it:
+  someone may have it open, about to lock it.
+* It ends at this machine. On a network file system a broker on another host is neither seen nor kept out.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import posixpath
+import stat
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cordwood.errors import LockedError, RequestError
+from cordwood.fs.users import user_name
 
 _LOCKS = Path("/proc/locks")
+_MOUNTS = Path("/proc/self/mountinfo")
+_NAME = ".lock"
+#: How often `.lock` may turn out to be another file than the one we locked.
+_ATTEMPTS = 1000
+#: File systems whose files another host may have open; so may those of most programs (FUSE: `fuse.sshfs`).
+_NETWORK = frozenset(
+    # Hosts share the disk, or a server's files, or the files of the machine around this one.
+    {"gfs2", "gpfs", "lustre", "ocfs2"}
+    | {"afs", "beegfs", "ceph", "cifs", "fuse", "ncpfs", "nfs", "nfs4", "orangefs", "pvfs2", "smb3", "smbfs"}
+    | {"9p", "vboxsf", "virtiofs"}
+)
+_LOCAL_FUSE = frozenset(["fuse.fuse-overlayfs"])
+
+#: Device and inode.
+_Identity = tuple[int, int]
+
+
+# ---- who holds it ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +92,237 @@ def _program(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+# ---- holding it ------------------------------------------------------------------------------------------------------
+
+
+class RecordLock:
+    """The lock of a log directory, held by this process until `release`; not by processes that it starts.
+
+    Attributes:
+        directory: its real path.
+    """
+
+    def __init__(self, directory: str, identity: _Identity, descriptor: int) -> None:
+        self.directory = directory
+        self._place = identity
+        self._descriptor = descriptor
+
+    def confirm(self) -> None:
+        """Make sure that the lock is on the file that others will try to lock; if that is a new one, lock it instead.
+
+        Raises:
+            LockedError: someone else was faster.
+        """
+        with _table:
+            assert self in _held, "it was released"
+            if not _leads_to(f"{self.directory}/{_NAME}", self._descriptor):
+                newer = _acquire(self.directory)
+                os.close(self._descriptor)
+                self._descriptor = newer
+
+    def release(self) -> None:
+        """Let go of it. The file stays. Releasing again does nothing."""
+        with _table:
+            if self in _held:
+                _held.remove(self)
+                os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _is(self, directory: _Identity, file: _Identity | None) -> bool:
+        return directory == self._place or file == _identity(os.fstat(self._descriptor))
+
+
+#: What this process holds; to be looked at and changed under `_table` only.
+_held: set[RecordLock] = set()
+_table = threading.Lock()
+
+
+def _forget() -> None:
+    _held.clear()
+    _table.release()
+
+
+# A forked child has the descriptors, but not the locks.
+os.register_at_fork(before=_table.acquire, after_in_parent=_table.release, after_in_child=_forget)
+
+
+def record_lock(path: str) -> RecordLock:
+    """Lock a log directory of this machine, as a broker does; see `FileSystem.lock_directory`.
+
+    Two spellings of a path are one lock; so are two directories that share their `.lock` by a link.
+    """
+    directory = os.path.realpath(path)
+    identity = _identity(os.stat(directory))
+    with _table:
+        try:
+            file: _Identity | None = _identity(os.stat(f"{directory}/{_NAME}"))
+        except OSError:
+            file = None
+        if any(lock._is(identity, file) for lock in _held):
+            raise LockedError(
+                f"{directory} is held by this process already, which is changing it. Wait until that has ended"
+            )
+        lock = RecordLock(directory, identity, _acquire(directory))
+        _held.add(lock)
+    return lock
+
+
+def _acquire(directory: str) -> int:
+    """A descriptor of the locked file."""
+    path = f"{directory}/{_NAME}"
+    for _ in range(_ATTEMPTS):
+        if (descriptor := _open(path, os.stat(directory))) is None:
+            continue
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise RequestError(f"{path} is not a regular file, so no broker could lock it. Remove it")
+            # As Java's FileChannel.lock does: the whole file, however long it gets.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _leads_to(path, descriptor):
+                return descriptor
+        except OSError as error:
+            try:
+                raise _why_not(directory, descriptor, error) from error
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    raise LockedError(f"{path} is removed and made again all the time. Find out by whom, and stop that first")
+
+
+def _open(path: str, directory: os.stat_result) -> int | None:
+    """Open the file, or make it so that whoever owns the directory can open it; None: it came or went meanwhile."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        _explain(path, error)
+        raise
+    owner = directory.st_uid
+    if os.geteuid() not in (0, owner):
+        raise RequestError(
+            f"{path} is missing; one of {user_name(os.geteuid())} would keep a broker out that runs as the owner of "
+            f"the directory. Run this as {user_name(owner)}"
+        )
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return None
+    except OSError as error:
+        _explain(path, error)
+        raise
+    try:
+        os.fchown(descriptor, owner, directory.st_gid)
+    except OSError as error:
+        # Root may give it away, but not on a network share that takes root for nobody; an owner is in the group or not.
+        if os.fstat(descriptor).st_uid != owner:
+            os.close(descriptor)
+            raise RequestError(
+                f"{path} was made, but cannot be given to {user_name(owner)} ({error.strerror}), so it would keep a "
+                f"broker out. Remove it, and run this as {user_name(owner)}"
+            ) from error
+    return descriptor
+
+
+def _explain(path: str, error: OSError) -> None:
+    """Raise RequestError where we know what to do about an error of opening the file."""
+    if error.errno == errno.EROFS:
+        what = f"{path} cannot be locked: the file system is read-only, so nothing can be changed there"
+        raise RequestError(what) from error
+    if error.errno in (errno.EACCES, errno.EPERM):
+        try:
+            owner = os.stat(path).st_uid
+        except OSError:
+            owner = os.stat(posixpath.dirname(path)).st_uid
+        what = f"{path} cannot be locked: {user_name(os.geteuid())} may not write to it. Run this as {user_name(owner)}"
+        raise RequestError(what) from error
+    if error.errno in (errno.EISDIR, errno.ENXIO, errno.ELOOP):
+        what = f"{path} is not a regular file ({error.strerror}), so no broker could lock it. Remove it"
+        raise RequestError(what) from error
+
+
+def _why_not(directory: str, descriptor: int, error: OSError) -> RequestError:
+    if error.errno not in (errno.EAGAIN, errno.EACCES):
+        return RequestError(
+            f"{directory}/{_NAME} cannot be locked: {error.strerror}. Without locks nothing is changed there"
+        )
+    holder = lock_holder(*_identity(os.fstat(descriptor)))
+    return LockedError(
+        f"{directory} is held by {holder or 'another process'}, so nothing in it may be changed. "
+        "Stop that first, or clean a snapshot of the disk"
+    )
+
+
+def _leads_to(path: str, descriptor: int) -> bool:
+    try:
+        return _identity(os.stat(path)) == _identity(os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino
+
+
+def directories_to_lock(partitions: Iterable[str]) -> list[str]:
+    """The log directories whose locks protect some partitions: real paths, in an order that is always the same.
+
+    Of a partition that is a symlink there are two: a broker on either would use it.
+    """
+    paths = [path.rstrip("/") or "/" for path in partitions]
+    parents = {os.path.realpath(posixpath.dirname(path) or ".") for path in paths}
+    return sorted(parents | {posixpath.dirname(os.path.realpath(path)) for path in paths})
+
+
+# ---- other machines --------------------------------------------------------------------------------------------------
+
+
+def network_file_system(path: str) -> str | None:
+    """The kind of network file system that a path is on (`nfs4`, `cifs`, `fuse.sshfs`); None: on a disk, or unknown."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except AttributeError:  # not Linux
+        return None
+    try:
+        about = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+        mounts = _MOUNTS.read_text()
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    mount = next((line.split()[1] for line in about.splitlines() if line.startswith("mnt_id:")), "")
+    for line in mounts.splitlines():
+        # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+        fields, _, source = line.partition(" - ")
+        if fields.split()[0] == mount:
+            kind = source.split()[0]
+            network = kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
+            return kind if network else None
+    return None
+
+
+def check_local(path: str, *, no_broker_elsewhere: bool) -> None:
+    """Refuse to change what a broker on another host may be using.
+
+    Raises:
+        RequestError: the path is on a network file system, and nobody said that no broker elsewhere uses it.
+    """
+    kind = None if no_broker_elsewhere else network_file_system(path)
+    if kind is not None:
+        raise RequestError(
+            f"{path} is on a network file system ({kind}), and locks do not show a broker on another host. "
+            "Make sure that none uses it, and give --no-broker-elsewhere"
+        )

@@ -5,8 +5,8 @@ Between them stands the journal: every change in the order it was made, each wit
 for. A power cut is the durable disk plus any part of the journal, replayed in order:
 
     change                         waits for
-    bytes, length, mtime           sync of the file
-    creation, unlink, mkdir, …     sync_directory of the folder that holds the name
+    bytes, length, mtime, owner    sync of the file
+    creation, link, unlink, …      sync_directory of the folder that holds the name
     rename                         sync_directory of both folders
 
 A change that waits for nothing always survives; of the others `crash` asks how much does. So:
@@ -17,7 +17,8 @@ A change that waits for nothing always survives; of the others `crash` asks how 
   the file's sync promises its bytes, not its name.
 * A write may survive up to any byte; its end without its start is not modelled. Where it lengthens the file, the new
   length is a change of its own: length without bytes reads as zeros, and so does the hole before a later write.
-* A file has one name (there are no links). A rename that survives moves the file from wherever the crash left it.
+* A file's names are independent of each other: each comes, moves and goes by changes of its own. A rename that survives
+  moves the name from wherever the crash left it; one that was never there appears. A file without a name is gone.
 """
 
 from __future__ import annotations
@@ -30,14 +31,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
+from cordwood.errors import LockedError
 from cordwood.fs.base import Bytes, FileInfo, refuse_lock_file, view_of
 
 _ROOT = 1
 
 #: A name in a directory: the directory's inode number, and the name.
 Place = tuple[int, str]
+
+
+class _Name(NamedTuple):
+    """One name of an inode. It keeps its number wherever it moves; the first is 0, a directory's only one."""
+
+    inode: int
+    number: int
 
 
 class PowerCut(BaseException):
@@ -49,12 +58,14 @@ class _Inode:
     is_directory: bool
     mode: int
     mtime_ns: int
-    place: Place | None = None
+    uid: int = field(default_factory=os.geteuid)
+    gid: int = field(default_factory=os.getegid)
+    places: dict[int, Place | None] = field(default_factory=dict)  # where each name is, by its number
     data: bytearray = field(default_factory=bytearray)
-    entries: dict[str, int] = field(default_factory=dict)
+    entries: dict[str, _Name] = field(default_factory=dict)
 
     def copy(self) -> _Inode:
-        return replace(self, data=self.data[:], entries=dict(self.entries))
+        return replace(self, places=dict(self.places), data=self.data[:], entries=dict(self.entries))
 
     def resize(self, size_bytes: int) -> None:
         del self.data[size_bytes:]
@@ -118,30 +129,36 @@ class _Resize(Change):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Touch(Change):
+class _Set(Change):
+    """What is known about an inode besides its bytes: the fields that become another."""
+
+    fields: dict[str, int]
+
     def apply(self, disk: _Disk, parts: int) -> None:
-        disk[self.inode].mtime_ns = self.mtime_ns
+        for name, value in self.fields.items():
+            setattr(disk[self.inode], name, value)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Move(Change):
-    """Creation, rename and removal are one thing: the inode's place becomes another. None is no place."""
+    """Creation, link, rename and removal are one thing: a name's place becomes another. None is no place."""
 
+    number: int
     target: Place | None
 
     def apply(self, disk: _Disk, parts: int) -> None:
-        inode = disk[self.inode]
-        if inode.place is not None:
-            directory, name = inode.place
+        places = disk[self.inode].places
+        if (source := places.get(self.number)) is not None:
+            directory, name = source
             del disk[directory].entries[name]
             disk[directory].mtime_ns = self.mtime_ns
         if self.target is not None:
             directory, name = self.target
-            if name in disk[directory].entries:
-                disk[disk[directory].entries[name]].place = None
-            disk[directory].entries[name] = self.inode
+            if (replaced := disk[directory].entries.get(name)) is not None:
+                disk[replaced.inode].places[replaced.number] = None
+            disk[directory].entries[name] = _Name(self.inode, self.number)
             disk[directory].mtime_ns = self.mtime_ns
-        inode.place = self.target
+        places[self.number] = self.target
 
 
 def keep_all(change: Change) -> int:
@@ -211,6 +228,10 @@ class MemoryFile:
             raise _error(errno.EINVAL, self.path)
         self._fs._resize(f"truncate {self.path} {size_bytes}", self._inode, size_bytes)
 
+    def write_back(self, position: int, size_bytes: int) -> None:
+        """Nothing: what is not synced may be lost."""
+        self._data()
+
     def sync(self) -> None:
         """Make the file's bytes, length and mtime durable; not its name."""
         self._data()
@@ -234,13 +255,42 @@ class MemoryFile:
         return self._fs._live[self._inode].data
 
 
+class MemoryLock:
+    """The lock of a directory in a MemoryFileSystem, which nobody else can use; it makes no file."""
+
+    def __init__(self, locked: set[int], inode: int) -> None:
+        self._locked = locked
+        self._inode = inode
+        self._released = False
+        locked.add(inode)
+
+    def confirm(self) -> None:
+        """Nobody else is there."""
+        assert not self._released, "it was released"
+
+    def release(self) -> None:
+        """Let go of it. Releasing again does nothing."""
+        if not self._released:
+            self._locked.discard(self._inode)
+        self._released = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
 class MemoryFileSystem:
     """Files in memory, for one thread; see `cordwood.fs.base.FileSystem` for what each verb promises.
 
     Attributes:
         operations: what was done so far, one line per change or sync: `create a/b`, `write a/b 0+100`,
-            `truncate a/b 50`, `sync a/b`, `mtime a/b 7`, `rename a/b → a/c`, `unlink a/c`, `mkdir d`, `rmdir d`,
-            `sync dir a`. Paths are as given; an open file's, as it was opened. What failed is not in it.
+            `truncate a/b 50`, `sync a/b`, `mtime a/b 7`, `owner a/b 0:0`, `mode a/b 640`, `rename a/b → a/c`,
+            `link a/c a/d`, `unlink a/c`, `mkdir d`, `rmdir d`, `sync dir a`. Paths are as given; an open file's, as it
+            was opened. What failed is not in it.
     """
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
@@ -251,6 +301,7 @@ class MemoryFileSystem:
         self._live: _Disk = {}
         self._durable: _Disk = {}
         self._journal: list[Change] = []
+        self._locked: set[int] = set()
         root = self._new_inode(is_directory=True, mode=0o777)
         assert root == _ROOT
 
@@ -296,7 +347,7 @@ class MemoryFileSystem:
     def list(self, path: str) -> Sequence[FileInfo]:
         """The entries of a directory by name, sorted."""
         directory = self._live[self._find_directory(path)]
-        return [self._info(name, number) for name, number in sorted(directory.entries.items())]
+        return [self._info(name, found.inode) for name, found in sorted(directory.entries.items())]
 
     def stat(self, path: str) -> FileInfo:
         """What is known about a file or directory without opening it."""
@@ -326,7 +377,7 @@ class MemoryFileSystem:
         text = f"create {path}"
         if (place := self._place(path))[1] not in self._live[place[0]].entries:
             inode = self._new_inode(is_directory=False, mode=mode & ~0o022)  # the usual umask
-            self._move(text, inode, place)
+            self._move(text, _Name(inode, 0), place)
         elif exclusive:
             raise _error(errno.EEXIST, path)
         else:
@@ -339,21 +390,24 @@ class MemoryFileSystem:
         place = self._place(path)
         if place[1] in self._live[place[0]].entries:
             raise _error(errno.EEXIST, path)
-        self._move(f"mkdir {path}", self._new_inode(is_directory=True, mode=mode & ~0o022), place)
+        inode = self._new_inode(is_directory=True, mode=mode & ~0o022)
+        self._move(f"mkdir {path}", _Name(inode, 0), place)
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
         inode = self._find_directory(path)
         if self._live[inode].entries:
             raise _error(errno.ENOTEMPTY, path)
-        self._move(f"rmdir {path}", inode, None)
+        self._move(f"rmdir {path}", _Name(inode, 0), None)
 
     def rename(self, source: str, target: str) -> None:
         """Atomic; replaces an existing file, or an empty directory by a directory."""
         source_place, target_place = self._place(source), self._place(target)
         inode = self._find(source)
-        replaced = self._live[target_place[0]].entries.get(target_place[1])
-        if replaced == inode:
+        name = self._live[source_place[0]].entries[source_place[1]]
+        onto = self._live[target_place[0]].entries.get(target_place[1])
+        replaced = None if onto is None else onto.inode
+        if replaced == inode:  # also under two names, which both stay
             return
         if inode in self._ancestors(target_place[0]):
             raise _error(errno.EINVAL, source)
@@ -365,23 +419,46 @@ class MemoryFileSystem:
                 raise _error(errno.EISDIR if onto_directory else errno.ENOTDIR, target)
             if self._live[replaced].entries:
                 raise _error(errno.ENOTEMPTY, target)
-        self._move(f"rename {source} → {target}", inode, target_place)
+        self._move(f"rename {source} → {target}", name, target_place)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file one more name."""
+        inode, place = self._find(source), self._place(target)
+        if place[1] in self._live[place[0]].entries:
+            raise _error(errno.EEXIST, target)
+        if self._live[inode].is_directory:
+            raise _error(errno.EPERM, source)
+        self._move(f"link {source} {target}", _Name(inode, max(self._live[inode].places) + 1), place)
 
     def unlink(self, path: str) -> None:
         """Remove a file's name; whoever has the file open keeps it."""
-        inode = self._find(path)
-        if self._live[inode].is_directory:
+        if self._live[self._find(path)].is_directory:
             raise _error(errno.EISDIR, path)
-        self._move(f"unlink {path}", inode, None)
+        directory, name = self._place(path)
+        self._move(f"unlink {path}", self._live[directory].entries[name], None)
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set when the file counts as last modified; durable after its `sync`."""
-        inode, text = self._find(path), f"mtime {path} {mtime_ns}"
-        self._perform(text, _Touch(text=text, inode=inode, mtime_ns=mtime_ns, waits_for={inode}))
+        self._set(f"mtime {path} {mtime_ns}", self._find(path), mtime_ns=mtime_ns)
+
+    def set_owner(self, path: str, uid: int, gid: int) -> None:
+        """Give a file or directory to a user and a group; durable after its `sync`."""
+        self._set(f"owner {path} {uid}:{gid}", self._find(path), uid=uid, gid=gid)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """Set the permissions of a file or directory; durable after its `sync`."""
+        self._set(f"mode {path} {mode:o}", self._find(path), mode=mode)
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable; not its own name, nor the bytes of its files."""
+        """Make the names in a directory durable, its owner and mode; not its own name, nor the bytes of its files."""
         self._sync(f"sync dir {path}", self._find_directory(path))
+
+    def lock_directory(self, path: str) -> MemoryLock:
+        """Hold the lock of a log directory; a power cut ends it."""
+        inode = self._find_directory(path)
+        if inode in self._locked:
+            raise LockedError(f"{path} is held by this process already")
+        return MemoryLock(self._locked, inode)
 
     # The journal
 
@@ -399,10 +476,20 @@ class MemoryFileSystem:
         change = _Resize(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for={inode}, size_bytes=size_bytes)
         self._perform(text, change)
 
-    def _move(self, text: str, inode: int, target: Place | None) -> None:
-        source = self._live[inode].place
-        waits_for = {place[0] for place in (source, target) if place is not None}
-        self._perform(text, _Move(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for=waits_for, target=target))
+    def _set(self, text: str, inode: int, **fields: int) -> None:
+        self._perform(text, _Set(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for={inode}, fields=fields))
+
+    def _move(self, text: str, name: _Name, target: Place | None) -> None:
+        source = self._live[name.inode].places.get(name.number)
+        change = _Move(
+            text=text,
+            inode=name.inode,
+            number=name.number,
+            mtime_ns=self._now_ns(),
+            waits_for={place[0] for place in (source, target) if place is not None},
+            target=target,
+        )
+        self._perform(text, change)
 
     def _sync(self, text: str, inode: int) -> None:
         self._perform(text)
@@ -417,7 +504,8 @@ class MemoryFileSystem:
             if inode in change.waits_for:
                 change.waits_for.discard(inode)
                 # What is gone for good can't be synced any more: a file that moved out of it must not wait for ever.
-                if isinstance(change, _Move) and change.target is None:
+                # (A file with a second name isn't gone yet.)
+                if isinstance(change, _Move) and change.target is None and len(self._live[change.inode].places) == 1:
                     self._stop_waiting_for(change.inode)
 
     def _new_inode(self, *, is_directory: bool, mode: int) -> int:
@@ -438,7 +526,7 @@ class MemoryFileSystem:
                 raise _error(errno.ENOTDIR, path)
             if name not in self._live[number].entries:
                 raise _error(errno.ENOENT, path)
-            number = self._live[number].entries[name]
+            number = self._live[number].entries[name].inode
         return number
 
     def _find_file(self, path: str) -> int:
@@ -463,7 +551,7 @@ class MemoryFileSystem:
 
     def _ancestors(self, directory: int) -> Iterator[int]:
         yield directory
-        while (place := self._live[directory].place) is not None:
+        while (place := self._live[directory].places.get(0)) is not None:
             directory = place[0]
             yield directory
 
@@ -476,6 +564,8 @@ class MemoryFileSystem:
             is_directory=inode.is_directory,
             inode=number,
             mode=inode.mode,
+            uid=inode.uid,
+            gid=inode.gid,
         )
 
 
@@ -516,5 +606,5 @@ def _reachable(disk: _Disk) -> _Disk:
     while to_visit:
         number = to_visit.pop()
         found[number] = disk[number]
-        to_visit.extend(disk[number].entries.values())
+        to_visit.extend(name.inode for name in disk[number].entries.values())
     return found

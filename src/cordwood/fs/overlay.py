@@ -74,6 +74,10 @@ class Overlay(WrappedFileSystem):
         """Not in the directory."""
         super().rename(self._outside(source), self._outside(target))
 
+    def link(self, source: str, target: str) -> None:
+        """From the directory, not into it."""
+        super().link(self._real(source), self._outside(target))
+
     def unlink(self, path: str) -> None:
         """Not in the directory."""
         super().unlink(self._outside(path))
@@ -81,3 +85,11 @@ class Overlay(WrappedFileSystem):
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Not in the directory."""
         super().set_mtime_ns(self._outside(path), mtime_ns)
+
+    def set_owner(self, path: str, uid: int, gid: int) -> None:
+        """Not in the directory."""
+        super().set_owner(self._outside(path), uid, gid)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """Not in the directory."""
+        super().set_mode(self._outside(path), mode)

@@ -8,6 +8,7 @@ hang or feed us, and a read never allocates more than the file holds.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import stat
@@ -17,6 +18,13 @@ from types import TracebackType
 from typing import Self
 
 from cordwood.fs.base import Bytes, FileInfo, refuse_lock_file, view_of
+from cordwood.fs.locks import RecordLock, record_lock
+
+#: Linux' own; unlike fsync it commits no journal, so that other writers need not wait.
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 class PosixFile:
@@ -70,6 +78,12 @@ class PosixFile:
         """Cut the file, or lengthen it with zeros."""
         with self._named():
             os.ftruncate(self._open_descriptor(), size_bytes)
+
+    def write_back(self, position: int, size_bytes: int) -> None:
+        """Begin to bring written bytes to the disk, where the system can be asked to; what fails `sync` will say."""
+        descriptor = self._open_descriptor()
+        if _sync_file_range is not None:
+            _sync_file_range(descriptor, position, size_bytes, _SYNC_FILE_RANGE_WRITE)
 
     def sync(self) -> None:
         """Make the file's bytes and length durable. After an error nothing is known about them: don't just retry."""
@@ -153,6 +167,11 @@ class PosixFileSystem:
         """Atomic; replaces an existing file, or an empty directory by a directory."""
         os.replace(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file one more name, on the same file system."""
+        # Of a symlink, link() would make a second symlink.
+        os.link(os.path.realpath(source, strict=True) if os.path.islink(source) else source, target)
+
     def unlink(self, path: str) -> None:
         """Remove a file's name; whoever has the file open keeps it."""
         os.unlink(path)
@@ -165,9 +184,21 @@ class PosixFileSystem:
         finally:
             os.close(descriptor)
 
+    def lock_directory(self, path: str) -> RecordLock:
+        """Hold the lock of a log directory, as a broker does."""
+        return record_lock(path)
+
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set when the file counts as last modified; its time of last access stays."""
         os.utime(path, ns=(os.stat(path).st_atime_ns, mtime_ns))
+
+    def set_owner(self, path: str, uid: int, gid: int) -> None:
+        """Give a file or directory to a user and a group."""
+        os.chown(path, uid, gid)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """Set the permissions of a file or directory."""
+        os.chmod(path, mode)
 
 
 def _open(path: str, flags: int, mode: int = 0o666) -> PosixFile:
@@ -204,6 +235,8 @@ def _info(name: str, status: os.stat_result) -> FileInfo:
         device=status.st_dev,
         inode=status.st_ino,
         mode=stat.S_IMODE(status.st_mode),
+        uid=status.st_uid,
+        gid=status.st_gid,
     )
 
 

@@ -79,7 +79,7 @@ def _copy_in_kernel(source: PosixFile, target: PosixFile, size: int) -> int:
 def hard_link(source: str, target: str) -> bool:
     """Give a file a second name. False where that can't be: on another file system, say."""
     try:
-        os.link(source, target)
+        PosixFileSystem().link(source, target)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from cordwood.fs.base import Bytes, File, FileInfo, FileSystem
+from cordwood.fs.base import Bytes, DirectoryLock, File, FileInfo, FileSystem
 
 
 class WrappedFileSystem:
@@ -51,6 +51,10 @@ class WrappedFileSystem:
         """As the file system within."""
         self._fs.rename(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        """As the file system within."""
+        self._fs.link(source, target)
+
     def unlink(self, path: str) -> None:
         """As the file system within."""
         self._fs.unlink(path)
@@ -59,9 +63,21 @@ class WrappedFileSystem:
         """As the file system within."""
         self._fs.sync_directory(path)
 
+    def lock_directory(self, path: str) -> DirectoryLock:
+        """As the file system within."""
+        return self._fs.lock_directory(path)
+
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """As the file system within."""
         self._fs.set_mtime_ns(path, mtime_ns)
+
+    def set_owner(self, path: str, uid: int, gid: int) -> None:
+        """As the file system within."""
+        self._fs.set_owner(path, uid, gid)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """As the file system within."""
+        self._fs.set_mode(path, mode)
 
 
 class WrappedFile:
@@ -90,6 +106,10 @@ class WrappedFile:
     def truncate(self, size_bytes: int) -> None:
         """As the file within."""
         self._file.truncate(size_bytes)
+
+    def write_back(self, position: int, size_bytes: int) -> None:
+        """As the file within."""
+        self._file.write_back(position, size_bytes)
 
     def sync(self) -> None:
         """As the file within."""

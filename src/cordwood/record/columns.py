@@ -95,6 +95,10 @@ class _Kind(IntEnum):
     WRAPPER = 4
 
 
+#: By whether the magic is 2, and whether there is a codec.
+_KINDS = np.array([[_Kind.MESSAGE, _Kind.WRAPPER], [_Kind.PLAIN, _Kind.PACKED]], np.int8)
+
+
 def is_valid(batches: BatchRows) -> npt.NDArray[np.bool_]:
     """bool[batches]: the CRC was found right (or was not checked)."""
     return np.asarray(batches["crc"] == batches["computed_crc"])
@@ -136,12 +140,7 @@ def decode(
         CorruptBatchError, BatchTooLargeError: from the default on_damage.
     """
     batches = window.batches
-    codecs = batches["attributes"] & CODEC_MASK
-    kinds = np.where(
-        batches["magic"] == 2,
-        np.where(codecs == 0, _Kind.PLAIN, _Kind.PACKED),
-        np.where(codecs == 0, _Kind.MESSAGE, _Kind.WRAPPER),
-    )
+    kinds = _KINDS[(batches["magic"] == 2).view(np.int8), (batches["attributes"] & CODEC_MASK != 0).view(np.int8)]
     invalid = ~is_valid(batches)
     if invalid.any():
         for batch in batches[invalid]:

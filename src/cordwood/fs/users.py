@@ -1,0 +1,68 @@
+"""Users: what they are called, and what the one who runs this process may do to files."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cordwood.fs.base import FileInfo
+
+_STATUS = Path("/proc/self/status")
+#: CAP_CHOWN and CAP_FOWNER. A container's root may be without them.
+_GIVING = 1 << 0 | 1 << 3
+
+
+def user_name(uid: int) -> str:
+    """A user as a person would know it, with its number: `kafka (uid 999)`."""
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def group_name(gid: int) -> str:
+    """A group as a person would know it, with its number: `kafka (gid 999)`."""
+    try:
+        return f"{grp.getgrgid(gid).gr_name} (gid {gid})"
+    except KeyError:
+        return f"gid {gid}"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who runs this process.
+
+    Attributes:
+        uid: of the user.
+        gids: of all its groups.
+        privileged: may give files to anyone, and write to any.
+    """
+
+    uid: int
+    gids: frozenset[int]
+    privileged: bool
+
+    @classmethod
+    def current(cls) -> Self:
+        """The user of this process."""
+        return cls(os.geteuid(), frozenset([os.getegid(), *os.getgroups()]), _privileged())
+
+    def may_write(self, info: FileInfo) -> bool:
+        """Whether the permissions of a file or directory let it write there."""
+        if self.uid == info.uid:
+            return bool(info.mode & stat.S_IWUSR)
+        return bool(info.mode & (stat.S_IWGRP if info.gid in self.gids else stat.S_IWOTH))
+
+
+def _privileged() -> bool:
+    try:
+        status = _STATUS.read_text()
+    except OSError:  # not Linux
+        return os.geteuid() == 0
+    (capabilities,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
+    return capabilities & _GIVING == _GIVING

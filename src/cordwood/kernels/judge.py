@@ -1,0 +1,132 @@
+"""Which records stay, one after the other, and what a batch's header says once it holds no others.
+
+What the rules say of whole batches comes in as masks; what they say of a record is the chain of cases in
+`judge_records`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+#: What `judge_records` counts, by index. Every record that is read is one of the next six; those that are kept for
+#: replicas are among the kept.
+READ, KEPT, SUPERSEDED, WITHOUT_KEY, ABORTED, TOMBSTONES_EXPIRED, MARKERS_EXPIRED, KEPT_FOR_REPLICAS = range(8)
+COUNTS = 8
+#: What it finds of a batch, by index: its records, how many stay, and how many of these have no value; index of the
+#: first and last that stay, and their largest timestamp.
+TOTAL, STAY, TOMBSTONES, FIRST, LAST, LARGEST = range(6)
+FINDINGS = 6
+
+_MAGIC_2_HORIZON = 0x40
+_LOG_APPEND_TIME = 0x08
+
+
+@njit(cache=True, nogil=True)
+def judge_records(
+    rows,
+    index_of,
+    control,
+    discarded,
+    tombstones_due,
+    deletes_for_good,
+    first_ordinals,
+    superseded,
+    newest,
+    latest_offset,
+    keep,
+    found,
+    counts,
+):
+    """Decide over records.
+
+    Args:
+        rows: RECORD_ROW[records]; all records of a batch are there, side by side.
+        index_of: int64, for each number in rows["batch"] the index of that batch among `batches` of the following.
+        control, discarded, tombstones_due: bool[batches], see `cleaning.rewrite`.
+        deletes_for_good: whether tombstones that are due go.
+        first_ordinals: int64[batches], of each batch's first record; negative: `newest` has to tell.
+        superseded: uint8, a bit per ordinal.
+        newest: int64[records], the newest offset of each record's key; may be empty where `first_ordinals` tell all.
+        latest_offset: records above it stay whatever their key.
+        keep: bool[records], filled.
+        found: int64[batches, FINDINGS], zeros, filled for batches with records.
+        counts: int64[COUNTS], added to.
+    """
+    current = np.int64(-1)
+    ordinal = np.int64(-1)
+    for i in range(rows.size):
+        row = rows[i]
+        b = index_of[row["batch"]]
+        if b != current:
+            current = b
+            ordinal = first_ordinals[b]
+        if ordinal >= 0:
+            older = (superseded[ordinal >> 3] >> np.uint8(ordinal & 7)) & np.uint8(1) != 0
+            ordinal += 1
+        else:
+            older = newest.size > 0 and row["offset"] < newest[i]
+        is_tombstone = row["value_size"] < 0
+        fate = KEPT
+        if discarded[b]:
+            fate = MARKERS_EXPIRED if control[b] else ABORTED
+        elif control[b] or row["offset"] > latest_offset:
+            pass
+        elif row["key_size"] < 0:
+            fate = WITHOUT_KEY
+        elif older:
+            fate = SUPERSEDED
+        elif is_tombstone and tombstones_due[b]:
+            if deletes_for_good:
+                fate = TOMBSTONES_EXPIRED
+            else:
+                counts[KEPT_FOR_REPLICAS] += 1
+        counts[READ] += 1
+        counts[fate] += 1
+        found[b, TOTAL] += 1
+        keep[i] = fate == KEPT
+        if fate == KEPT:
+            if found[b, STAY] == 0:
+                found[b, FIRST] = i
+                found[b, LARGEST] = row["timestamp"]
+            found[b, STAY] += 1
+            found[b, TOMBSTONES] += is_tombstone
+            found[b, LAST] = i
+            found[b, LARGEST] = max(found[b, LARGEST], row["timestamp"])
+
+
+@njit(cache=True, nogil=True)
+def renew_headers(headers, anew, horizon_due, horizon_ms, found, rows):
+    """Fill in the headers of batches that are encoded anew, all but size and CRC.
+
+    Args:
+        headers: BATCH_ROW[batches], as they were read; changed where `anew`.
+        anew: bool[batches], those to change; each keeps a record.
+        horizon_due: bool[batches], those that get a delete horizon.
+        horizon_ms: that horizon.
+        found: int64[batches, FINDINGS], what `judge_records` found.
+        rows: RECORD_ROW[records], the same that it judged.
+    """
+    for b in range(headers.size):
+        if not anew[b]:
+            continue
+        header = headers[b]
+        first, last = rows[found[b, FIRST]], rows[found[b, LAST]]
+        old = header["magic"] < 2
+        if horizon_due[b]:
+            header["base_timestamp"] = horizon_ms
+        elif old or header["attributes"] & _MAGIC_2_HORIZON == 0:
+            header["base_timestamp"] = first["timestamp"]
+        if header["attributes"] & _LOG_APPEND_TIME == 0:
+            header["max_timestamp"] = found[b, LARGEST]
+        header["record_count"] = found[b, STAY]
+        if old:
+            header["base_offset"] = first["offset"]
+            header["last_offset"] = last["offset"]
+            header["leader_epoch"] = -1
+            header["producer_id"] = -1
+            header["producer_epoch"] = -1
+            header["base_sequence"] = -1
+            header["magic"] = 2
+        if horizon_due[b]:
+            header["attributes"] |= _MAGIC_2_HORIZON

@@ -1,0 +1,195 @@
+"""The records of a batch read in plain Python: slow, obvious, and without anything that the fast readers are made of.
+
+It measures the kernels in tests, and `cordwood verify` has it read a sample of what it compares, so that a fault of
+the fast readers is not taken for the truth. Bytes are walked with slices, codecs are pyarrow's, a record is a `Record`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from cordwood.record.record import Header, Record
+from cordwood.types import NONE
+
+#: What compresses a batch, by the lowest bits of its attributes, in pyarrow's words.
+_CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_SNAPPY_FRAME = b"\x82SNAPPY\x00"
+
+
+class BrokenError(Exception):
+    """The bytes break a rule."""
+
+
+@dataclass
+class Reader:
+    """A cursor over bytes that does not read beyond them."""
+
+    data: bytes
+    at: int = 0
+
+    def take(self, size_bytes: int) -> bytes:
+        """The next bytes, all of them or BrokenError."""
+        if size_bytes < 0 or self.at + size_bytes > len(self.data):
+            raise BrokenError("cut off")
+        self.at += size_bytes
+        return self.data[self.at - size_bytes : self.at]
+
+    def number(self, form: str) -> int:
+        """The next number in a `struct` format."""
+        size = struct.calcsize(form)
+        return int(struct.unpack(form, self.take(size))[0])
+
+    def zigzag(self, bits: int) -> int:
+        """The next varint of up to `bits` bits; surplus bits of its last byte are dropped."""
+        raw = 0
+        for count in range(-(-bits // 7)):
+            byte = self.take(1)[0]
+            raw |= (byte & 0x7F) << 7 * count
+            if byte < 0x80:
+                raw &= (1 << bits) - 1
+                return raw >> 1 ^ -(raw & 1)
+        raise BrokenError("too long")
+
+    def nullable(self, size: Callable[[], int]) -> bytes | None:
+        """Bytes behind their size; any negative size is null."""
+        count = size()
+        return None if count < 0 else self.take(count)
+
+    @property
+    def rest(self) -> bytes:
+        """What was not read."""
+        return self.data[self.at :]
+
+
+def signed(value: int, bits: int) -> int:
+    """A number as that many bits keep it."""
+    return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+
+
+def read_record(data: Reader, base_offset: int, base_timestamp: int) -> Record:
+    """One record of magic 2."""
+    body = Reader(data.take(data.zigzag(32)))
+    body.take(1)
+    timestamp = signed(base_timestamp + body.zigzag(64), 64)
+    offset = signed(base_offset + body.zigzag(32), 64)
+    key = body.nullable(lambda: body.zigzag(32))
+    value = body.nullable(lambda: body.zigzag(32))
+    count = body.zigzag(32)
+    if count < 0 or count > len(body.rest):
+        raise BrokenError("header count")
+    headers: list[Header] = []
+    for _ in range(count):
+        name = body.take(body.zigzag(32)).decode("utf-8", "replace")
+        headers.append((name, body.nullable(lambda: body.zigzag(32))))
+    if body.rest:
+        raise BrokenError("length")
+    return Record(offset, timestamp, key, value, tuple(headers))
+
+
+def read_body(
+    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None = None
+) -> list[Record]:
+    """The records of a batch of magic 2 from its decompressed body."""
+    if count < 0:
+        raise BrokenError("count")
+    if count == 0:
+        return []
+    data = Reader(body)
+    records = [read_record(data, base_offset, base_timestamp) for _ in range(count)]
+    if data.rest:
+        raise BrokenError("trailing bytes")
+    if append_time is not None:
+        records = [Record(r.offset, append_time, r.key, r.value, r.headers) for r in records]
+    return records
+
+
+def read_message_set(data: bytes) -> Iterator[tuple[int, Record]]:
+    """(magic, message) for each message of a decompressed set of magic 0 or 1, offsets as they stand."""
+    at = 0
+    while len(data) - at >= 12:
+        offset, size = struct.unpack_from(">qi", data, at)
+        if size < 14:
+            raise BrokenError("message size")
+        if at + 12 + size > len(data):
+            return
+        message = Reader(data[at + 12 : at + 12 + size])
+        at += 12 + size
+        stored = message.number(">I")
+        covered = message.rest
+        magic, attributes = message.number(">b"), message.number(">b")
+        if magic not in (0, 1) or attributes & 7 or zlib.crc32(covered) != stored:
+            raise BrokenError("message")
+        timestamp = message.number(">q") if magic == 1 else NONE
+        key = message.nullable(lambda message=message: message.number(">i"))  # type: ignore[misc]
+        value = message.nullable(lambda message=message: message.number(">i"))  # type: ignore[misc]
+        yield magic, Record(offset, timestamp, key, value)
+
+
+def read_batch(entry: bytes) -> list[Record]:
+    """The records of one whole entry of a log file, of any magic.
+
+    Raises:
+        BrokenError: it breaks a rule.
+    """
+    offset, _, _, magic = struct.unpack_from(">qiib", entry)
+    if magic == 2:
+        attributes, _, base_timestamp, max_timestamp = struct.unpack_from(">hiqq", entry, 21)
+        (count,) = struct.unpack_from(">i", entry, 57)
+        body = unpacked(attributes & 7, entry[61:]) if count > 0 else b""
+        return read_body(body, count, offset, base_timestamp, max_timestamp if attributes & 8 else None)
+    attributes = entry[17]
+    if not attributes & 7:
+        return [record for _, record in read_message_set(entry)]
+    wrapper = Reader(entry[18:])
+    append_time = wrapper.number(">q") if magic == 1 else NONE
+    wrapper.nullable(lambda: wrapper.number(">i"))
+    inner = list(read_message_set(unpacked(attributes & 7, wrapper.nullable(lambda: wrapper.number(">i")) or b"")))
+    if not inner:
+        raise BrokenError("an empty set")
+    # Offsets in a wrapper of magic 1 count from its first message; early clients left them, and the wrapper's, zero.
+    shift = offset - inner[-1][1].offset if magic == 1 and offset else 0
+    late = magic == 1 and attributes & 8
+    return [
+        replace(one, offset=one.offset + shift, timestamp=append_time if late and its_magic == 1 else one.timestamp)
+        for its_magic, one in inner
+    ]
+
+
+def unpacked(codec: int, data: bytes) -> bytes:
+    """Decompressed bytes.
+
+    Raises:
+        BrokenError: they cannot be decompressed.
+    """
+    import pyarrow as pa
+
+    if not codec:
+        return data
+    if codec not in _CODECS:
+        raise BrokenError("codec")
+    try:
+        if codec != 2:
+            with pa.CompressedInputStream(pa.BufferReader(data), _CODECS[codec]) as stream:
+                return bytes(stream.read())
+        if not data.startswith(_SNAPPY_FRAME):
+            return _snappy(data)
+        frame, parts = Reader(data[16:]), []
+        while frame.rest:
+            parts.append(_snappy(frame.take(frame.number(">i"))))
+        return b"".join(parts)
+    except (OSError, pa.ArrowException) as error:
+        raise BrokenError(str(error)) from error
+
+
+def _snappy(block: bytes) -> bytes:
+    import pyarrow as pa
+
+    size = 0
+    for count, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            break
+    return bytes(pa.Codec("snappy").decompress(block, size, asbytes=True))

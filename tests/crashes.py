@@ -1,0 +1,95 @@
+"""Power cuts: every state that one could leave, how many were looked at, and the line that says so after a run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from cordwood.fs.memory import MemoryFileSystem, at_random, every_cut, keep_all, lose_all
+from tests.fs.trees import tree
+
+PROPERTY = "power cuts"
+#: Up to so many changes that may be lost every subset is tried.
+EXHAUSTIVE = 12
+#: The long tests cut before every so-manieth operation; 1 takes hours.
+EVERY = int(os.environ.get("CORDWOOD_CUT_EVERY", "24"))
+
+State = frozenset[tuple[str, int]]
+
+
+@dataclass
+class Cuts:
+    """The states that power cuts during an act can leave; each that differs from all others is given out once.
+
+    Attributes:
+        start: the file system before the act, all of it durable.
+        act: what is cut off after each of its operations.
+        sampled: states per cut where there are too many for all.
+        seed: of these.
+        subsets_max: exhaustive up to so many changes.
+        every: cut only before every so-manieth operation.
+        states: how many there were.
+        different: how many of them differ in names or files.
+    """
+
+    start: MemoryFileSystem
+    act: Callable[[MemoryFileSystem], object]
+    sampled: int = 200
+    seed: int = 1
+    subsets_max: int = EXHAUSTIVE
+    every: int = 1
+    states: int = field(default=0, init=False)
+    different: int = field(default=0, init=False)
+    _seen: set[State] = field(default_factory=set, init=False)
+
+    def __iter__(self) -> Iterator[MemoryFileSystem]:
+        source = random.Random(self.seed)
+        cuts = every_cut(lambda: self.start.crash(keep_all), self.act)
+        for fs in itertools.islice(cuts, 0, None, self.every):
+            for after in self._left(fs, source):
+                self.states += 1
+                if (state := names_of(after)) not in self._seen:
+                    self._seen.add(state)
+                    self.different += 1
+                    yield after
+
+    def _left(self, fs: MemoryFileSystem, source: random.Random) -> Iterable[MemoryFileSystem]:
+        if len(fs.pending) <= self.subsets_max:
+            return fs.crashes()
+        some = (fs.crash(at_random(source)) for _ in range(self.sampled))
+        return itertools.chain((fs.crash(keep_all), fs.crash(lose_all)), some)
+
+    def tell(self, record_property: Callable[[str, object], None], what: str) -> None:
+        """Hand the counts over to the summary at the end of the run."""
+        record_property(PROPERTY, [what, self.states, self.different])
+
+
+def names_of(fs: MemoryFileSystem) -> State:
+    """All there is, as a value: paths, and a number that stands for what is there."""
+    return frozenset((path, hash(data)) for path, data in tree(fs).items())
+
+
+def durable(fs: MemoryFileSystem) -> MemoryFileSystem:
+    """The same with all of it on disk."""
+    return fs.crash(keep_all)
+
+
+def lines_for(reporter: pytest.TerminalReporter) -> list[str]:
+    """The summary of all tests that this run, in however many processes, has come to the end of."""
+    reports = [*reporter.getreports("passed"), *reporter.getreports("failed")]
+    found: dict[str, tuple[int, int]] = {}
+    for report in reports:
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == PROPERTY:
+                what, states, different = value
+                before = found.get(what, (0, 0))
+                found[what] = before[0] + states, before[1] + different
+    return [
+        f"power cuts: {what}: {states:,} states, {different:,} of them different"
+        for what, (states, different) in sorted(found.items())
+    ]
