@@ -21,8 +21,9 @@ from cordwood.record.record import Record
 from cordwood.storage.copying import write_file
 from cordwood.storage.filenames import FileKind, Temporary, offset_name, parse_file
 from cordwood.storage.log import Segment, read_file
+from cordwood.storage.recovery import SEGMENT_KINDS
 from cordwood.types import NONE, Codec, ControlType, TimestampType
-from tests.cleaning.scripted import KINDS, ScriptedLog, aborted, contents
+from tests.cleaning.scripted import ScriptedLog, aborted, contents
 
 Step = dict[str, Any]
 
@@ -51,7 +52,7 @@ class Replay:
         ended_at: number of the step that is about something else; None at the end.
     """
 
-    def __init__(self, script: Mapping[str, Any], lines: Sequence[Step]) -> None:
+    def __init__(self, script: Mapping[str, Any], lines: Sequence[Step], *, in_place: bool = False) -> None:
         self.seen: Counter[str] = Counter()
         self.differences: list[str] = []
         self.ended_at: int | None = None
@@ -60,6 +61,7 @@ class Replay:
         for name, config in script["logs"].items():
             known = {key: value for key, value in config.items() if key != "auto_high_watermark"}
             self.logs[name] = ScriptedLog(known, now_ms=int(script.get("now", 0)), name=name)
+            self.logs[name].in_place = in_place
             if config.get("auto_high_watermark") == "false":
                 self.logs[name].high_watermark = 0
             else:
@@ -444,7 +446,7 @@ def _figures(plan: PartitionPlan) -> list[Any]:
 def _compared(name: str, active: int) -> bool:
     """Whether a file is a segment's, and not an index that is still open."""
     file = parse_file(name)
-    if file is None or file.kind not in KINDS or file.temporary is not Temporary.NONE:
+    if file is None or file.kind not in SEGMENT_KINDS or file.temporary is not Temporary.NONE:
         return False
     return file.offset != active or file.kind is FileKind.LOG
 

@@ -24,21 +24,29 @@ from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import decode
 from cordwood.record.record import Record, to_records
 from cordwood.spark.planning import make_plan
-from cordwood.spark.tasks import Cleaned, CleanSettings, clean_partition, load_producers, segment_facts
+from cordwood.spark.tasks import Cleaned, CleanSettings, Part, clean_partition, load_producers, segment_facts
 from cordwood.storage import checkpoints, leader_epochs, producer_state
 from cordwood.storage.copying import copy_partition, drop_segments, write_file
-from cordwood.storage.filenames import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, FileKind, offset_name
+from cordwood.storage.filenames import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    FileKind,
+    offset_name,
+)
 from cordwood.storage.leader_epochs import LeaderEpochs
+from cordwood.storage.loading import load_partition
 from cordwood.storage.log import Log, Segment, read_file
 from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.storage.recovery import SEGMENT_KINDS
 from cordwood.storage.restoring import LoadSettings, restore_indexes, restore_partition
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.types import TopicPartition
+from tests.cleaning.in_place import in_parts, swap_in_groups
 from tests.record.test_batch import window
 
 LIVE, OUTPUTS, LOADED = "live", "out", "loaded"
-KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 #: How often a broker looks for producers that it may forget.
 EXPIRY_INTERVAL_MS = 600_000
 
@@ -81,6 +89,7 @@ class ScriptedLog:
         deletes_for_good: whether expired tombstones and markers go.
         log_start: the log start offset.
         epochs: the history of leader epochs.
+        in_place: as a clean in place does it: each group is cleaned and swapped in before the next; and so is loading.
     """
 
     def __init__(
@@ -100,6 +109,7 @@ class ScriptedLog:
         self.checkpoint: int | None = None
         self.high_watermark: int | None = None
         self.deletes_for_good = True
+        self.in_place = False
         self._expiry_due_ms = now_ms + EXPIRY_INTERVAL_MS
         self._active = _Active(start, mtime_ms=now_ms)
         self._write_active()
@@ -205,22 +215,33 @@ class ScriptedLog:
             dirty = first_dirty
         elif first_uncleanable is None and not sum(f.size_bytes for f in values(facts, min(dirty, end), end)):
             return dirty, end, None
-        cleaned = clean_partition(
-            log,
-            OUTPUTS,
-            first_dirty=dirty,
-            first_uncleanable=end,
-            now_ms=now_ms,
-            settings=replace(settings_of(self.config), deletes_for_good=self.deletes_for_good, **settings),
-            producers=self.producers,
-        )
-        self._swap(cleaned)
+        goes_by = replace(settings_of(self.config), deletes_for_good=self.deletes_for_good, **settings)
+
+        def part(of: Part | None) -> Cleaned:
+            done = clean_partition(
+                self.log(),
+                OUTPUTS,
+                first_dirty=dirty,
+                first_uncleanable=end,
+                now_ms=now_ms,
+                settings=goes_by,
+                producers=self.producers,
+                part=of,
+            )
+            self._swap(done)
+            return done
+
+        one_by_one = self.in_place and goes_by.offset_map_slots is None and dirty < end
+        cleaned = in_parts(part, facts, end, goes_by) if one_by_one else part(None)
         self.checkpoint = cleaned.end_offset
         return dirty, end, cleaned
 
     def _swap(self, cleaned: Cleaned) -> None:
+        if self.in_place:
+            swap_in_groups(self.fs, self.path, OUTPUTS, cleaned)
+            return
         for base in (base for group in cleaned.replaced for base in group):
-            for kind in KINDS:
+            for kind in SEGMENT_KINDS:
                 if self.fs.exists(self._path(base, kind)):
                     self.fs.unlink(self._path(base, kind))
         self._move_in(OUTPUTS)
@@ -256,6 +277,18 @@ class ScriptedLog:
     def start(self, *, recovery_point: int | None) -> None:
         """Load the log as our copies are loaded; with a recovery point, after a crash."""
         log, loaded = self.log(), LoadSettings(settings_of(self.config).index.interval_bytes)
+        if self.in_place:
+            crashed, flushed = recovery_point is not None, recovery_point or 0
+            load_partition(
+                log,
+                crashed=crashed,
+                recovery_point=flushed,
+                now_ms=self.now_ms,
+                settings=loaded,
+                keep=lambda *_: None,  # what is cut off is no loss here
+            )
+            self._load()
+            return
         if recovery_point is not None:
             restore_partition(log, LOADED, recovery_point=recovery_point, now_ms=self.now_ms, settings=loaded)
         else:

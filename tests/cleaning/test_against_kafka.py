@@ -1,8 +1,8 @@
 """Every clean that Kafka does, done by us from the same files: the same files come out.
 
     CORDWOOD_KAFKA_SEED     of the first random log and script; default: another one every time
-    CORDWOOD_KAFKA_SCRIPTS  how many random scripts; default 200
-    CORDWOOD_KAFKA_LOGS     how many random logs; default 60
+    CORDWOOD_KAFKA_SCRIPTS  how many random scripts; default 160
+    CORDWOOD_KAFKA_LOGS     how many random logs; default 40
 
 What fails names its seed, so that the same can be made again.
 """
@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import drawn
 from tests.cleaning.against_kafka import (
     Comparison,
     Round,
@@ -32,10 +32,10 @@ from tests.cleaning.against_kafka import (
 )
 from tests.kafka_tools import FOLDER, PROFILES, Line, Oracle, Word
 
-SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_SCRIPTS", "200"))
-LOGS = int(os.environ.get("CORDWOOD_KAFKA_LOGS", "60"))
+SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_SCRIPTS", "160"))
+LOGS = int(os.environ.get("CORDWOOD_KAFKA_LOGS", "40"))
 #: The first seed of both.
-FIRST = int(os.environ.get("CORDWOOD_KAFKA_SEED") or time.time())
+FIRST = drawn.SEED
 #: Tests that share the scripts, so that several processes can have some.
 SHARES = 4
 NOW = 1_700_000_100_000
@@ -64,7 +64,7 @@ def run_scripts(oracle: Oracle, scripts: Iterable[tuple[str, Script]], work: Pat
 
 def test_every_clean_of_the_scenarios_comes_out_as_kafkas(kafka_oracle: Oracle, tmp_path: Path) -> None:
     scripts = [(path.stem, json.loads(path.read_text())) for path in sorted((FOLDER / "scenarios").glob("*.json"))]
-    assert len(scripts) == 80
+    assert len(scripts) == 81
     result = run_scripts(kafka_oracle, scripts, tmp_path)
     assert result.differences == []
     assert result.seen["cleans"] > 90

@@ -168,6 +168,7 @@ def test_cleans_leave_what_the_plain_cleaner_leaves(monkeypatch_window, window_b
     }
     log = ScriptedLog(config, now_ms=1_000_000)
     log.deletes_for_good = data.draw(st.booleans())
+    log.in_place = data.draw(st.booleans())
     writer = Writer(log)
     for event in data.draw(st.lists(EVENTS, min_size=3, max_size=25)):
         if event[0] == "clean":

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cordwood.cleaning.latest import LatestOffsets, MemoryShare
 from cordwood.cleaning.offset_map import OffsetMap, keys_max, slots_of
+from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import RequestError
 from cordwood.kernels.offset_map import digest_keys
 from cordwood.record.batch import encode_batch
@@ -125,7 +126,8 @@ def test_11_the_map_of_a_range_has_the_keys_of_that_range() -> None:
     bases = [segment.base_offset for segment in log.segments]
     for start, end in ((0, bases[1]), (bases[1], bases[3]), (bases[3], bases[-1]), (70, bases[3])):
         segments = [one for one in log.segments if start - 60 < one.base_offset < end]
-        found = _latest_offsets(log, segments, start, end, CleanSettings(offset_map_slots=1000))
+        settings = CleanSettings(offset_map_slots=1000)
+        found, _ = _latest_offsets(segments, start, end, settings, AbortTracker(), None)
         assert isinstance(found, OffsetMap)
         assert (found.latest_offset + 1, found.keys) == (end, end - start)
         inside = range(start, end)

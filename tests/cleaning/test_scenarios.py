@@ -33,20 +33,21 @@ NOT_AT_ALL = {
 }
 
 
-def replay(name: str) -> Replay:
+def replay(name: str, *, in_place: bool = False) -> Replay:
     path = SCENARIOS[name]
     lines: list[Line] = [json.loads(line) for line in path.with_suffix(".expected.jsonl").read_text().splitlines()]
-    return Replay(json.loads(path.read_text()), lines)
+    return Replay(json.loads(path.read_text()), lines, in_place=in_place)
 
 
 def test_the_tables_name_scenarios_that_exist() -> None:
-    assert len(SCENARIOS) == 80
+    assert len(SCENARIOS) == 81
     assert PARTLY.keys() | NOT_AT_ALL.keys() <= SCENARIOS.keys()
 
 
+@pytest.mark.parametrize("in_place", [False, True], ids=["a copy", "in place"])
 @pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - NOT_AT_ALL.keys()))
-def test_every_step_of_a_scenario_leaves_what_it_leaves_in_kafka(name: str) -> None:
-    done = replay(name)
+def test_every_step_of_a_scenario_leaves_what_it_leaves_in_kafka(name: str, in_place: bool) -> None:
+    done = replay(name, in_place=in_place)
     assert done.differences == []
     stop, _ = PARTLY.get(name, (None, None))
     assert done.ended_at == stop

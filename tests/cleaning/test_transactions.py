@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.transaction_index import AbortedTransaction
+from tests.cleaning.scripted import ScriptedLog, contents
 from tests.record.test_batch import window
 
 
@@ -52,3 +55,22 @@ def test_an_emptied_marker_may_go() -> None:
         [], base_offset=1, last_offset=1, producer_id=1, producer_epoch=0, transactional=True, control=True
     )
     assert discard(AbortTracker(), emptied) == ([True], [])
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["a copy", "in place"])
+def test_to_a_clean_that_begins_behind_its_marker_an_aborted_transaction_goes_on(in_place: bool) -> None:
+    # As in Kafka: it learns of the transaction from the index and takes keys from offset 2 on. So to it the second
+    # transaction is aborted as well, and does not supersede offset 3.
+    log = ScriptedLog({"index.interval.bytes": 1})
+    log.in_place = in_place
+    plain = [encode_batch([Record(offset, 0, b"k", b"v")]) for offset in range(7)]
+    commit = encode_marker(Marker(5, 0, 1, 0, committed=True))
+    for segment in ([data(0), abort(1), plain[2]], [plain[3]], [data(4), commit], [plain[6]]):
+        log.roll()
+        for batch in segment:
+            log.append(batch)
+    log.config["segment.bytes"] = 100
+    log.clean(first_dirty=2, first_uncleanable=6)
+    segments = log.log().segments
+    assert [one.base_offset for one in segments] == [0, 3, 4, 6]
+    assert [record.offset for one in segments for _, records in contents(one) for record in records] == [1, 3, 4, 5, 6]

@@ -40,9 +40,10 @@ def test_kept_records_are_encoded_as_the_plain_encoder_encodes_them(made, data, 
     # Far from the records' own, so that deltas of all sizes and signs occur.
     horizons = data.draw(st.lists(st.sampled_from([-1, 0, 2**40, 2**62]), min_size=len(groups), max_size=len(groups)))
     batches["base_timestamp"] = horizons
+    chosen = np.array(data.draw(st.lists(st.booleans(), min_size=len(groups), max_size=len(groups))), np.bool_)
     kept: list[list[Record]] = [[] for _ in groups]
-    for record, batch, chosen in zip(to_records(columns.data, columns.rows), columns.rows["batch"], keep, strict=True):
-        if chosen:
+    for record, batch, stays in zip(to_records(columns.data, columns.rows), columns.rows["batch"], keep, strict=True):
+        if stays and chosen[batch]:
             kept[batch].append(record)
     expected = [
         bytes(61 * with_headers)
@@ -50,14 +51,17 @@ def test_kept_records_are_encoded_as_the_plain_encoder_encodes_them(made, data, 
         for group, batch, horizon in zip(kept, batches, horizons, strict=True)
         if group
     ]
-    room = measure_bodies(columns.data.ctypes.data, columns.rows, keep) + 61 * len(groups)
+    # The batches stand behind one of which nothing was decoded.
+    batches, chosen, index_of = np.append(batches[:1], batches), np.append(True, chosen), np.arange(len(groups)) + 1
+    room = measure_bodies(columns.data.ctypes.data, columns.rows, keep, index_of, chosen) + 61 * len(groups)
     target = np.zeros(room + 8, np.uint8)
-    starts, ends = np.full(len(groups), -1), np.full(len(groups), -1)
+    starts, ends = np.full(batches.size, -1), np.full(batches.size, -1)
     written = encode_bodies(
         columns.data.ctypes.data,
         columns.rows,
         keep,
-        columns.rows["batch"].astype(np.int64),
+        index_of,
+        chosen,
         batches,
         target.ctypes.data,
         with_headers,

@@ -12,10 +12,11 @@ from cordwood.kernels.latest import (
     SLOT_NUMBERS,
     count_superseded,
     latest_offsets,
-    mark_superseded,
     move_table,
+    note_batches,
     put_latest,
 )
+from cordwood.record.layout import BATCH_ROW, RECORD_ROW
 
 
 def table(size: int) -> np.ndarray:
@@ -80,7 +81,7 @@ BATCHES = st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max
 
 
 @given(BATCHES, st.integers(0, 20), st.data())
-def test_bits_are_counted_per_batch_and_given_to_records(batches, before, data) -> None:
+def test_bits_are_counted_per_batch(batches, before, data) -> None:
     firsts, sizes, expected, at = [], [], [], before
     bits = [data.draw(st.booleans()) for _ in range(before + sum(size for size, _ in batches))]
     for size, known in batches:
@@ -92,7 +93,35 @@ def test_bits_are_counted_per_batch_and_given_to_records(batches, before, data) 
     counts = np.full(len(batches), 7, np.int64)
     count_superseded(packed, np.array(firsts), np.array(sizes), counts)
     assert counts.tolist() == [sum(one) for one in expected]
-    batch_of = np.repeat(np.arange(len(batches)), sizes)
-    marks = np.ones(batch_of.size, np.bool_)
-    mark_superseded(packed, np.array(firsts), batch_of, marks)
-    assert marks.tolist() == [bit for one in expected for bit in one]
+
+
+#: Of a batch: magic, records that its header announces beyond those that are there; per record: entered, with a value.
+NOTED = st.lists(
+    st.tuples(
+        st.sampled_from([2, 2, 2, 1]),
+        st.sampled_from([0, 0, 0, 1]),
+        st.lists(st.tuples(st.sampled_from([True, True, True, False]), st.booleans()), min_size=1, max_size=4),
+    ),
+    max_size=8,
+)
+
+
+@given(NOTED, st.integers(0, 100), st.integers(1, 3), st.integers(0, 2))
+def test_batches_are_noted_of_which_all_records_were_entered(made, first_ordinal, smallest, skipped) -> None:
+    # Some batches in front have no records.
+    batches = np.zeros(len(made) + skipped, BATCH_ROW)
+    rows = np.zeros(sum(len(batch) for _, _, batch in made), RECORD_ROW)
+    rows["batch"] = np.repeat(np.arange(len(made)), [len(batch) for _, _, batch in made]) + skipped
+    flat = [record for _, _, batch in made for record in batch]
+    rows["value_size"] = [0 if has_value else -1 for _, has_value in flat]
+    chosen = np.array([entered for entered, _ in flat], np.bool_)
+    expected, ordinal = [], first_ordinal
+    for at, (magic, more, batch) in enumerate(made, skipped):
+        batches[at]["magic"], batches[at]["record_count"] = magic, len(batch) + more
+        batches[at]["last_offset"], batches[at]["crc"] = 100 + at, 2**32 - 1 - at
+        if magic == 2 and not more and len(batch) >= smallest and all(entered for entered, _ in batch):
+            expected.append((100 + at, 2**32 - 1 - at, ordinal, not all(has_value for _, has_value in batch)))
+        ordinal += len(batch)
+    columns = [np.zeros(batches.size, kind) for kind in (np.int64, np.uint32, np.int64, np.bool_)]
+    count = note_batches(rows, batches, chosen, first_ordinal, smallest, *columns)
+    assert list(zip(*(column[:count].tolist() for column in columns), strict=True)) == expected

@@ -26,6 +26,7 @@ from cordwood.storage.log import Log
 from cordwood.types import Codec
 from tests.fixtures import STOPPED, copy_of, facts, fixture
 from tests.kafka_tools import Broker
+from tests.storage.in_place import make_directory
 from tests.storage.test_check_damage import FIRST, batch, built, check, damages, flip, site
 
 #: Old and new brokers, cleaned and not, one and two log directories, recovered from a crash. The rest is slow.
@@ -473,3 +474,19 @@ def test_a_batch_that_is_decoded_in_pieces_is_compared_as_a_whole(tmp_path: Path
 
 def test_every_kind_says_what_it_means() -> None:
     assert all(meaning and meaning[0].islower() and not meaning.endswith(".") for _, meaning in KINDS.values())
+
+
+def test_indexes_whose_log_is_going_are_what_a_killed_clean_leaves(tmp_path: Path) -> None:
+    # Behind what an output of a clean replaces, old logs are renamed one by one before their indexes.
+    partition = Path(make_directory(PosixFileSystem(), str(tmp_path / "logs")))
+    log = sorted(partition.glob("*.log"))[3]
+
+    def severities() -> set[Severity]:
+        return {
+            found.severity for found in cordwood.check(str(partition.parent)) if found.kind is Kind.INDEX_WITHOUT_LOG
+        }
+
+    log.rename(f"{log}.deleted")
+    assert severities() == {Severity.RECOVERY}
+    Path(f"{log}.deleted").unlink()
+    assert severities() == {Severity.DAMAGE}

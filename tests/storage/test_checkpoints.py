@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import BadNameError, CorruptFileError
+from cordwood.fs.memory import MemoryFileSystem, keep_all, lose_all
 from cordwood.storage import checkpoints
 from cordwood.types import TopicPartition
+from tests.crashes import Cuts
+from tests.fs.trees import content, put
 
 TWO = b"0\n2\nfoo 0 17\nbar 3 4\n"
 
@@ -76,3 +79,58 @@ TOPICS = st.text("abcXYZ019._-", min_size=1, max_size=8).filter(lambda topic: to
 )
 def test_what_is_written_is_read(offsets: dict[TopicPartition, int]) -> None:
     assert list(checkpoints.decode(checkpoints.encode(offsets)).items()) == list(offsets.items())
+
+
+# ---- changing a file -------------------------------------------------------------------------------------------------
+
+PATH = "data/cleaner-offset-checkpoint"
+
+
+def written(data: bytes | None) -> MemoryFileSystem:
+    fs = MemoryFileSystem(lambda: 0)
+    fs.make_directory("data")
+    if data is not None:
+        put(fs, PATH, data)
+        fs.set_owner(PATH, 7, 8)
+        fs.set_mode(PATH, 0o640)
+    return fs.crash(keep_all)
+
+
+def test_entries_are_set_and_removed_and_the_others_stay() -> None:
+    fs = written(b"0\n4\nfoo 0 17\nbar 3 4\nnot~ours -1 -5\nold 1 2\n")
+    checkpoints.update(
+        fs, PATH, {TopicPartition("bar", 3): 9, TopicPartition("new", 0): 1, TopicPartition("old", 1): None}
+    )
+    after = fs.crash(lose_all)
+    assert content(after, PATH) == b"0\n4\nfoo 0 17\nbar 3 9\nnot~ours -1 -5\nnew 0 1\n"
+    info = after.stat(PATH)
+    assert (info.uid, info.gid, info.mode) == (7, 8, 0o640)
+    assert [info.name for info in after.list("data")] == ["cleaner-offset-checkpoint"]
+
+
+def test_a_missing_file_is_made_and_one_that_says_it_already_is_left_alone() -> None:
+    fs = written(None)
+    checkpoints.update(fs, PATH, {TopicPartition("foo", 0): None})
+    assert not fs.exists(PATH)
+    checkpoints.update(fs, PATH, {TopicPartition("foo", 0): 17})
+    assert content(fs, PATH) == b"0\n1\nfoo 0 17\n"
+    fs.operations.clear()
+    checkpoints.update(fs, PATH, {TopicPartition("foo", 0): 17})
+    assert not fs.operations
+
+
+def test_a_file_that_cannot_be_read_or_said_stays_as_it_is() -> None:
+    fs = written(b"1\n0\n")
+    with pytest.raises(CorruptFileError):
+        checkpoints.update(fs, PATH, {TopicPartition("foo", 0): 17})
+    with pytest.raises(BadNameError):
+        checkpoints.update(fs, PATH, {TopicPartition("foo bar", 0): 17})
+    assert content(fs, PATH) == b"1\n0\n"
+
+
+def test_a_power_cut_leaves_the_file_as_it_was_or_as_it_is_to_be() -> None:
+    def act(fs: MemoryFileSystem) -> None:
+        checkpoints.update(fs, PATH, {TopicPartition("foo", 0): 17})
+
+    seen = {content(fs, PATH) for fs in Cuts(written(b"0\n1\nfoo 0 1\n"), act)}
+    assert seen == {b"0\n1\nfoo 0 1\n", b"0\n1\nfoo 0 17\n"}

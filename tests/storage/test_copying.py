@@ -53,8 +53,10 @@ def copied(
 
 def test_a_partition_that_was_stopped_in_good_order_is_copied_file_by_file_with_its_times(tmp_path: Path) -> None:
     source = fixture("kraft-before") / "payments-0"
-    assert copied(Log(str(source)), tmp_path / "copy") == contents(source)
-    for path in source.iterdir():
+    expected = contents(source)
+    del expected[filenames.offset_name(358, ".snapshot")]  # its segment was cleaned away; a broker removes it
+    assert copied(Log(str(source)), tmp_path / "copy") == expected
+    for path in map(source.joinpath, expected):
         assert (tmp_path / "copy" / path.name).stat().st_mtime_ns == path.stat().st_mtime_ns
 
 

@@ -63,6 +63,16 @@ def test_what_is_cut_off_is_said(tmp_path: Path) -> None:
     assert left_out == "2 segments behind the cut are left out, 5364 bytes"
 
 
+def test_a_log_that_ends_below_its_start_begins_anew_there(tmp_path: Path) -> None:
+    log = Log(str(fixture("kraft-before") / "orders-0"), log_start_offset=1_000_000)
+    restored = restore_partition(log, str(tmp_path), recovery_point=0, now_ms=0)
+    assert restored.next_offset == 1_000_000
+    assert "ends below its log start offset 1000000" in restored.notes[-1]
+    empty = dict.fromkeys([f"{1_000_000:020}{kind}" for kind in (".log", ".index", ".timeindex")], b"")
+    kept = (fixture("kraft-before") / "orders-0" / "partition.metadata").read_bytes()
+    assert contents(tmp_path) == {**empty, "leader-epoch-checkpoint": b"0\n0\n", "partition.metadata": kept}
+
+
 def test_nothing_below_the_recovery_point_is_read(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     first = Log(str(source)).segments[0]

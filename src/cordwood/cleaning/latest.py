@@ -25,8 +25,8 @@ from cordwood.kernels.latest import (
     SLOT_NUMBERS,
     count_superseded,
     latest_offsets,
-    mark_superseded,
     move_table,
+    note_batches,
     put_latest,
 )
 from cordwood.record.columns import RecordColumns
@@ -94,12 +94,6 @@ class Verdicts:
     def known(self) -> BoolArray:
         """bool[batches]: something is known."""
         return np.asarray(self.first_ordinals != NONE)
-
-    def of_records(self, batch_of: Int64Array) -> BoolArray:
-        """bool[records]: those that are superseded, by the batch (int64[records]) of each; all of a batch are there."""
-        marks = np.empty(batch_of.size, np.bool_)
-        mark_superseded(self.bits, self.first_ordinals, batch_of, marks)
-        return marks
 
 
 class LatestOffsets:
@@ -197,18 +191,9 @@ class _Put:
         if 8 * self.superseded.size < self._records:
             more = np.zeros(max(self.superseded.size, self._records), np.uint8)
             self.superseded = np.concatenate([self.superseded, more])
-        edges = np.flatnonzero(np.diff(rows["batch"], prepend=-1))
-        sizes = np.diff(edges, append=rows.size)
-        those = batches[rows["batch"][edges]]
-        whole = (
-            (those["magic"] == 2)
-            & (sizes == those["record_count"])
-            & (sizes >= _BATCH_RECORDS_MIN)
-            & (np.add.reduceat(chosen, edges, dtype=np.int64) == sizes)
-        )
-        tombstones = np.logical_or.reduceat(rows["value_size"] < 0, edges)
-        part = (those["last_offset"], those["crc"], first + edges, tombstones)
-        self._parts.append(tuple(column[whole] for column in part))
+        part = tuple(np.empty(batches.size, kind) for kind in (np.int64, np.uint32, np.int64, np.bool_))
+        count = note_batches(rows, batches, chosen, first, _BATCH_RECORDS_MIN, *part)
+        self._parts.append(tuple(column[:count] for column in part))
         return first
 
     def verdicts(self, batches: BatchRows) -> Verdicts:

@@ -49,6 +49,8 @@ class HeaderFacts:
         records: that are no markers; a wrapper of magic 0 or 1 counts as one.
         wrappers: it has some, so there are more records.
         legacy: it has batches of magic 0 or 1, which a clean may make larger.
+        compressed: it has batches that are.
+        markers: how many it has.
         expired_batches: whose delete horizon has passed; they may hold tombstones, or are markers, that may go.
         damage: where its batches do not follow each other, in words; empty when they do.
     """
@@ -58,6 +60,8 @@ class HeaderFacts:
     records: int = 0
     wrappers: bool = False
     legacy: bool = False
+    compressed: bool = False
+    markers: int = 0
     expired_batches: int = 0
     damage: str = ""
 
@@ -240,6 +244,7 @@ class Compaction:
             segment it lies in the middle of counts in both.
         overdue_ms: for how long `max.compaction.lag.ms` has been exceeded; 0 when it is not.
         groups: base offsets of the segments that become one.
+        group_bytes: the most that the outputs of each group take on disk.
         bounds: the most that can go.
         expired_batches: batches in the range whose delete horizon has passed.
     """
@@ -251,6 +256,7 @@ class Compaction:
     cleanable_bytes: int
     overdue_ms: int
     groups: tuple[tuple[int, ...], ...]
+    group_bytes: tuple[int, ...]
     bounds: Bounds
     expired_batches: int
 
@@ -359,6 +365,16 @@ class PartitionPlan:
     def changes(self) -> bool:
         """Whether the partition will be another one afterwards."""
         return self.decision is Decision.CLEAN or bool(self.retention)
+
+    @property
+    def retained_away(self) -> tuple[int, ...]:
+        """Base offsets of the segments that retention takes."""
+        return tuple(base for taken in self.retention for base in taken.base_offsets)
+
+    @property
+    def bytes_retained_away(self) -> int:
+        """Bytes of their logs."""
+        return sum(taken.size_bytes for taken in self.retention)
 
     def setting(self, name: str) -> int | float:
         """The value of one of the settings."""

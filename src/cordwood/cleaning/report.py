@@ -76,6 +76,7 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
         yield from _section(title, sentences)
     yield ""
     yield _totals(plan)
+    yield from _work_space(plan)
 
 
 def html(plan: Plan) -> str:
@@ -127,3 +128,12 @@ def _totals(plan: Plan) -> str:
     counts = [f"{len(clean)} of {number(len(plan.partitions), 'partition')} to clean"]
     counts += [f"{len(plan.of(Decision.REFUSE))} refused"] if plan.of(Decision.REFUSE) else []
     return f"{', '.join(counts)}: {dirty} dirty, {rewritten} to read; planned for {utc(plan.now_ms)}"
+
+
+def _work_space(plan: Plan) -> Iterator[str]:
+    """What a clean in place needs beside the old segments: at once, and if it goes group by group."""
+    found = [one.compaction.group_bytes for one in plan.of(Decision.CLEAN) if one.compaction is not None]
+    if found:
+        most, least = sum(map(sum, found)), max(map(max, found))
+        few = f", or {bytes_text(least)} at a time" if least < most else ""
+        yield f"in place: up to {bytes_text(most)} of work space{few} (--work-space)"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from cordwood.cleaning.latest import LatestOffsets, Verdicts
 from cordwood.cleaning.offset_map import OffsetMap
 from cordwood.errors import RequestError
+from cordwood.kernels import judge
 from cordwood.kernels.encode import encode_bodies, measure_bodies, write_headers
 from cordwood.record.batch import codec_of
 from cordwood.record.columns import RecordColumns
@@ -142,13 +142,8 @@ class Counts:
         ), self
 
 
-class Outcome(IntEnum):
-    """What happens to a batch."""
-
-    DROPPED = 0
-    VERBATIM = 1
-    REBUILT = 2
-    EMPTIED = 3
+#: What happens to a batch. Plain numbers: arrays meet them, and take a while over an enum's.
+_DROPPED, _VERBATIM, _REBUILT, _EMPTIED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,43 +202,43 @@ def rewrite(
     empty_markers = control & discard
 
     outcomes = np.zeros(batches.size, np.int8)
-    outcomes[retain_empty & (batches["magic"] == 2)] = Outcome.EMPTIED
+    outcomes[retain_empty & (batches["magic"] == 2)] = _EMPTIED
     headers = batches.copy()
     places = _Places(data, batches)
     _take_settled(batches, settled(batches, discard, verdicts), verdicts, outcomes, counts)
     for columns in decoded:
-        batch = np.searchsorted(batches["position"], columns.batches["position"])[columns.rows["batch"]]
-        keep = _keep(columns, batch, control, discard_records, keep_tombstones, verdicts, rules, latest, counts)
-        kept = np.bincount(batch[keep], minlength=batches.size)
-        tombstones = np.bincount(batch[keep & (columns.rows["value_size"] < 0)], minlength=batches.size)
-        total = np.bincount(batch, minlength=batches.size)
-        horizon_due = ((tombstones > 0) | (empty_markers & (kept > 0))) & ~horizons
+        index_of = np.searchsorted(batches["position"], columns.batches["position"])
+        keep, found = _judge(
+            columns, index_of, control, discard_records, ~keep_tombstones, verdicts, rules, latest, counts
+        )
+        kept = found[:, judge.STAY]
         some = kept > 0
-        verbatim = some & (batches["magic"] == 2) & (kept == total) & ~horizon_due
-        outcomes[some] = Outcome.REBUILT
-        outcomes[verbatim] = Outcome.VERBATIM
+        horizon_due = some & ((found[:, judge.TOMBSTONES] > 0) | empty_markers) & ~horizons
+        verbatim = some & (batches["magic"] == 2) & (kept == found[:, judge.TOTAL]) & ~horizon_due
+        outcomes[some] = _REBUILT
+        outcomes[verbatim] = _VERBATIM
         anew = some & ~verbatim
         if anew.any():
-            keep &= anew[batch]
-            _new_headers(headers, columns, batch, keep, anew, horizon_due, rules)
-            _encode(headers, columns, batch, keep, anew, places)
+            horizon_ms = rules.now_ms + rules.delete_retention_ms
+            judge.renew_headers(headers, anew, horizon_due, horizon_ms, found, columns.rows)
+            _encode(headers, columns, index_of, keep, anew, places)
     held_back = discard & control & expired & ~gone
     counts.markers_kept_for_replicas = int(np.maximum(batches["record_count"][held_back], 0).sum())
     _count_undecoded(batches, decoded, discard_records, control, counts)
-    if rules.strict_kafka and (lost := retain_empty & (batches["magic"] < 2) & (outcomes == Outcome.DROPPED)).any():
+    if rules.strict_kafka and (lost := retain_empty & (batches["magic"] < 2) & (outcomes == _DROPPED)).any():
         batch = batches[lost][0]
         raise RequestError(
             f"The batch of magic {batch['magic']} that ends at offset {batch['last_offset']} keeps no record, and it "
             "ends the range. Kafka's cleaner fails here every time; without --strict-kafka it is dropped"
         )
-    emptied = outcomes == Outcome.EMPTIED
+    emptied = outcomes == _EMPTIED
     for at in np.flatnonzero(emptied).tolist():
         places.put(_empty(headers, at), np.array([at]), np.zeros(1, np.int64))
-    counts.batches_dropped = int(np.count_nonzero(outcomes == Outcome.DROPPED))
-    counts.batches_verbatim = int(np.count_nonzero(outcomes == Outcome.VERBATIM))
-    counts.batches_rebuilt = int(np.count_nonzero(outcomes == Outcome.REBUILT))
+    counts.batches_dropped = int(np.count_nonzero(outcomes == _DROPPED))
+    counts.batches_verbatim = int(np.count_nonzero(outcomes == _VERBATIM))
+    counts.batches_rebuilt = int(np.count_nonzero(outcomes == _REBUILT))
     counts.batches_emptied = int(np.count_nonzero(emptied))
-    stays = outcomes != Outcome.DROPPED
+    stays = outcomes != _DROPPED
     counts.bytes_written = int(headers["size_bytes"][stays].sum())
     counts.check()
     return Rewritten(places.pieces(stays, headers["size_bytes"]), headers[stays], counts)
@@ -279,7 +274,7 @@ def _take_settled(
 ) -> None:
     """Outcomes and counts of the batches of which all is known."""
     whole = chosen & (verdicts.superseded == 0)
-    outcomes[whole] = Outcome.VERBATIM
+    outcomes[whole] = _VERBATIM
     records = int(batches["record_count"][chosen].sum(dtype=np.int64))
     superseded = int(verdicts.superseded[chosen].sum())
     counts.records_read += records
@@ -287,42 +282,50 @@ def _take_settled(
     counts.records_kept += records - superseded
 
 
-def _keep(
+def _judge(
     columns: RecordColumns,
-    batch: Int64Array,
+    index_of: Int64Array,
     control: BoolArray,
     discard_records: BoolArray,
-    keep_tombstones: BoolArray,
+    tombstones_due: BoolArray,
     verdicts: Verdicts,
     rules: Rules,
     latest: LatestOffsets | OffsetMap,
     counts: Counts,
-) -> BoolArray:
-    """bool[records]: those that stay."""
+) -> tuple[BoolArray, Int64Array]:
+    """bool[records], those that stay; and int64[batches, FINDINGS], what is found of each batch."""
     rows = columns.rows
-    is_marker = control[batch]
-    discarded = discard_records[batch]
-    above = rows["offset"] > latest.latest_offset
-    judged = ~(is_marker | discarded | above)
-    keyed = rows["key_size"] >= 0
-    judged_keyed = judged & keyed
-    known = verdicts.known[batch]
-    superseded = judged_keyed & known & verdicts.of_records(batch)
-    if not known.all():
-        superseded |= rows["offset"] < latest.get(columns, judged_keyed & ~known)
-    due = judged_keyed & ~superseded & (rows["value_size"] < 0) & ~keep_tombstones[batch]
-    expired = due if rules.deletes_for_good else np.zeros_like(due)
-    without_key = judged & ~keyed
-    keep: BoolArray = ~(discarded | superseded | expired | without_key)
-    counts.records_read += int(rows.size)
-    counts.records_kept += int(np.count_nonzero(keep))
-    counts.records_superseded += int(np.count_nonzero(superseded))
-    counts.tombstones_expired += int(np.count_nonzero(expired))
-    counts.records_without_key += int(np.count_nonzero(without_key))
-    counts.records_aborted += int(np.count_nonzero(discarded & ~is_marker))
-    counts.markers_expired += int(np.count_nonzero(discarded & is_marker))
-    counts.tombstones_kept_for_replicas += int(np.count_nonzero(due & ~expired))
-    return keep
+    unknown = ~verdicts.known[index_of]
+    newest = np.empty(0, np.int64)
+    if unknown.any():
+        newest = latest.get(columns, (rows["key_size"] >= 0) & unknown[rows["batch"]])
+    keep, found = np.empty(rows.size, np.bool_), np.zeros((control.size, judge.FINDINGS), np.int64)
+    sums = np.zeros(judge.COUNTS, np.int64)
+    judge.judge_records(
+        rows,
+        index_of,
+        control,
+        discard_records,
+        tombstones_due,
+        rules.deletes_for_good,
+        verdicts.first_ordinals,
+        verdicts.bits,
+        newest,
+        latest.latest_offset,
+        keep,
+        found,
+        sums,
+    )
+    read, kept, superseded, without_key, aborted, tombstones, markers, for_replicas = sums.tolist()
+    counts.records_read += read
+    counts.records_kept += kept
+    counts.records_superseded += superseded
+    counts.records_without_key += without_key
+    counts.records_aborted += aborted
+    counts.tombstones_expired += tombstones
+    counts.markers_expired += markers
+    counts.tombstones_kept_for_replicas += for_replicas
+    return keep, found
 
 
 def _count_undecoded(
@@ -343,53 +346,18 @@ def _count_undecoded(
     counts.markers_expired += int(records[left & control].sum())
 
 
-def _new_headers(
-    headers: BatchRows,
-    columns: RecordColumns,
-    batch: Int64Array,
-    keep: BoolArray,
-    anew: BoolArray,
-    horizon_due: BoolArray,
-    rules: Rules,
-) -> None:
-    """Fill in the headers of the batches that are encoded anew, all but size and CRC."""
-    kept_batch = batch[keep]
-    offsets, timestamps = columns.rows["offset"][keep], columns.rows["timestamp"][keep]
-    first = np.flatnonzero(np.diff(kept_batch, prepend=-1))
-    last = np.append(first[1:], kept_batch.size) - 1
-    at = kept_batch[first]
-    source = headers[at]
-    old = source["magic"] < 2
-    attributes = source["attributes"]
-    late = attributes & LOG_APPEND_TIME != 0
-    has_horizon = ~old & (attributes & DELETE_HORIZON != 0)
-    due = horizon_due[at]
-    base = np.where(has_horizon, source["base_timestamp"], timestamps[first])
-    source["base_timestamp"] = np.where(due, rules.now_ms + rules.delete_retention_ms, base)
-    largest = np.maximum.reduceat(timestamps, first)
-    source["max_timestamp"] = np.where(late, source["max_timestamp"], largest)
-    source["record_count"] = last - first + 1
-    source["base_offset"] = np.where(old, offsets[first], source["base_offset"])
-    source["last_offset"] = np.where(old, offsets[last], source["last_offset"])
-    source["attributes"] = np.where(due, attributes | DELETE_HORIZON, attributes)
-    for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
-        source[name] = np.where(old, NONE, source[name])
-    source["magic"] = 2
-    headers[at] = source
-
-
 def _encode(
-    headers: BatchRows, columns: RecordColumns, batch: Int64Array, keep: BoolArray, anew: BoolArray, places: _Places
+    headers: BatchRows, columns: RecordColumns, index_of: Int64Array, keep: BoolArray, anew: BoolArray, places: _Places
 ) -> None:
     """Make the bytes of the batches that are encoded anew; their size and CRC are filled in."""
     address, rows = columns.data.ctypes.data, columns.rows
     chosen = np.flatnonzero(anew)
     # Neighbours decoded together have one codec kind: all compressed or all plain.
     plain = int(headers["attributes"][chosen[0]]) & CODEC_MASK == Codec.NONE
-    room = int(measure_bodies(address, rows, keep)) + HEADER.size * chosen.size
+    room = int(measure_bodies(address, rows, keep, index_of, anew)) + HEADER.size * chosen.size
     target = np.empty(room, np.uint8)
     starts, ends = np.zeros(headers.size, np.int64), np.zeros(headers.size, np.int64)
-    encode_bodies(address, rows, keep, batch, headers, target.ctypes.data, plain, starts, ends)
+    encode_bodies(address, rows, keep, index_of, anew, headers, target.ctypes.data, plain, starts, ends)
     if not plain:
         parts = []
         for at in chosen.tolist():

@@ -12,7 +12,7 @@ Source: Kafka LogCleanerManager.cleanableOffsets, LogToClean, Cleaner.groupSegme
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cordwood.cleaning.plan import (
     Bound,
@@ -30,6 +30,7 @@ from cordwood.cleaning.plan import (
     config_reason,
     utc,
 )
+from cordwood.cleaning.waves import work_bytes
 from cordwood.config import TopicConfig
 
 #: A segment's offsets fit 32 bits above its base.
@@ -225,9 +226,20 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
             now_ms=now_ms,
         ),
         groups=tuple(tuple(one.base_offset for one in group) for group in groups),
+        group_bytes=tuple(_work_bytes(groups, below, config)),
         bounds=_bounds(rewritten, below) if rewritten else Bounds(),
         expired_batches=sum(one.expired_batches for one in below),
     )
+
+
+def _work_bytes(
+    groups: Sequence[Sequence[SegmentFacts]], headers: Sequence[HeaderFacts], config: TopicConfig
+) -> Iterator[int]:
+    at = 0
+    for group in groups:
+        interval = config.integer("index.interval.bytes")
+        yield work_bytes(group, headers[at : at + len(group)], index_interval_bytes=interval)
+        at += len(group)
 
 
 def segment_bytes(config: TopicConfig) -> int:

@@ -53,12 +53,12 @@ def headers_size(address, start, count):
 
 
 @njit(cache=True, nogil=True)
-def measure_bodies(address, rows, keep):
-    """A bound of the bytes that encoding the kept records takes, without batch headers."""
+def measure_bodies(address, rows, keep, index_of, chosen):
+    """A bound of the bytes that `encode_bodies` writes, without batch headers."""
     total = np.int64(0)
     for i in range(rows.size):
-        if keep[i]:
-            row = rows[i]
+        row = rows[i]
+        if keep[i] and chosen[index_of[row["batch"]]]:
             total += RECORD_EXTRA_BYTES + max(row["key_size"], 0) + max(row["value_size"], 0)
             if row["header_count"]:
                 total += headers_size(address, row["headers_start"], row["header_count"])
@@ -95,14 +95,15 @@ def _encode_record(address, row, base_offset, base_timestamp, at):
 
 
 @njit(cache=True, nogil=True)
-def encode_bodies(address, rows, keep, batch_of, batches, target, with_headers, starts, ends):
-    """Encode the kept records of batches, one body behind the other.
+def encode_bodies(address, rows, keep, index_of, chosen, batches, target, with_headers, starts, ends):
+    """Encode the kept records of some batches, one body behind the other.
 
     Args:
         address: of the data that the rows point into.
         rows: RECORD_ROW[records].
         keep: bool[records].
-        batch_of: int64[records], index of each record's batch among `batches`; does not decrease.
+        index_of: int64, for each number in rows["batch"], which do not decrease, the index of the batch in `batches`.
+        chosen: bool[batches], those that are encoded.
         batches: BATCH_ROW[batches], the new headers: base_offset and base_timestamp are what deltas count from.
         target: address to write to, with room for `measure_bodies` and the headers.
         with_headers: leave the 61 bytes of a header before each body.
@@ -114,9 +115,9 @@ def encode_bodies(address, rows, keep, batch_of, batches, target, with_headers, 
     at = target
     current = np.int64(-1)
     for i in range(rows.size):
-        if not keep[i]:
+        b = index_of[rows[i]["batch"]]
+        if not keep[i] or not chosen[b]:
             continue
-        b = batch_of[i]
         if b != current:
             if current >= 0:
                 ends[current] = at - target

@@ -130,23 +130,37 @@ def count_superseded(superseded, first_ordinals, sizes, counts):
 
 
 @njit(cache=True, nogil=True)
-def mark_superseded(superseded, first_ordinals, batch_of, marks):
-    """Which records are superseded.
+def note_batches(rows, batches, chosen, first_ordinal, smallest, last_offsets, crcs, ordinals, tombstones):
+    """Take note of batches of magic 2 of which all records are entered.
 
     Args:
-        superseded: uint8, a bit per ordinal.
-        first_ordinals: int64[batches], as for `count_superseded`.
-        batch_of: int64[records], the batch of each record; all records of a batch are there, side by side.
-        marks: bool[records], filled; False for records of batches that are left out.
+        rows: RECORD_ROW[records]; those of a batch are side by side.
+        batches: BATCH_ROW[batches] that the rows are of.
+        chosen: bool[records], those that are entered.
+        first_ordinal: of the first record.
+        smallest: a batch of fewer records is left out.
+        last_offsets: int64[batches], crcs: uint32[batches], ordinals: int64[batches] (of each batch's first record),
+            tombstones: bool[batches] (whether it holds any); filled from the start.
+
+    Returns:
+        how many were noted.
     """
-    current = np.int64(-1)
-    ordinal = np.int64(-1)
-    for i in range(batch_of.size):
-        if batch_of[i] != current:
-            current = batch_of[i]
-            ordinal = first_ordinals[current]
-        if ordinal < 0:
-            marks[i] = False
-        else:
-            marks[i] = _bit(superseded, ordinal) != 0
-            ordinal += 1
+    count = 0
+    i = 0
+    while i < rows.size:
+        b = rows[i]["batch"]
+        start = i
+        whole = True
+        some = False
+        while i < rows.size and rows[i]["batch"] == b:
+            whole = whole and chosen[i]
+            some = some or rows[i]["value_size"] < 0
+            i += 1
+        batch = batches[b]
+        if whole and i - start >= smallest and i - start == batch["record_count"] and batch["magic"] == 2:
+            last_offsets[count] = batch["last_offset"]
+            crcs[count] = batch["crc"]
+            ordinals[count] = first_ordinal + start
+            tombstones[count] = some
+            count += 1
+    return count

@@ -43,7 +43,7 @@ from cordwood.storage.filenames import (
 )
 from cordwood.storage.log import Log, lock_holder_in, read_file
 from cordwood.storage.node import Node, Place
-from cordwood.storage.recovery import INDEX_KINDS, Verb
+from cordwood.storage.recovery import SEGMENT_KINDS, Recovery, Verb
 from cordwood.types import TopicPartition
 
 _SPACE_ADVICE = (
@@ -55,7 +55,6 @@ _REMOVE_ATTEMPTS = 20
 _REMOVE_PAUSE_SECONDS = 0.1
 #: Files of a log directory that are not simply copied.
 _REWRITTEN = {filenames.LOCK, filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS}
-_SEGMENT_KINDS = (FileKind.LOG, *INDEX_KINDS)
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -150,7 +149,7 @@ def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[st
     for source in map(posixpath.realpath, sources):
         if target == source:
             raise RequestError(f"{target} is to be cleaned, and is only read. Name a new folder for the copy")
-        if f"{target}/".startswith(f"{source.rstrip('/')}/"):
+        if is_within(target, source):
             raise RequestError(f"{target} is in {source}, which is only read. Name a folder elsewhere")
     if not fs.exists(parent):
         raise NotFoundError(f"{parent} does not exist, so {target} cannot be made in it")
@@ -161,6 +160,11 @@ def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[st
         raise RequestError(f"{target} is there and not empty. The copy is made in a new folder; name another one")
     if info.device != fs.stat(parent).device:
         raise RequestError(f"{target} is a disk of its own. The copy gets its name last; name a new folder in {target}")
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path (both as `realpath` gives them) is a folder's, or of something in it."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def mode_of(fs: FileSystem, *paths: str) -> int:
@@ -214,6 +218,17 @@ def copy_file(fs: FileSystem, source: str, target: str, *, link: Link | None = N
         copy.sync()
 
 
+def give_to_owner(fs: FileSystem, path: str, like: FileInfo) -> None:
+    """Give a file the owner, group and permissions of another one; on return that, its bytes and times are on disk."""
+    info = fs.stat(path)
+    if (info.uid, info.gid) != (like.uid, like.gid):
+        fs.set_owner(path, like.uid, like.gid)
+    if info.mode != like.mode:
+        fs.set_mode(path, like.mode)
+    with fs.open(path) as file:
+        file.sync()
+
+
 def write_file(fs: FileSystem, path: str, data: Bytes) -> None:
     """Write a small file, new or anew; on return its bytes are on disk."""
     with fs.create(path, exclusive=False) as file:
@@ -227,12 +242,29 @@ def files_when_loaded(log: Log) -> Iterator[tuple[str, str, PartitionFile | None
     Yields:
         (name now, name then, what it is; None for a name that Kafka could not have given)
     """
+    strays = set(stray_snapshots(log.recovery))
+    for info, name in swapped_files(log):
+        if info.name not in strays:
+            yield info.name, name, parse_file(name)
+
+
+def swapped_files(log: Log) -> Iterator[tuple[FileInfo, str]]:
+    """The regular files that a partition has once its swaps are completed, and their names then."""
     dropped = {action.file for action in log.recovery.actions if action.verb is Verb.DELETE}
     renamed = {action.file: action.target for action in log.recovery.actions if action.verb is Verb.RENAME}
     for info in log.entries:
         if not info.is_directory and info.name not in dropped:
-            name = renamed.get(info.name, info.name)
-            yield info.name, name, parse_file(name)
+            yield info, renamed.get(info.name, info.name)
+
+
+def stray_snapshots(recovery: Recovery) -> list[str]:
+    """Producer snapshots between segments, such as those of segments that were cleaned away; the newest stays.
+
+    Source: Kafka ProducerStateManager.removeStraySnapshots.
+    """
+    bases = {segment.base_offset for segment in recovery.segments}
+    newest = max(recovery.snapshots, default=0)
+    return [info.name for offset, info in recovery.snapshots.items() if offset not in bases and offset < newest]
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------
@@ -262,7 +294,7 @@ class Replacement:
             return False
         if file.kind is FileKind.PRODUCER_SNAPSHOT:
             return file.offset not in self.outputs
-        return file.kind in _SEGMENT_KINDS
+        return file.kind in SEGMENT_KINDS
 
 
 def copy_partition(log: Log, target: str, replacement: Replacement | None = None, *, link: Link | None = None) -> None:
@@ -304,7 +336,7 @@ def drop_segments(fs: FileSystem, path: str, base_offsets: Sequence[int], log_en
     logs = 0
     for info in fs.list(path):
         file = None if info.is_directory else parse_file(info.name)
-        if file is None or file.kind not in (*_SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
+        if file is None or file.kind not in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
             continue
         if file.offset in base_offsets:
             fs.unlink(f"{path}/{info.name}")
@@ -352,16 +384,6 @@ class DirectoryCopy:
     def target_of(self, place: Place) -> str:
         """The copy of a partition's directory."""
         return f"{self.path}/{posixpath.basename(place.path)}"
-
-    @property
-    def crashed(self) -> bool:
-        """Whether its broker did not shut down in good order.
-
-        What is not a broker's directory has none; nor has our copy of one, with no more than the cleaner's checkpoint.
-        """
-        source = self.source
-        brokers = any(source.info(name) is not None for name in (filenames.META_PROPERTIES, filenames.RECOVERY_POINTS))
-        return brokers and not source.clean_shutdown
 
     @property
     def left_out(self) -> list[str]:

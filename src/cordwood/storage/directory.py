@@ -26,8 +26,10 @@ T = TypeVar("T")
 
 #: Files that only a broker's log directory has.
 _MARKS = {*filenames.OFFSET_CHECKPOINTS, filenames.META_PROPERTIES, filenames.CLEAN_SHUTDOWN, filenames.LOCK}
-#: Every ext4 file system has it at its root, and lets only root read it.
-_LOST_AND_FOUND = "lost+found"
+#: Those that a clean in place makes, too.
+_OURS = {filenames.CLEANER_OFFSETS, filenames.LOCK}
+#: Never looked into. Every ext4 file system has `lost+found` at its root, and lets only root read it.
+_PASSED_OVER = ("lost+found", filenames.WORK_FOLDER)
 
 
 class PathKind(StrEnum):
@@ -92,12 +94,21 @@ class LogDirectory:
     @property
     def is_brokers(self) -> bool:
         """Whether a broker made it; otherwise it is a folder that partitions were copied into."""
-        return any(name in self._by_name for name in _MARKS)
+        return any(name in self._by_name for name in _MARKS - _OURS)
 
     @property
     def clean_shutdown(self) -> bool:
         """Whether the last broker closed all logs in good order."""
         return self.info(filenames.CLEAN_SHUTDOWN) is not None
+
+    @property
+    def crashed(self) -> bool:
+        """Whether its broker did not shut down in good order.
+
+        What is not a broker's directory has none; nor has our copy of one, with no more than the cleaner's checkpoint.
+        """
+        brokers = any(self.info(name) is not None for name in (filenames.META_PROPERTIES, filenames.RECOVERY_POINTS))
+        return brokers and not self.clean_shutdown
 
     @functools.cached_property
     def holder(self) -> LockHolder | None:
@@ -216,7 +227,7 @@ def log_directories(fs: FileSystem, paths: Sequence[str]) -> list[str]:
         inner: list[str] = []
         # First, as disks may be named like partitions: data-0, data-1.
         if not any(info.name in _MARKS for info in entries):
-            inside = [f"{path}/{info.name}" for info in entries if info.is_directory and info.name != _LOST_AND_FOUND]
+            inside = [f"{path}/{info.name}" for info in entries if info.is_directory and info.name not in _PASSED_OVER]
             inner = [one for one in inside if any(info.name in _MARKS for info in fs.list(one))]
         if inner:
             found += inner

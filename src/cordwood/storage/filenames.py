@@ -38,6 +38,9 @@ LOCK = ".lock"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
+#: In a partition's directory: what Cordwood is writing there. Brokers leave it alone, and so does whoever reads.
+WORK_FOLDER = ".cordwood"
+
 #: The topic of KRaft's own log: its directory looks like a partition but is not loaded as one.
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 

@@ -29,6 +29,7 @@ from cordwood.storage.directory import LogDirectory, is_wanted
 from cordwood.storage.filenames import CLUSTER_METADATA_TOPIC, LOCK, DirectoryState, FileKind
 from cordwood.storage.log import Log, Segment, gap_error, why_unreadable
 from cordwood.storage.node import Node, Place
+from cordwood.storage.recovery import INDEX_KINDS
 from cordwood.storage.segment import Gap, GapKind, read_headers
 from cordwood.storage.transactions import is_control
 from cordwood.types import Codec, TopicPartition
@@ -303,8 +304,7 @@ def _state(directory: LogDirectory) -> State | None:
     if directory.holder is not None:
         return State.LIVE if directory.live else State.LOCKED
     # Brokers before 4.0 leave the lock file behind after a stop in good order, too.
-    crashed = directory.info(LOCK) is not None and not directory.clean_shutdown
-    return State.CRASHED if crashed else None
+    return State.CRASHED if directory.crashed and directory.info(LOCK) is not None else None
 
 
 def _directory(directory: LogDirectory) -> DirectoryListing:
@@ -545,7 +545,7 @@ def _index_entries(segment: Segment) -> dict[str, int | None]:
 
 def _files(log: Log, segment: Segment) -> Iterator[str]:
     yield "log"
-    for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+    for kind in INDEX_KINDS:
         if kind in segment.files.indexes:
             yield kind.removeprefix(".")
     if segment.base_offset in log.recovery.snapshots:

@@ -23,11 +23,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cordwood.fs.base import FileInfo, FileSystem
-from cordwood.storage.filenames import FileKind, PartitionFile, Temporary, parse_file
+from cordwood.storage.filenames import WORK_FOLDER, FileKind, PartitionFile, Temporary, parse_file
 from cordwood.storage.segment import Gap, read_headers
 
 #: Files of a segment besides its `.log`.
 INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+#: All files of a segment.
+SEGMENT_KINDS = (FileKind.LOG, *INDEX_KINDS)
 
 
 class Verb(StrEnum):
@@ -116,6 +119,8 @@ def plan_recovery(fs: FileSystem, directory: str, names: Sequence[FileInfo]) -> 
     files = _Files()
     foreign = []
     for info in names:
+        if info.is_directory and info.name == WORK_FOLDER:
+            continue
         parsed = None if info.is_directory else parse_file(info.name)
         if parsed is None or (parsed.kind is FileKind.FOREIGN and parsed.temporary is not Temporary.DELETED):
             foreign.append(info.name)
@@ -161,7 +166,7 @@ def _finish_swaps(fs: FileSystem, directory: str, files: _Files) -> None:
 def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
     by_base: dict[int, dict[FileKind, str]] = {}
     for name, file, _ in files.of(Temporary.NONE):
-        if file.kind is FileKind.LOG or file.kind in INDEX_KINDS:
+        if file.kind in SEGMENT_KINDS:
             by_base.setdefault(file.offset, {})[file.kind] = name
     segments = []
     for base_offset, names in sorted(by_base.items()):

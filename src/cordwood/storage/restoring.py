@@ -6,7 +6,8 @@ producers are collected again; at the first batch that is not whole the log ends
 
     copied     segments below the recovery point, and what is no segment
     rewritten  segments from the one that holds the recovery point on; one whose offsets span too much becomes several
-    left out   what `recovery` would delete; behind a batch that is not whole, all segments
+    left out   what `recovery` would delete; behind a batch that is not whole, all segments; everything, if the log then
+               ends below its start
     new        the producer snapshot of the log's end
 
 Afterwards the partition is as after a stop in good order.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,11 +32,11 @@ from cordwood.record.control import coordinator_epoch
 from cordwood.record.layout import BatchRows, U8Array
 from cordwood.storage import leader_epochs, producer_state
 from cordwood.storage.copying import copy_file, files_when_loaded, write_file
-from cordwood.storage.filenames import FileKind, PartitionFile, Temporary, offset_name
+from cordwood.storage.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.leader_epochs import LeaderEpochs
 from cordwood.storage.log import Log, Segment, read_file
 from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, newest_snapshot
-from cordwood.storage.recovery import INDEX_KINDS
+from cordwood.storage.recovery import SEGMENT_KINDS
 from cordwood.storage.segment import Gap, read_headers, read_windows
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transactions import is_control
@@ -73,6 +74,42 @@ class LoadSettings:
     producer_expiration_ms: int = DEFAULT_EXPIRATION_MS
 
 
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What recovery makes anew of a log, in another folder: files of segments, leader epochs, producer snapshots.
+
+    Attributes:
+        next_offset: the log end offset.
+        notes: what was cut off, in words.
+        kept: base offsets of the log's segments that are not behind a cut.
+        segments: per segment that was read the base offsets of those that it became.
+        cut: base offset of the segment in which the log is cut, and the position there; None: it is whole.
+    """
+
+    next_offset: int
+    notes: tuple[str, ...]
+    kept: frozenset[int]
+    segments: Mapping[int, tuple[int, ...]]
+    cut: tuple[int, int] | None = None
+
+    def stays(self, log: Log, name: str, file: PartitionFile | None) -> bool:
+        """Whether a file of the log is taken as it is.
+
+        Args:
+            log: the log.
+            name: of the file, now.
+            file: what it is once the log is loaded.
+        """
+        if file is None:
+            return True
+        if file.kind in SEGMENT_KINDS:
+            return file.offset in self.kept and file.offset not in self.segments
+        if file.kind is FileKind.PRODUCER_SNAPSHOT:
+            # A broker keeps those of segments' starts; that of the end is written anew.
+            return file.offset in self.kept and file.offset < self.next_offset and _is_readable(log, name)
+        return file.kind is not FileKind.LEADER_EPOCHS
+
+
 def restore_partition(
     log: Log,
     target: str,
@@ -95,25 +132,58 @@ def restore_partition(
     Raises:
         DataError: a segment holds offsets that don't belong there; what was written does not count.
     """
+    new = rewrite_unflushed(log, target, recovery_point=recovery_point, now_ms=now_ms, settings=settings)
+    for source, name, file in files_when_loaded(log):
+        if new.stays(log, source, file):
+            is_log = file is not None and file.kind is FileKind.LOG
+            copy_file(log.fs, f"{log.path}/{source}", f"{target}/{name}", link=link if is_log else None)
+    log.fs.sync_directory(target)
+    return Restored(new.next_offset, new.notes)
+
+
+def rewrite_unflushed(
+    log: Log,
+    folder: str,
+    *,
+    recovery_point: int,
+    now_ms: int,
+    settings: LoadSettings | None = None,
+    whole_too: bool = True,
+) -> Rewritten:
+    """Make anew what a load after a crash does not take as it is.
+
+    Args:
+        log: is only read.
+        folder: an existing directory without such files.
+        recovery_point: everything below this offset was flushed.
+        now_ms: producers that are too old at this time are forgotten.
+        settings: the partition's configs.
+        whole_too: also the `.log` of a segment that is whole, besides its indexes.
+
+    Raises:
+        DataError: a segment holds offsets that don't belong there; what was written does not count.
+    """
     fs, settings = log.fs, settings or LoadSettings()
     bases = [segment.base_offset for segment in log.segments]
     unflushed = max(0, bisect.bisect_right(bases, recovery_point) - 1)
     epochs = _epochs(log)
     producers: Producers | None = None
     kept: list[int] = []
-    rewritten: list[int] = []
+    segments: dict[int, tuple[int, ...]] = {}
     notes: list[str] = []
-    next_offset = 0
+    next_offset, cut = 0, None
     limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
 
     def begin(base_offset: int) -> SegmentWriter:
         assert producers is not None, "they are there before a segment is rewritten"
-        if base_offset != bases[0] and not _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT)):
-            _write_snapshot(log, target, producers, base_offset)
-        if rewritten:
+        # One that is not of a segment's start does not stay, even if an earlier load made it for this one.
+        stays = base_offset in bases and _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT))
+        if base_offset != bases[0] and not stays:
+            _write_snapshot(log, folder, producers, base_offset)
+        if segments:
             # From segment to segment a broker goes through a snapshot, and leaves out there who is too old.
             producers.expire(now_ms=now_ms, expiration_ms=settings.producer_expiration_ms)
-        return SegmentWriter(fs, target, base_offset, limits, mode=log.segments[0].files.log.mode | OWNER_WRITES)
+        return SegmentWriter(fs, folder, base_offset, limits, mode=log.segments[0].files.log.mode | OWNER_WRITES)
 
     for at, segment in enumerate(log.segments):
         kept.append(segment.base_offset)
@@ -125,46 +195,78 @@ def restore_partition(
         writers, epochs, lost = _rewrite(segment, begin, producers, epochs, taken=bases)
         for writer in writers:
             writer.finish(mtime_ns=segment.files.log.mtime_ns)
-            rewritten.append(writer.base_offset)
+        segments[segment.base_offset] = tuple(writer.base_offset for writer in writers)
         next_offset = max(next_offset, writers[-1].next_offset)
+        if not (whole_too or lost or len(writers) > 1):
+            fs.unlink(writers[0].path(FileKind.LOG))
         if len(writers) > 1:
             notes.append(f"{segment.path} becomes {len(writers)} segments, as its offsets span more than 2^31")
         if lost:
             position = sum(writer.size_bytes for writer in writers)
             notes.append(f"{segment.path} is cut at position {position}: {lost} bytes there are no whole batch")
         if lost and at >= unflushed:
+            cut = segment.base_offset, position
             if left := log.segments[at + 1 :]:
                 size = sum(one.size_bytes for one in left)
                 notes.append(f"{len(left)} segments behind the cut are left out, {size} bytes")
             break
-    for source, name, file in files_when_loaded(log):
-        if _stays(log, source, file, kept, rewritten, next_offset):
-            is_log = file is not None and file.kind is FileKind.LOG
-            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if is_log else None)
-    _write_epochs(log, target, epochs, next_offset)
+    if log.segments and next_offset < log.log_start_offset:
+        return _start_anew(log, folder, notes)
+    _write_epochs(log, folder, epochs, next_offset)
     if producers is not None and next_offset > 0:
-        _write_snapshot(log, target, producers, next_offset)
-    fs.sync_directory(target)
-    return Restored(next_offset, tuple(notes))
+        _write_snapshot(log, folder, producers, next_offset)
+    return Rewritten(next_offset, tuple(notes), frozenset(kept), segments, cut)
+
+
+def _start_anew(log: Log, folder: str, notes: Sequence[str]) -> Rewritten:
+    """Instead of a log that ends below its start, and so holds nothing that is not deleted, an empty one from there on.
+
+    Source: Kafka LogLoader.recoverLog, deleteSegmentsIfLogStartGreaterThanLogEnd.
+    """
+    for info in log.fs.list(folder):
+        file = parse_file(info.name)
+        if file is not None and file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
+            log.fs.unlink(f"{folder}/{info.name}")
+    start = log.log_start_offset
+    mode = log.segments[0].files.log.mode | OWNER_WRITES
+    SegmentWriter(log.fs, folder, start, IndexLimits(), mode=mode).finish()
+    _write_epochs(log, folder, LeaderEpochs(), start)
+    note = f"{log.path} ends below its log start offset {start}: its records were deleted, now its segments are, too"
+    return Rewritten(start, (*notes, note), frozenset(), {log.segments[0].base_offset: (start,)})
 
 
 def restore_indexes(log: Log, *, now_ms: int, settings: LoadSettings | None = None) -> None:
     """Give the segments of a copy that have no offset index their indexes; one that is not whole is left alone."""
+    for _, paths in rewrite_indexes(log, log.path, now_ms=now_ms, settings=settings, suffix=Temporary.TMP):
+        for path in paths:
+            log.fs.rename(path, path.removesuffix(Temporary.TMP))
+    log.fs.sync_directory(log.path)
+
+
+def rewrite_indexes(
+    log: Log, folder: str, *, now_ms: int, settings: LoadSettings | None = None, suffix: str = ""
+) -> Iterator[tuple[Segment, Sequence[str]]]:
+    """Make anew the indexes of segments that have no offset index.
+
+    Yields:
+        (segment, paths of its new indexes); nothing for one that is not whole.
+    """
     settings = settings or LoadSettings()
     limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
     for segment in log.segments:
         if FileKind.OFFSET_INDEX in segment.files.indexes:
             continue
         producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms)
-        begin = functools.partial(SegmentWriter, log.fs, log.path, limits=limits, suffix=Temporary.TMP)
+        begin = functools.partial(SegmentWriter, log.fs, folder, limits=limits, suffix=suffix)
         writers, _, lost = _rewrite(segment, begin, producers, LeaderEpochs(), taken=())
+        logs = [writer.path(FileKind.LOG) for writer in writers]
+        paths = [path for writer in writers for path in writer.finish(mtime_ns=segment.files.log.mtime_ns)]
         whole = not lost and len(writers) == 1
-        for path in (path for writer in writers for path in writer.finish(mtime_ns=segment.files.log.mtime_ns)):
-            if whole:
-                log.fs.rename(path, path.removesuffix(Temporary.TMP))
-            else:
-                log.fs.unlink(path)
-    log.fs.sync_directory(log.path)
+        indexes = [path for path in paths if path not in logs]
+        for path in logs if whole else paths:
+            log.fs.unlink(path)
+        if whole:
+            yield segment, indexes
 
 
 def producers_at(log: Log, offset: int, now_ms: int, expiration_ms: int) -> Producers:
@@ -304,20 +406,6 @@ def _write_epochs(log: Log, target: str, epochs: LeaderEpochs, next_offset: int)
     entries = tuple(entry for entry in epochs.entries if entry.start_offset < next_offset)
     if entries or log.fs.exists(f"{log.path}/{FileKind.LEADER_EPOCHS}"):
         write_file(log.fs, f"{target}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode(entries))
-
-
-def _stays(
-    log: Log, name: str, file: PartitionFile | None, kept: list[int], rewritten: list[int], next_offset: int
-) -> bool:
-    """Whether a file is taken as it is."""
-    if file is None:
-        return True
-    if file.kind is FileKind.LOG or file.kind in INDEX_KINDS:
-        return file.offset in kept and file.offset not in rewritten
-    if file.kind is FileKind.PRODUCER_SNAPSHOT:
-        # A broker keeps those of segments' starts; that of the end is written anew.
-        return file.offset in kept and file.offset < next_offset and _is_readable(log, name)
-    return file.kind is not FileKind.LEADER_EPOCHS
 
 
 def _write_snapshot(log: Log, target: str, producers: Producers, offset: int) -> None:

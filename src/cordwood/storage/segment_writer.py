@@ -22,6 +22,8 @@ from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.types import NONE
 
 _FIRST_ROOM = 1024
+#: So much is on its way to the disk while more is written; else all of it would be waited for at the end.
+_WRITE_BACK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class SegmentWriter:
         self._index = np.empty((_FIRST_ROOM, 2), np.int64)
         self._time_index = np.empty((_FIRST_ROOM, 2), np.int64)
         self._aborted: list[AbortedTransaction] = []
+        self._sent_bytes = 0
         self._log: File = fs.create(self.path(FileKind.LOG), exclusive=False, mode=mode)
 
     def path(self, kind: FileKind) -> str:
@@ -110,9 +113,15 @@ class SegmentWriter:
                 self._log.write(self.size_bytes, part)
             self.size_bytes += part.size
             left -= part.size
+        if self.size_bytes - self._sent_bytes >= _WRITE_BACK_BYTES:
+            self._write_back()
         if done:
             self.next_offset = int(batches["last_offset"][done - 1]) + 1
         return done
+
+    def _write_back(self) -> None:
+        self._log.write_back(self._sent_bytes, self.size_bytes - self._sent_bytes)
+        self._sent_bytes = self.size_bytes
 
     def fitting(self, batches: BatchRows) -> int:
         """How many batches there are before the first whose offsets do not fit 31 bits above the base."""
@@ -146,10 +155,12 @@ class SegmentWriter:
                 time_index.TimeIndex(self.base_offset, times[:, 0], times[:, 1], len(times))
             ),
         }
-        self._log.sync()
-        self._log.close()
+        # The log's end is on its way while the indexes are synced.
+        self._write_back()
         for kind, data in files.items():
             paths.append(self._write(kind, data))
+        self._log.sync()
+        self._log.close()
         if mtime_ns is not None:
             for path in paths:
                 self._fs.set_mtime_ns(path, mtime_ns)
@@ -169,8 +180,3 @@ class SegmentWriter:
                 file.write(0, data)
             file.sync()
         return path
-
-    def discard(self) -> None:
-        """Close and remove what was written."""
-        self._log.close()
-        self._fs.unlink(self.path(FileKind.LOG))

@@ -1,21 +1,18 @@
 """The reading rules of the log format in plain Python: slow, obvious, and what the kernels are measured against.
 
-Nothing here shares code with the kernels. A file is walked with slices, a record is a `Record`.
+Nothing here shares code with the kernels. A file is walked with slices; records are read by `record.plain`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cordwood.record.record import Header, Record
-from cordwood.types import NONE
-
-
-class BrokenError(Exception):
-    """The bytes break a rule."""
+from cordwood.record.plain import BrokenError as BrokenError
+from cordwood.record.plain import read_body as read_body
+from cordwood.record.plain import read_message_set as read_message_set
 
 
 def crc(data: bytes, polynomial: int) -> int:
@@ -26,111 +23,6 @@ def crc(data: bytes, polynomial: int) -> int:
         for _ in range(8):
             register = register >> 1 ^ (polynomial if register & 1 else 0)
     return register ^ 0xFFFFFFFF
-
-
-@dataclass
-class Reader:
-    """A cursor over bytes that does not read beyond them."""
-
-    data: bytes
-    at: int = 0
-
-    def take(self, size_bytes: int) -> bytes:
-        """The next bytes, all of them or BrokenError."""
-        if size_bytes < 0 or self.at + size_bytes > len(self.data):
-            raise BrokenError("cut off")
-        self.at += size_bytes
-        return self.data[self.at - size_bytes : self.at]
-
-    def number(self, form: str) -> int:
-        """The next number in a `struct` format."""
-        size = struct.calcsize(form)
-        return int(struct.unpack(form, self.take(size))[0])
-
-    def zigzag(self, bits: int) -> int:
-        """The next varint of up to `bits` bits; surplus bits of its last byte are dropped."""
-        raw = 0
-        for count in range(-(-bits // 7)):
-            byte = self.take(1)[0]
-            raw |= (byte & 0x7F) << 7 * count
-            if byte < 0x80:
-                raw &= (1 << bits) - 1
-                return raw >> 1 ^ -(raw & 1)
-        raise BrokenError("too long")
-
-    def nullable(self, size: Callable[[], int]) -> bytes | None:
-        """Bytes behind their size; any negative size is null."""
-        count = size()
-        return None if count < 0 else self.take(count)
-
-    @property
-    def rest(self) -> bytes:
-        """What was not read."""
-        return self.data[self.at :]
-
-
-def signed(value: int, bits: int) -> int:
-    """A number as that many bits keep it."""
-    return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
-
-
-def read_record(data: Reader, base_offset: int, base_timestamp: int) -> Record:
-    """One record of magic 2."""
-    body = Reader(data.take(data.zigzag(32)))
-    body.take(1)
-    timestamp = signed(base_timestamp + body.zigzag(64), 64)
-    offset = signed(base_offset + body.zigzag(32), 64)
-    key = body.nullable(lambda: body.zigzag(32))
-    value = body.nullable(lambda: body.zigzag(32))
-    count = body.zigzag(32)
-    if count < 0 or count > len(body.rest):
-        raise BrokenError("header count")
-    headers: list[Header] = []
-    for _ in range(count):
-        name = body.take(body.zigzag(32)).decode("utf-8", "replace")
-        headers.append((name, body.nullable(lambda: body.zigzag(32))))
-    if body.rest:
-        raise BrokenError("length")
-    return Record(offset, timestamp, key, value, tuple(headers))
-
-
-def read_body(
-    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None = None
-) -> list[Record]:
-    """The records of a batch of magic 2 from its decompressed body."""
-    if count < 0:
-        raise BrokenError("count")
-    if count == 0:
-        return []
-    data = Reader(body)
-    records = [read_record(data, base_offset, base_timestamp) for _ in range(count)]
-    if data.rest:
-        raise BrokenError("trailing bytes")
-    if append_time is not None:
-        records = [Record(r.offset, append_time, r.key, r.value, r.headers) for r in records]
-    return records
-
-
-def read_message_set(data: bytes) -> Iterator[tuple[int, Record]]:
-    """(magic, message) for each message of a decompressed set of magic 0 or 1, offsets as they stand."""
-    at = 0
-    while len(data) - at >= 12:
-        offset, size = struct.unpack_from(">qi", data, at)
-        if size < 14:
-            raise BrokenError("message size")
-        if at + 12 + size > len(data):
-            return
-        message = Reader(data[at + 12 : at + 12 + size])
-        at += 12 + size
-        stored = message.number(">I")
-        covered = message.rest
-        magic, attributes = message.number(">b"), message.number(">b")
-        if magic not in (0, 1) or attributes & 7 or crc(covered, 0xEDB88320) != stored:
-            raise BrokenError("message")
-        timestamp = message.number(">q") if magic == 1 else NONE
-        key = message.nullable(lambda message=message: message.number(">i"))  # type: ignore[misc]
-        value = message.nullable(lambda message=message: message.number(">i"))  # type: ignore[misc]
-        yield magic, Record(offset, timestamp, key, value)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from cordwood.storage.filenames import (
 )
 from cordwood.storage.log import Log, read_file, why_unreadable
 from cordwood.storage.node import read_metadata
-from cordwood.storage.recovery import INDEX_KINDS
+from cordwood.storage.recovery import SEGMENT_KINDS
 from cordwood.types import NONE, TopicPartition
 
 #: Checkpoints that a broker does without when it cannot read them.
@@ -407,7 +407,7 @@ class Check:
             found = findings.take()
         else:
             only = None
-            if parsed and parsed.temporary is Temporary.NONE and parsed.kind in (FileKind.LOG, *INDEX_KINDS):
+            if parsed and parsed.temporary is Temporary.NONE and parsed.kind in SEGMENT_KINDS:
                 only = parsed.offset
             found = self._partition(self._parent(parent), parent, {}, {}, only)
         yield from (finding for finding in found if finding.path == own)

@@ -160,7 +160,10 @@ class PartitionCheck:
             elif action.verb is Verb.REBUILD:
                 self._index_missing(path, offset)
             elif action.why == _NO_LOG:
-                severity = Severity.RECOVERY if self.stop.crashed else None
+                # The log goes first: who is stopped then in the middle of a swap leaves it under its last name.
+                going = f"{action.file.partition('.')[0]}{FileKind.LOG}{Temporary.DELETED}"
+                expected = self.stop.crashed or any(info.name == going for info in log.entries)
+                severity = Severity.RECOVERY if expected else None
                 self.findings.add(Kind.INDEX_WITHOUT_LOG, path, action.why, offset=offset, severity=severity)
             elif not (self.stop.clean and action.file.endswith(Temporary.DELETED)):
                 # A broker that stops does not wait until its last deletions are due.

@@ -1,0 +1,57 @@
+"""One mutant at work, in a process of its own: `python -m tests.cleaning.mutated NUMBER LOGS FOLDER`; -1 is none.
+
+It replays Kafka's scenarios up to the first difference, and cleans the logs into the folder. What came of both goes to
+standard output, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.cleaning.mutants import MUTANTS, NONE, install
+
+
+def against_kafka() -> str:
+    """The first difference to what Kafka made of its scenarios; empty: there is none."""
+    from cordwood.cleaning import latest
+    from tests.cleaning.test_scenarios import NOT_AT_ALL, SCENARIOS, replay
+
+    # Those that tell much come first, and what takes long last.
+    first, last = ("tombstone-horizon", "transactions", "boundaries", "selection", "groups-by-size"), ("map-full",)
+    others = sorted(SCENARIOS.keys() - NOT_AT_ALL.keys() - {*first, *last})
+    # The second time batches of few records, too, go without being decoded where that can be.
+    for smallest in (latest._BATCH_RECORDS_MIN, 1):
+        latest._BATCH_RECORDS_MIN = smallest
+        for name in (*first, *others, *last):
+            try:
+                found = replay(name).differences
+            except Exception as error:
+                found = [f"{type(error).__name__} {error}"]
+            if found:
+                return f"{name}: {found[0]}"
+    return ""
+
+
+def clean_logs(logs: Path, target: Path) -> str:
+    """Why the logs cannot be cleaned; empty: they are."""
+    from tests.cleaning.mutated_logs import clean
+
+    try:
+        failed = clean(logs, target)
+    except Exception as error:
+        return f"{type(error).__name__} {error}"
+    return "; ".join(failed)
+
+
+def main(number: int, logs: Path, folder: Path) -> None:
+    folder.mkdir()
+    install(NONE if number < 0 else MUTANTS[number], folder)
+    found: dict[str, Any] = {"kafka": against_kafka(), "failed": clean_logs(logs, folder / "logs")}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,269 @@
+"""Small logs with cleaned segments that wait to be swapped in, and what may be there when a swap was cut off."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from cordwood.fs.base import FileSystem
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.control import Marker, encode_marker
+from cordwood.record.record import Record
+from cordwood.spark.tasks import CleanSettings, clean_partition
+from cordwood.storage import producer_state
+from cordwood.storage.copying import Replacement, write_file
+from cordwood.storage.filenames import WORK_FOLDER, FileKind, offset_name, parse_file
+from cordwood.storage.log import Log, read_file
+from cordwood.storage.producers import Producers
+from cordwood.storage.recovery import SEGMENT_KINDS, next_offset
+from cordwood.storage.segment_writer import IndexLimits
+from cordwood.storage.swapping import swap_in
+from tests.cleaning.scripted import LIVE, ScriptedLog
+from tests.crashes import durable
+
+PATH = f"{LIVE}/t-0"
+OUTPUTS = f"{PATH}/{WORK_FOLDER}/1"
+NOW_MS = 1_000_000
+DAY_MS = 86_400_000
+
+#: Names and bytes of the files of segments.
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A log, and outputs of a clean of it.
+
+    Attributes:
+        name: what is special.
+        fs: all of it is durable.
+        replacements: in order.
+    """
+
+    name: str
+    fs: MemoryFileSystem
+    replacements: Sequence[Replacement]
+
+    def swap(self, fs: FileSystem) -> None:
+        """Swap in all outputs."""
+        for one in self.replacements:
+            swap_in(fs, PATH, one)
+
+    @cached_property
+    def whole(self) -> list[Files]:
+        """What is there before any swap, after the first, …"""
+        fs = durable(self.fs)
+        found: list[Files] = [segment_files(fs)]
+        for one in self.replacements:
+            swap_in(fs, PATH, one)
+            found.append(segment_files(fs))
+        return found
+
+    @cached_property
+    def allowed(self) -> list[Files]:
+        """What may be there once a swap that was cut off has been loaded, besides empty transaction indexes."""
+        found: list[Files] = list(self.whole)
+        for replacement, before, after in zip(self.replacements, self.whole, self.whole[1:], strict=False):
+            tail = [base for base in sorted(replacement.replaced) if base >= self.end_of(replacement)]
+            for first in tail:
+                left = {name: data for name, data in before.items() if first <= offset_of(name) <= tail[-1]}
+                found.append({**left, **after})
+        return found
+
+    def end_of(self, replacement: Replacement) -> int:
+        """Where the outputs end, as a loader sees it."""
+        last = max(replacement.outputs)
+        return next_offset(self.fs, f"{replacement.folder}/{offset_name(last, FileKind.LOG)}", last)
+
+
+def offset_of(name: str) -> int:
+    """The offset in a file's name."""
+    return int(name.partition(".")[0])
+
+
+def segment_files(fs: FileSystem, path: str = PATH) -> dict[str, bytes]:
+    """The files of the segments by their names; an empty transaction index is as good as none."""
+    found = {}
+    for info in fs.list(path):
+        file = None if info.is_directory else parse_file(info.name)
+        if file is not None and file.kind in SEGMENT_KINDS:
+            data = read_file(fs, f"{path}/{info.name}")
+            if data or file.kind is not FileKind.TRANSACTION_INDEX or file.temporary:
+                found[info.name] = data
+    return found
+
+
+def seen_files(log: Log) -> dict[str, bytes]:
+    """The same as a reader sees it who takes an interrupted swap for completed."""
+    found = {}
+    for segment in log.segments:
+        for kind, info in [(FileKind.LOG, segment.files.log), *segment.files.indexes.items()]:
+            data = read_file(log.fs, f"{log.path}/{info.name}")
+            if data or kind is not FileKind.TRANSACTION_INDEX:
+                found[offset_name(segment.base_offset, kind)] = data
+    return found
+
+
+def snapshots(fs: MemoryFileSystem) -> set[int]:
+    """The offsets of the producer snapshots."""
+    files = (parse_file(info.name) for info in fs.list(PATH) if not info.is_directory)
+    return {file.offset for file in files if file is not None and file.kind is FileKind.PRODUCER_SNAPSHOT}
+
+
+# ---- logs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Script:
+    """Writes a log: `a=1 b=∅` is a batch, `7:a=1` one of a transaction of producer 7, `7:abort` its end, `|` a roll."""
+
+    config: Mapping[str, object] = field(default_factory=dict)
+
+    def __call__(self, text: str) -> ScriptedLog:
+        log = ScriptedLog(dict(self.config), now_ms=NOW_MS)
+        for word in text.split():
+            producer, _, what = word.rpartition(":")
+            if word == "|":
+                log.roll()
+            elif what in ("abort", "commit"):
+                log.append(encode_marker(Marker(log.next_offset, NOW_MS, int(producer), 0, what == "commit")))
+            else:
+                log.append(_batch(log.next_offset, what.split(","), int(producer or -1)))
+        return log
+
+
+def _batch(offset: int, pairs: Iterable[str], producer: int) -> bytes:
+    records = []
+    for number, pair in enumerate(pairs):
+        key, _, value = pair.partition("=")
+        records.append(Record(offset + number, NOW_MS, key.encode(), None if value == "∅" else value.encode()))
+    if producer < 0:
+        return encode_batch(records, leader_epoch=0)
+    return encode_batch(
+        records, leader_epoch=0, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True
+    )
+
+
+def scene(
+    name: str, text: str, *, settings: CleanSettings | None = None, cleaned_before: bool = False, synced: bool = True
+) -> Scene:
+    """A log as a stopped broker leaves it, and what a clean of all but its active segment makes of it.
+
+    Args:
+        name: what is special.
+        text: what to write.
+        settings: of the clean.
+        cleaned_before: once, so that all that may go goes now.
+        synced: the names of the outputs are durable, too.
+    """
+    log = Script()(text)
+    now_ms = NOW_MS
+    if cleaned_before:
+        log.producers = Producers()
+        log.clean(first_dirty=0, now_ms=now_ms)
+        now_ms += 2 * DAY_MS
+    for segment in log.log().segments:
+        write_file(log.fs, f"{PATH}/{offset_name(segment.base_offset, FileKind.PRODUCER_SNAPSHOT)}", EMPTY_SNAPSHOT)
+    log.stop(clean=True)
+    return with_outputs(name, durable(log.fs), settings=settings, now_ms=now_ms, synced=synced)
+
+
+def with_outputs(
+    name: str, fs: MemoryFileSystem, *, settings: CleanSettings | None = None, now_ms: int, synced: bool = True
+) -> Scene:
+    """Clean all of a log but its active segment, once more."""
+    log = Log(PATH, fs=fs, log_start_offset=0)
+    for path in (f"{PATH}/{WORK_FOLDER}", OUTPUTS):
+        if not fs.exists(path):
+            fs.make_directory(path)
+    done = clean_partition(
+        log,
+        OUTPUTS,
+        first_dirty=0,
+        first_uncleanable=log.segments[-1].base_offset,
+        now_ms=now_ms,
+        settings=settings or CleanSettings(index=IndexLimits(interval_bytes=1)),
+        producers=Producers(),
+    )
+    replacements = replacements_of(fs, zip(done.replaced, done.outputs, strict=True))
+    return Scene(name, durable(fs) if synced else fs, replacements)
+
+
+def replacements_of(
+    fs: MemoryFileSystem, groups: Iterable[tuple[Sequence[int], Sequence[int]]], folder: str = OUTPUTS
+) -> list[Replacement]:
+    """The outputs in a folder as values."""
+    names = [info.name for info in fs.list(folder)]
+    return [
+        Replacement(
+            folder,
+            tuple(name for name in names if offset_of(name) in outputs),
+            frozenset(replaced),
+            frozenset(outputs),
+            0,
+        )
+        for replaced, outputs in groups
+    ]
+
+
+def crafted(
+    name: str, text: str, groups: Sequence[tuple[Sequence[int], Sequence[int]]], *, empty: bool = False
+) -> Scene:
+    """Outputs that are copies of the group's segments, or without any batch."""
+    log = Script()(text)
+    fs = log.fs
+    for path in (f"{PATH}/{WORK_FOLDER}", OUTPUTS):
+        fs.make_directory(path)
+    for base in itertools.chain.from_iterable(outputs for _, outputs in groups):
+        for kind in SEGMENT_KINDS:
+            file = offset_name(base, kind)
+            if fs.exists(f"{PATH}/{file}") and not (empty and kind is FileKind.TRANSACTION_INDEX):
+                write_file(fs, f"{OUTPUTS}/{file}", b"" if empty else read_file(fs, f"{PATH}/{file}"))
+    log.stop(clean=True)
+    return Scene(name, durable(fs), replacements_of(fs, groups))
+
+
+def twice(name: str, text: str) -> Scene:
+    """A clean, and a second one of what the first made."""
+    first = scene(name, text)
+    then = durable(first.fs)
+    first.swap(then)
+    second = with_outputs(name, then, now_ms=NOW_MS + 2 * DAY_MS)
+    fs, folder = durable(first.fs), f"{PATH}/{WORK_FOLDER}/2"
+    fs.make_directory(folder)
+    for info in second.fs.list(OUTPUTS):
+        write_file(fs, f"{folder}/{info.name}", read_file(second.fs, f"{OUTPUTS}/{info.name}"))
+    replacements = [*first.replacements, *(replace(one, folder=folder) for one in second.replacements)]
+    return Scene(name, durable(fs), replacements)
+
+
+EMPTY_SNAPSHOT = producer_state.encode(())
+TRANSACTIONS = "7:a=1 8:b=1 7:abort | a=2 8:commit b=2 | 9:c=1 b=3 9:abort d=1 | a=3 d=2 | a=9"
+ACTIVE = "| x=1"
+
+SCENES: Mapping[str, Callable[[], Scene]] = {
+    "one output": lambda: scene("one output", "a=1 b=1 | a=2 c=1 | b=2 c=2 d=1 | a=9"),
+    "transactions": lambda: scene("transactions", TRANSACTIONS),
+    "transaction index gone": lambda: scene("transaction index gone", TRANSACTIONS, cleaned_before=True),
+    "twice": lambda: twice("twice", TRANSACTIONS),
+    "two groups": lambda: scene(
+        "two groups",
+        TRANSACTIONS + " | e=1 a=4 | a=5 7:f=1 7:abort | a=6",
+        settings=CleanSettings(segment_bytes=450, index=IndexLimits(interval_bytes=1)),
+    ),
+    "several outputs": lambda: scene(
+        "several outputs",
+        "a=1 b=1 c=1 d=1 | e=1 7:f=1 7:abort g=1 | h=1 i=1 j=1 | a=2",
+        settings=CleanSettings(index=IndexLimits(interval_bytes=1, size_bytes=24)),
+    ),
+    "no record left": lambda: crafted(
+        "no record left", "7:a=1 7:abort | 7:b=1 b=2 7:commit | x=1", [((0, 2), (0,))], empty=True
+    ),
+    "nothing is left of the last": lambda: crafted(
+        "nothing is left of the last", "a=1 | 7:k=1 7:abort | k=∅ | x=1", [((0, 1, 3), (0,))]
+    ),
+    "outputs not synced": lambda: scene("outputs not synced", "a=1 b=1 | a=2 | a=3", synced=False),
+}

@@ -1,0 +1,370 @@
+"""Loading in place: what comes of it, and that it comes to the same wherever it is cut off."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cordwood.errors import CorruptBatchError, DataError
+from cordwood.fs.base import FileSystem
+from cordwood.fs.memory import MemoryFileSystem, lose_all
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.storage import producer_state
+from cordwood.storage.copying import copy_partition, is_loaded, write_file
+from cordwood.storage.filenames import WORK_FOLDER, FileKind, offset_name
+from cordwood.storage.loading import load_partition
+from cordwood.storage.log import Log, read_file
+from cordwood.storage.node import Node
+from cordwood.storage.restoring import LoadSettings, restore_indexes, restore_partition
+from tests.crashes import EVERY, PROPERTY, Cuts, durable
+from tests.fixtures import CRASHED, copy_of, fixture
+from tests.fs.trees import Tree, tree
+from tests.kafka_tools import Oracle
+from tests.storage.swaps import EMPTY_SNAPSHOT, NOW_MS, OUTPUTS, PATH, Scene, Script, seen_files, segment_files
+from tests.storage.test_swapping import built, loaded_by_kafka, only_logs
+
+RecordProperty = Callable[[str, object], None]
+posix = PosixFileSystem()
+#: Within a day of what the fixtures' producers wrote.
+FIXTURES_NOW_MS = 1_763_700_000_000
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def kept(partition: str, names: Sequence[str]) -> None:
+    """As if somebody had them: so that whole batches behind damage may go."""
+
+
+def load(fs: FileSystem, *, crashed: bool = False, path: str = PATH) -> None:
+    load_partition(Log(path, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
+
+
+# ---- beside a copy ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CRASHED)
+def test_after_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(name: str, tmp_path: Path) -> None:
+    node = Node.open(posix, [str(fixture(name))])
+    for place in node.places:
+        if not is_loaded(place.name):
+            continue
+        assert place.name is not None and place.topic is not None
+        target, inside = tmp_path / "copy" / place.name.name, tmp_path / "in place" / place.name.name
+        target.mkdir(parents=True)
+        copy_of(Path(place.path), inside)
+        point = place.directory.recovery_points.get(place.name.topic_partition, 0)
+        settings = LoadSettings(node.config_of(place.topic).integer("index.interval.bytes"))
+        restored = restore_partition(
+            place.log(), str(target), recovery_point=point, now_ms=FIXTURES_NOW_MS, settings=settings
+        )
+        loaded = load_partition(
+            Log(str(inside), log_start_offset=place.log().log_start_offset),
+            crashed=True,
+            recovery_point=point,
+            now_ms=FIXTURES_NOW_MS,
+            settings=settings,
+            keep=kept,
+        )
+        assert contents(inside) == contents(target)
+        assert loaded.next_offset == restored.next_offset and len(loaded.notes) == len(restored.notes)
+        for path in inside.iterdir():
+            if path.suffix == FileKind.LOG:
+                assert path.stat().st_mtime_ns == (target / path.name).stat().st_mtime_ns
+
+
+def test_a_log_that_ends_below_its_start_begins_anew_there_as_in_a_copy(tmp_path: Path) -> None:
+    inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
+    log, target = Log(str(inside), log_start_offset=1_000_000), tmp_path / "copy"
+    target.mkdir()
+    restore_partition(log, str(target), recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    loaded = load_partition(log, crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    assert loaded.next_offset == 1_000_000 and "ends below its log start offset" in loaded.notes[-1]
+    assert contents(inside) == contents(target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kraft-before", "kraft-crashed-swap"])
+def test_without_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(name: str, tmp_path: Path) -> None:
+    for place in Node.open(posix, [str(fixture(name))]).places:
+        if not is_loaded(place.name):
+            continue
+        assert place.name is not None
+        target, inside = tmp_path / "copy" / place.name.name, tmp_path / "in place" / place.name.name
+        target.mkdir(parents=True)
+        copy_of(Path(place.path), inside)
+        copy_partition(place.log(), str(target))
+        restore_indexes(Log(str(target)), now_ms=FIXTURES_NOW_MS)
+        load_partition(Log(str(inside)), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+        assert contents(inside) == contents(target)
+
+
+def test_a_partition_in_good_order_stays_as_it_is(tmp_path: Path) -> None:
+    path = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
+    before = {one.name: (one.stat().st_ino, one.stat().st_mtime_ns) for one in path.iterdir()}
+    load_partition(Log(str(path)), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    assert {one.name: (one.stat().st_ino, one.stat().st_mtime_ns) for one in path.iterdir()} == before
+
+
+def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Path) -> None:
+    original = fixture("kraft-before") / "payments-0"
+    source = copy_of(original, tmp_path / "payments-0")
+    logs = sorted(source.glob("*.log"))
+    for log in logs[:3]:
+        log.with_suffix(".index").unlink()
+    logs[1].write_bytes(logs[1].read_bytes()[:-1])
+    interval = Node.open(posix, [str(original)]).config_of("payments").integer("index.interval.bytes")
+    for _ in range(2):
+        load_partition(
+            Log(str(source)),
+            crashed=False,
+            recovery_point=0,
+            now_ms=FIXTURES_NOW_MS,
+            settings=LoadSettings(interval),
+        )
+        if not logs[1].with_suffix(".index").exists():
+            logs[1].write_bytes((original / logs[1].name).read_bytes())
+    # It was cleaned before, and like Kafka we know no more of transactions that left nothing but a marker.
+    txnindex = FileKind.TRANSACTION_INDEX
+    found, expected = (
+        {name: data for name, data in contents(one).items() if not name.endswith(txnindex)}
+        for one in (source, original)
+    )
+    assert found == {name: data for name, data in expected.items() if name != offset_name(358, ".snapshot")}
+
+
+def test_offsets_of_another_segment_leave_a_partition_as_it_was(tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
+    last = Log(str(source)).segments[-1].base_offset
+    for suffix in (".log", ".index", ".timeindex"):
+        (source / offset_name(last, suffix)).rename(source / offset_name(last + 10**6, suffix))
+    before = contents(source)
+    with pytest.raises(DataError, match="does not belong"):
+        load_partition(Log(str(source)), crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    assert contents(source) == before
+
+
+def test_snapshots_of_segments_that_are_gone_go_but_never_the_newest() -> None:
+    fs = Script()("a=1 | b=1 | c=1 c=2").fs
+    for offset in (1, 2, 3):
+        write_file(fs, f"{PATH}/{offset_name(offset, '.snapshot')}", EMPTY_SNAPSHOT)
+    fs.rename(f"{PATH}/{offset_name(1, '.snapshot')}", f"{PATH}/{offset_name(0, '.snapshot')}")
+    for kind in (".log", ".index", ".timeindex"):
+        fs.unlink(f"{PATH}/{offset_name(2, kind)}")
+    load(fs)
+    assert [info.name for info in fs.list(PATH) if info.name.endswith(".snapshot")] == [
+        offset_name(offset, ".snapshot") for offset in (0, 3)
+    ]
+
+
+def test_what_goes_or_changes_is_kept_before() -> None:
+    fs = durable(torn())
+    before = tree(fs, PATH)
+    kept: set[str] = set()
+
+    def keep(path: str, names: Sequence[str]) -> None:
+        assert path == PATH
+        for name in names:
+            assert tree(fs, PATH)[name] == before[name]
+        kept.update(names)
+
+    load_partition(Log(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS, keep=keep)
+    after = tree(fs, PATH)
+    assert kept >= {name for name, data in before.items() if data is not None and after.get(name) != data}
+
+
+# ---- power cuts ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def torn() -> MemoryFileSystem:
+    """What a crash left: indexes of zeros, one missing; a segment torn in its middle, others behind it."""
+    script = Script()("7:a=1 7:abort b=1 | 7:c=1 c=2 | 7:abort d=1 d=2 | e=1 | f=1 8:f=2")
+    fs, bases = script.fs, [segment.base_offset for segment in script.log().segments]
+    script.stop(clean=False)
+    write_file(fs, f"{PATH}/{offset_name(bases[1], '.snapshot')}", producer_state.encode(()))
+    write_file(fs, f"{PATH}/{offset_name(bases[3], '.snapshot')}", b"torn")
+    write_file(fs, f"{PATH}/{offset_name(bases[2], '.timeindex')}", bytes(120))
+    fs.unlink(f"{PATH}/{offset_name(bases[1], '.index')}")
+    fs.unlink(f"{PATH}/{offset_name(bases[0], '.txnindex')}")
+    write_file(fs, f"{PATH}/{offset_name(bases[1], '.txnindex')}", b"stale")
+    with fs.open_for_update(f"{PATH}/{offset_name(bases[2], '.log')}") as file:
+        file.truncate(file.size() - 3)
+    return durable(fs)
+
+
+@cache
+def overflowed() -> MemoryFileSystem:
+    """A segment whose offsets don't fit its base."""
+    fs = Script()("a=1 b=1").fs
+    with fs.open_for_update(f"{PATH}/{offset_name(0, '.log')}") as file:
+        for offset in (3 << 31, (3 << 31) + 1):
+            file.write(file.size(), encode_batch([Record(offset, NOW_MS, b"k", b"v")], leader_epoch=0))
+    return durable(fs)
+
+
+def final(fs: MemoryFileSystem) -> Tree:
+    after = durable(fs)
+    load(after, crashed=True)
+    assert tree(after.crash(lose_all), PATH).items() >= segment_files(after).items(), "what was loaded is durable"
+    return tree(after, PATH)
+
+
+def check_loads(fs: MemoryFileSystem, record_property: RecordProperty, **choice: int) -> None:
+    expected = final(fs)
+    cuts = Cuts(fs, lambda fs: load(fs, crashed=True), **choice)
+    for after in cuts:
+        load(after, crashed=True)
+        assert tree(after, PATH) == expected
+    cuts.tell(record_property, "loads")
+
+
+def test_a_recovery_that_was_cut_off_comes_to_the_same_the_next_time(record_property: RecordProperty) -> None:
+    check_loads(torn(), record_property, subsets_max=0, sampled=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [torn, overflowed])
+def test_every_recovery_that_was_cut_off_comes_to_the_same_the_next_time(
+    make: Callable[[], MemoryFileSystem], record_property: RecordProperty
+) -> None:
+    check_loads(make(), record_property, subsets_max=7, sampled=60, every=EVERY)
+
+
+@pytest.mark.slow
+def test_kafka_goes_on_with_a_recovery_that_was_cut_off(
+    kafka_oracle: Oracle, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    start = torn()
+    cuts = Cuts(start, lambda fs: load(fs, crashed=True), subsets_max=3, sampled=20)
+    states = list(cuts)
+    states = random.Random(1).sample(states, min(len(states), 100))
+    logs = {name: data for name, data in final(start).items() if data is not None and name.endswith(FileKind.LOG)}
+    for files in loaded_by_kafka(states, tmp_path, kafka_oracle, clean=False):
+        assert only_logs(files) == logs
+    record_property(PROPERTY, ["loads, gone on with by Kafka", cuts.states, len(states)])
+
+
+#: Names of files that others left, with a word for what is in them; `log` is what the segment of that base holds.
+LEFT = {
+    "a clean": [".cleaned"],
+    "a clean before its commit": [".cleaned", ".swap"],
+    "a deletion": [".deleted"],
+    "all": [".cleaned", ".swap", ".deleted"],
+}
+
+
+def with_leftovers(scene: Scene, suffixes: Sequence[str]) -> Scene:
+    """Files of the first, a middle and the last old segment under the names that others left them with."""
+    fs = durable(scene.fs)
+    bases = sorted(scene.replacements[0].replaced)
+    for number, suffix in enumerate(suffixes):
+        base = bases[min(number, len(bases) - 1)]
+        for kind in (FileKind.LOG, FileKind.OFFSET_INDEX):
+            data = read_file(fs, f"{PATH}/{offset_name(base, kind)}")
+            write_file(fs, f"{PATH}/{offset_name(base, kind)}{suffix}", data[: len(data) // 2])
+    return replace(scene, fs=durable(fs))
+
+
+def check_leftovers(name: str, left: str, record_property: RecordProperty, **choice: int) -> None:
+    scene = built(name)
+    planted = with_leftovers(scene, LEFT[left])
+
+    def act(fs: MemoryFileSystem) -> None:
+        load(fs)
+        # The work folder went with the leftovers; the clean makes its outputs afterwards.
+        outputs(scene, fs)
+        scene.swap(fs)
+
+    cuts = Cuts(planted.fs, act, **choice)
+    for fs in cuts:
+        seen = seen_files(Log(PATH, fs=fs))
+        assert seen in scene.allowed
+        load(fs)
+        assert segment_files(fs) == seen
+        assert not Log(PATH, fs=fs).recovery.actions
+    cuts.tell(record_property, "leftovers, then swaps")
+
+
+def outputs(scene: Scene, fs: MemoryFileSystem) -> None:
+    """What tasks write."""
+    for path in (f"{PATH}/{WORK_FOLDER}", OUTPUTS):
+        fs.make_directory(path)
+    for info in scene.fs.list(OUTPUTS):
+        write_file(fs, f"{OUTPUTS}/{info.name}", read_file(scene.fs, f"{OUTPUTS}/{info.name}"))
+
+
+def test_what_others_left_is_gone_before_a_swap(record_property: RecordProperty) -> None:
+    check_leftovers("one output", "all", record_property, subsets_max=0, sampled=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", LEFT)
+@pytest.mark.parametrize("name", ["one output", "several outputs", "no record left"])
+def test_whatever_others_left_is_gone_before_a_swap(name: str, left: str, record_property: RecordProperty) -> None:
+    check_leftovers(name, left, record_property, subsets_max=6, sampled=60, every=EVERY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["twice", "several outputs", "no record left", "nothing is left of the last"])
+def test_a_load_that_completes_a_swap_can_be_cut_off_as_well(name: str, record_property: RecordProperty) -> None:
+    scene = built(name)
+    states = list(Cuts(scene.fs, scene.swap, subsets_max=5, sampled=20))
+    for start in random.Random(1).sample(states, 1 + 40 // EVERY):
+        seen = seen_files(Log(PATH, fs=start))
+        cuts = Cuts(durable(start), load, subsets_max=4, sampled=10)
+        for fs in cuts:
+            assert seen_files(Log(PATH, fs=fs)) == seen
+            load(fs)
+            assert segment_files(fs) == seen
+        cuts.tell(record_property, "loads of swaps that were cut off")
+
+
+def test_an_overflowed_segment_becomes_several() -> None:
+    fs = durable(overflowed())
+    loaded = load_partition(Log(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+    assert [segment.base_offset for segment in Log(PATH, fs=fs).segments] == [0, 3 << 31]
+    assert loaded.next_offset == (3 << 31) + 2
+    assert "becomes 2 segments" in loaded.notes[0]
+
+
+def empty_partition() -> MemoryFileSystem:
+    fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000)
+    for path in (PATH.rpartition("/")[0], PATH):
+        fs.make_directory(path)
+    return fs
+
+
+@pytest.mark.parametrize("behind", ["in the same segment", "in a later one"])
+def test_a_log_is_not_cut_before_whole_batches_that_nobody_keeps(behind: str) -> None:
+    fs = empty_partition()
+    batches = [encode_batch([Record(offset, NOW_MS, b"k", b"v")], leader_epoch=0) for offset in range(4)]
+    torn_one = batches[2][:-1] + bytes([batches[2][-1] ^ 1])
+    first = batches[0] + batches[1] + torn_one
+    files = {0: first + batches[3]} if behind == "in the same segment" else {0: first, 3: batches[3]}
+    for base, data in files.items():
+        write_file(fs, f"{PATH}/{offset_name(base, FileKind.LOG)}", data)
+    before = tree(fs, PATH)
+    with pytest.raises(CorruptBatchError, match="--keep-old") as found:
+        load_partition(Log(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+    assert found.value.position == len(batches[0]) * 2
+    assert tree(fs, PATH) == before
+    load(fs, crashed=True)
+    assert Log(PATH, fs=fs).next_offset == 2
+
+
+def test_a_torn_tail_is_cut_though_nobody_keeps_it() -> None:
+    fs = empty_partition()
+    batch = encode_batch([Record(0, NOW_MS, b"k", b"v")], leader_epoch=0)
+    write_file(fs, f"{PATH}/{offset_name(0, FileKind.LOG)}", batch + batch[:40])
+    loaded = load_partition(Log(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+    assert (loaded.next_offset, Log(PATH, fs=fs).size_bytes) == (1, len(batch))
