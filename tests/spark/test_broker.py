@@ -1,7 +1,8 @@
 """A real broker starts on what we cleaned, reads all of it, and nothing that a cleaner promises is broken.
 
 Every directory of a KRaft broker among the fixtures is cleaned two days later, when every tombstone and marker may go,
-and those that their broker had cleaned from the start once more: as much as can go goes.
+and those that their broker had cleaned from the start once more: as much as can go goes. A run takes some of them, see
+`drawn`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 from cordwood.spark.pipeline import clean
 from cordwood.spark.results import Fate
 from cordwood.storage.filenames import META_PROPERTIES
+from tests.drawn import drawn
 from tests.fixtures import CRASHED, NAMES, PACKED, fixture
 from tests.kafka_tools import FOLDER, Broker
 
@@ -56,7 +58,7 @@ def run(*command: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*ZOOKEEPER, *JBOD)])
+@pytest.mark.parametrize("name", drawn([name for name in NAMES if name not in (*ZOOKEEPER, *JBOD)]))
 def test_a_broker_takes_what_was_cleaned_and_no_promise_is_broken(
     name: str, spark: SparkSession, kafka_broker: Broker, tmp_path: Path
 ) -> None:
@@ -79,7 +81,13 @@ def test_a_broker_takes_several_disks_that_were_cleaned(
     )
     assert [answer for answer in answers if "problem" in answer or "error" in answer] == []
     kafka_broker("stop", first)
-    assert list(check.suspicious(kafka_broker("logs", first), [])) == []
+    logs = kafka_broker("logs", first)
+    # A move between disks that the broker goes on with may end before it looks at it again.
+    harmless = ["log dir reassignment has already completed"]
+    if "has an older epoch" in logs:
+        # It asked before the broker had become leader again; so it is stopped and, with the new epoch, started anew.
+        harmless.append("marked as failed")
+    assert list(check.suspicious(logs, harmless)) == []
     run(FOLDER / "broker-compare", read_before(name, "read_committed"), read)
 
 

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from cordwood.cli.main import app
 from cordwood.fs.base import Bytes, File
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark import partitioning, pipeline
+from cordwood.spark import jobs, partitioning, pipeline
 from tests.cli.test_clean import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, fixture
 from tests.spark.disks import small_disk
@@ -113,7 +113,7 @@ def run(disk: Disk, source: Path, target: Path, *options: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "PosixFileSystem", lambda: disk)
         patch.setattr(partitioning, "PosixFileSystem", lambda: disk)
-        patch.setattr(pipeline, "session", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
+        patch.setattr(jobs, "session", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
         done = CliRunner().invoke(app, ["clean", str(source), "--output", str(target), *options])
     assert (done.exit_code == 4) == ("No space left" in done.stderr), done.output
     return done.exit_code

@@ -44,7 +44,7 @@ def test_one_damaged_batch_keeps_one_of_three_partitions_as_it_was(number: int, 
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.spark.pipeline.session", lambda *_, **__: contextlib.nullcontext(IN_PROCESS))
+        patch.setattr("cordwood.spark.jobs.session", lambda *_, **__: contextlib.nullcontext(IN_PROCESS))
         done = CliRunner().invoke(
             app,
             ["clean", str(tmp_path / "logs"), "--output", str(tmp_path / "new"), "--config", "cleanup.policy=compact"],

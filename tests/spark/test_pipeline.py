@@ -77,6 +77,10 @@ def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
     assert set(os.listdir(target)) == {*os.listdir(source), filenames.CLEANER_OFFSETS}
     for partition in (path for path in source.iterdir() if path.is_dir()):
         expected = contents(partition)
+        if partition.name != "__cluster_metadata-0":
+            # A loader removes snapshots between segments.
+            for name in copying.stray_snapshots(Log(str(partition)).recovery):
+                del expected[name]
         if (planned := to_clean.get(str(partition))) is not None and planned.compaction is not None:
             outputs = tmp_path / partition.name
             outputs.mkdir()

@@ -19,7 +19,6 @@ from cordwood.record.record import Record
 from cordwood.spark import tasks
 from cordwood.spark.tasks import (
     PACKED_BYTES,
-    WINDOW_BYTES,
     CleanSettings,
     clean_partition,
     load_producers,
@@ -190,19 +189,22 @@ def test_counts_that_do_not_add_up_are_our_mistake() -> None:
             dataclasses.replace(good, **{name: 2}).check()
 
 
-def test_a_compressed_window_is_cut_into_parts_that_hold_all_its_batches(tmp_path: Path) -> None:
+def test_a_compressed_window_is_cut_into_parts_that_hold_all_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "WINDOW_BYTES", 4 << 20)
     partition = tmp_path / "topic-0"
     partition.mkdir()
     write_keyed_log(
         PosixFileSystem(), str(partition), size_bytes=6_000_000, keys=50, shape=Shape(codec=Codec.LZ4), seed=1
     )
     log = Log(str(partition))
-    (whole, *_) = read_windows(log.segments[0].open(), window_bytes=WINDOW_BYTES)
+    (whole, *_) = read_windows(log.segments[0].open(), window_bytes=tasks.WINDOW_BYTES)
     assert isinstance(whole, BatchWindow)
     parts = list(
         itertools.takewhile(lambda part: part.position < whole.data.size, segment_windows_from(log.segments[0]))
     )
-    assert len(parts) == WINDOW_BYTES // PACKED_BYTES
+    assert len(parts) == tasks.WINDOW_BYTES // PACKED_BYTES
     assert np.array_equal(np.concatenate([part.batches for part in parts]), whole.batches)
     assert b"".join(part.data for part in parts) == whole.data.tobytes()
     assert [part.position for part in parts] == [int(part.batches["position"][0]) for part in parts]

@@ -23,7 +23,7 @@ _KEPT = ["base_offset", "last_offset", "position", "size_bytes", "record_count",
 
 
 def faults(
-    fs: FileSystem, folder: str, files: Sequence[tuple[str, int]], cleaned: Cleaned, first_uncleanable: int
+    fs: FileSystem, folder: str, files: Sequence[tuple[str, int]], cleaned: Cleaned, last_end: int
 ) -> Iterator[str]:
     """What is wrong with the outputs of a clean, in words; nothing when all is well.
 
@@ -32,7 +32,7 @@ def faults(
         folder: where they are.
         files: (name, bytes) of what was written.
         cleaned: what the task said of it.
-        first_uncleanable: where the range ended; no output reaches beyond.
+        last_end: where the last group ends; no output reaches beyond.
     """
     found = [(info.name, info.size_bytes) for info in fs.list(folder)]
     if found != sorted(files):
@@ -47,7 +47,7 @@ def faults(
     ends = [
         end
         for group, after in zip(cleaned.outputs, [*(some[0] for some in cleaned.replaced[1:]), None], strict=True)
-        for end in [*group[1:], first_uncleanable if after is None else after]
+        for end in [*group[1:], last_end if after is None else after]
     ]
     batches = records = size_bytes = 0
     for base, end in zip(bases, ends, strict=True):

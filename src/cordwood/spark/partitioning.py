@@ -10,6 +10,7 @@ import functools
 import heapq
 import os
 import pickle
+import struct
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,9 @@ from cordwood.spark import checking
 from cordwood.spark.planning import clean_settings
 from cordwood.spark.progress import Counted
 from cordwood.spark.rounds import clean_in_rounds
-from cordwood.spark.tasks import Cleaned, CleanSettings, load_producers, segment_facts
+from cordwood.spark.tasks import Cleaned, CleanSettings, Part, load_producers, segment_facts
+from cordwood.storage.copying import Replacement
+from cordwood.storage.filenames import WORK_FOLDER
 from cordwood.storage.log import Log
 
 if TYPE_CHECKING:
@@ -61,6 +64,7 @@ class PartitionTask:
         now_ms: the time of the clean.
         settings: the configs that it goes by.
         size_bytes: what will be read, about.
+        part: only some of its groups.
     """
 
     path: str
@@ -70,6 +74,12 @@ class PartitionTask:
     now_ms: int
     settings: CleanSettings
     size_bytes: int = 0
+    part: Part | None = None
+
+    @property
+    def end(self) -> int:
+        """Where the last of the outputs ends, at most."""
+        return self.first_uncleanable if self.part is None else self.part.end
 
 
 class FailureKind(StrEnum):
@@ -111,6 +121,18 @@ class Output:
     folder: str
     files: tuple[tuple[str, int], ...]
     segments: tuple[SegmentFacts, ...] = ()
+
+    @property
+    def replacement(self) -> Replacement:
+        """All of it, as it goes into its partition."""
+        cleaned = self.cleaned
+        return Replacement(
+            self.folder,
+            tuple(name for name, _ in self.files),
+            frozenset(base for group in cleaned.replaced for base in group),
+            frozenset(base for group in cleaned.outputs for base in group),
+            cleaned.end_offset,
+        )
 
 
 def tasks_of(plan: Plan) -> list[PartitionTask]:
@@ -179,15 +201,22 @@ def over_rows(
     """The function that Spark runs over rows of pack numbers; it is pickled, and all that it holds are plain values."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for at, outcome in _outcomes(packs[number], do, is_small):
-                    columns = [pa.array([at]), pa.array([pickle.dumps(outcome)])]
-                    yield pa.RecordBatch.from_arrays(columns, ["at", "outcome"])
+                    yield _row(at, pickle.dumps(outcome))
 
     return run
+
+
+def _row(at: int, outcome: bytes) -> pa.RecordBatch:
+    """One row, made of buffers: all other ways make a worker load pandas first, which takes longer than a clean."""
+    import pyarrow as pa
+
+    ats = [None, pa.py_buffer(struct.pack("=q", at))]
+    outcomes = [None, pa.py_buffer(struct.pack("=2i", 0, len(outcome))), pa.py_buffer(outcome)]
+    columns = [pa.Array.from_buffers(pa.int64(), 1, ats), pa.Array.from_buffers(pa.binary(), 1, outcomes)]
+    return pa.RecordBatch.from_arrays(columns, ["at", "outcome"])
 
 
 def _outcomes(
@@ -200,7 +229,7 @@ def _outcomes(
 
 
 def worker(
-    packs: Sequence[Sequence[tuple[int, PartitionTask]]], outputs: str, progress: str, *, discard: bool = False
+    packs: Sequence[Sequence[tuple[int, PartitionTask]]], outputs: str | None, progress: str, *, discard: bool = False
 ) -> Worker:
     """Runs tasks; see `run_task`."""
     do = functools.partial(run_task, outputs=outputs, progress=progress, discard=discard)
@@ -213,16 +242,23 @@ def checker(packs: Sequence[Sequence[tuple[int, tuple[PartitionTask, Output]]]])
 
 
 def run_task(
-    task: PartitionTask, outputs: str, progress: str, fs: FileSystem | None = None, *, discard: bool = False
+    task: PartitionTask, outputs: str | None, progress: str, fs: FileSystem | None = None, *, discard: bool = False
 ) -> Output | Failure:
     """Clean one partition into a folder of its own; or into none, to see what would come of it.
 
     Another attempt at the same task gets another folder, so that one that was given up and still runs harms nobody.
+
+    Args:
+        task: what to do.
+        outputs: where that folder is made; None: in the work folder of the partition.
+        progress: where to say how far it is.
+        fs: default: the machine's.
+        discard: write nothing.
     """
     attempt = uuid4().hex
     fs = fs or PosixFileSystem()
     counted = Counted(fs, f"{progress}/{attempt}")
-    folder = f"{outputs}/{attempt}"
+    folder = f"{outputs or f'{task.path}/{WORK_FOLDER}'}/{attempt}"
     # A further round reads what the one before it wrote.
     kept = not discard or task.settings.offset_map_slots is not None
     written = counted if kept else DiscardingFileSystem(counted, folder)
@@ -238,6 +274,7 @@ def run_task(
             now_ms=task.now_ms,
             settings=task.settings,
             producers=producers,
+            part=task.part,
         )
         # Its names need not last: the files are renamed to where they belong, and those names do.
         counted.flush()
@@ -260,7 +297,7 @@ def check_output(work: tuple[PartitionTask, Output]) -> Failure | None:
     task, output = work
     try:
         found = next(
-            checking.faults(PosixFileSystem(), output.folder, output.files, output.cleaned, task.first_uncleanable),
+            checking.faults(PosixFileSystem(), output.folder, output.files, output.cleaned, task.end),
             None,
         )
     except Exception as error:

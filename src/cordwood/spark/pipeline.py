@@ -18,34 +18,31 @@ is copied as it was, and the result says where it is damaged.
 from __future__ import annotations
 
 import contextlib
-import os
-import pickle
 import posixpath
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
-from cordwood.errors import ConfigError, DataError, NoSpaceError, NotFoundError
+from cordwood.cleaning.plan import PartitionPlan, Plan
+from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import FileSystem, is_full
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.sharing import Link, hard_link, symbolic_link
-from cordwood.spark import partitioning, planning, progress
-from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask, Worker, tasks_of
-from cordwood.spark.planning import PlanChoices, make_plan
+from cordwood.spark import planning
+from cordwood.spark.jobs import Jobs, stop_if_full
+from cordwood.spark.partitioning import Failure, FailureKind, Output, tasks_of
+from cordwood.spark.planning import PlanOptions, asked_for, load_settings, make_plan, open_node, settled
 from cordwood.spark.progress import OnProgress
-from cordwood.spark.results import CleanResult, ExactPlan, Fate, PartitionResult, SegmentResult
-from cordwood.spark.session import LOCAL_MASTER, session
-from cordwood.spark.tasks import Cleaned
+from cordwood.spark.results import CleanResult, ExactPlan, PartitionResult, result_of
+from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage import copying
 from cordwood.storage.copying import DirectoryCopy, Replacement, Workspace, in_parallel
 from cordwood.storage.filenames import DirectoryState, FileKind
-from cordwood.storage.listing import is_asked_for
 from cordwood.storage.log import Log, lock_holder_in
 from cordwood.storage.node import Node, Place
-from cordwood.storage.restoring import LoadSettings, Restored, restore_indexes, restore_partition
+from cordwood.storage.restoring import Restored, restore_indexes, restore_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,17 +54,10 @@ def clean(
     spark: SparkSession | None = None,
     master: str = LOCAL_MASTER,
     link: bool = False,
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    now_ms: int | None = None,
-    overrides: Iterable[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    retention: bool = False,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: FileSystem | None = None,
-    **choices: Unpack[PlanChoices],
+    **options: Unpack[PlanOptions],
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start.
 
@@ -77,13 +67,11 @@ def clean(
         spark: a session to use; it is left running. Default: one of our own.
         master: where a session of our own runs.
         link: closed segments that stay as they are get a second name instead of a copy, where the disk is the same.
-        topics, partitions: only these are cleaned; all are copied. And what else decides: see `make_plan`.
-        now_ms, overrides, server_properties, metadata: see `make_plan`.
-        retention: delete old segments of the copy, too; by the sizes and times after the clean.
         on_plan: called with the plan and the bytes that will be read.
         on_progress: called with the bytes read so far.
         fs: default: the machine's.
-        choices: see `make_plan`.
+        options: see `make_plan`. Partitions that are not asked for are copied. Retention goes by the sizes and times
+            after the clean.
 
     Raises:
         NotFoundError: nothing is there, or nothing that was asked for.
@@ -94,31 +82,20 @@ def clean(
     """
     started = time.monotonic()
     fs = fs or PosixFileSystem()
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    overrides = tuple(overrides)
+    options, now_ms = settled(options)
     sources = [posixpath.abspath(path) for path in paths]
-    node = Node.open(fs, sources, metadata, server_properties, overrides)
+    node = open_node(fs, sources, options)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
-    _check_asked_for(node, sources, topics, partitions)
+    asked_for(node, sources, options)  # or refuse it before a directory is recovered for it
     linked = hard_link if link else None
     with _full_said(fs, output), Workspace(fs, output, read_only) as work:
         copies = copying.lay_out(node, sources, work.data)
         copying.check_space(fs, work.path, copies, link=linked)
         restored = _load_crashed(node, copies, work, now_ms, link=linked)
-        plan = make_plan(
-            *_loaded_paths(copies, restored),
-            topics=topics,
-            partitions=partitions,
-            now_ms=now_ms,
-            overrides=overrides,
-            server_properties=server_properties,
-            metadata=metadata or node.metadata_path,
-            fs=fs,
-            **choices,
-        )
-        jobs = _Jobs(fs, work, spark, master, on_plan, on_progress)
-        outcomes = jobs.run(plan, dict(_not_loaded(copies, restored)), discard=False)
-        if retention:
+        plan = _plan(fs, node, copies, restored, options)
+        with Jobs(fs, work.progress, spark, master, on_progress) as jobs:
+            outcomes = _run(jobs, plan, dict(_not_loaded(copies, restored)), work.outputs, on_plan)
+        if options.get("retention"):
             plan = _with_retention(node, copies, restored, plan, outcomes)
 
         built = _build(copies, plan, outcomes, restored, node, now_ms, link=linked)
@@ -148,17 +125,10 @@ def plan_exact(
     *paths: str,
     spark: SparkSession | None = None,
     master: str = LOCAL_MASTER,
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    now_ms: int | None = None,
-    overrides: Iterable[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    retention: bool = False,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: FileSystem | None = None,
-    **choices: Unpack[PlanChoices],
+    **options: Unpack[PlanOptions],
 ) -> ExactPlan:
     """Plan a clean, and run it without writing, for figures instead of bounds: those that `clean` would report.
 
@@ -169,12 +139,10 @@ def plan_exact(
         paths: log directories, folders of several, or partitions' directories.
         spark: a session to use; it is left running. Default: one of our own.
         master: where a session of our own runs.
-        topics, partitions, now_ms, overrides, server_properties, metadata: see `make_plan`.
-        retention: foretell it, too; by the sizes and times after the clean.
         on_plan: called with the plan and the bytes that will be read.
         on_progress: called with the bytes read so far.
         fs: default: the machine's.
-        choices: see `make_plan`.
+        options: see `make_plan`. Retention goes by the sizes and times after the clean.
 
     Raises:
         NotFoundError: nothing is there, or nothing that was asked for.
@@ -183,34 +151,23 @@ def plan_exact(
     """
     started = time.monotonic()
     fs = fs or PosixFileSystem()
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    overrides = tuple(overrides)
+    options, now_ms = settled(options)
     sources = [posixpath.abspath(path) for path in paths]
-    node = Node.open(fs, sources, metadata, server_properties, overrides)
-    _check_asked_for(node, sources, topics, partitions)
+    node = open_node(fs, sources, options)
+    asked = asked_for(node, sources, options)
     # What is recovered there is nobody else's business: no other user can read this folder.
     with tempfile.TemporaryDirectory(prefix="cordwood-plan-") as folder, _planned_in(fs, folder) as work:
         copies = copying.lay_out(node, sources, work.data, locked_too=True)
         for copy in copies:
-            copy.places = [one for one in copy.places if is_asked_for(one, topics, partitions)]
+            copy.places = [one for one in copy.places if one in asked]
         to_load = [copy for copy in copies if _is_to_load(copy)]
         advice = "Make room, or name another temporary folder with TMPDIR"
         copying.check_space(fs, work.path, to_load, link=symbolic_link, advice=advice)
         restored = _load_crashed(node, copies, work, now_ms, link=symbolic_link)
-        plan = make_plan(
-            *_loaded_paths(copies, restored),
-            topics=topics,
-            partitions=partitions,
-            now_ms=now_ms,
-            overrides=overrides,
-            server_properties=server_properties,
-            metadata=metadata or node.metadata_path,
-            fs=fs,
-            **choices,
-        )
-        jobs = _Jobs(fs, work, spark, master, on_plan, on_progress)
-        outcomes = jobs.run(plan, dict(_not_loaded(copies, restored)), discard=True)
-        if retention:
+        plan = _plan(fs, node, copies, restored, options)
+        with Jobs(fs, work.progress, spark, master, on_progress) as jobs:
+            outcomes = _run(jobs, plan, dict(_not_loaded(copies, restored)), work.outputs, on_plan, discard=True)
+        if options.get("retention"):
             plan = _with_retention(node, copies, restored, plan, outcomes)
         results = tuple(_foretell(copies, plan, outcomes, restored))
     return ExactPlan(
@@ -225,11 +182,16 @@ def plan_exact(
     )
 
 
-def _check_asked_for(node: Node, paths: Sequence[str], topics: Sequence[str], partitions: Sequence[str]) -> None:
-    """Refuse what is nowhere before a directory is recovered for it."""
-    if not any(is_asked_for(place, topics, partitions) for place in node.places):
-        what = ", ".join([*topics, *partitions])
-        raise NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else ""))
+def _plan(
+    fs: FileSystem,
+    node: Node,
+    copies: Sequence[DirectoryCopy],
+    restored: Mapping[str, object],
+    options: PlanOptions,
+) -> Plan:
+    """The plan of a clean; what retention takes is found out after it."""
+    known: PlanOptions = {**options, "metadata": options.get("metadata") or node.metadata_path, "retention": False}
+    return make_plan(*_loaded_paths(copies, restored), fs=fs, **known)
 
 
 @contextlib.contextmanager
@@ -264,7 +226,7 @@ def _planned_in(fs: FileSystem, folder: str) -> Iterator[Workspace]:
 
 
 def _is_to_load(copy: DirectoryCopy) -> bool:
-    return copy.crashed and lock_holder_in(copy.source.fs, copy.source.path) is None
+    return copy.source.crashed and lock_holder_in(copy.source.fs, copy.source.path) is None
 
 
 def _load_crashed(
@@ -298,7 +260,7 @@ def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) ->
                 target,
                 recovery_point=copy.source.recovery_points.get(place.name.topic_partition, 0),
                 now_ms=now_ms,
-                settings=_load_settings(node, place.topic),
+                settings=load_settings(node, place.topic),
                 link=link,
             )
         except DataError as error:
@@ -322,13 +284,6 @@ def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) ->
     copy.copy_files()
     copy.write_checkpoints()
     return restored
-
-
-def _load_settings(node: Node, topic: str) -> LoadSettings:
-    try:
-        return LoadSettings(index_interval_bytes=node.config_of(topic).integer("index.interval.bytes"))
-    except ConfigError:
-        return LoadSettings()  # the plan says what is wrong with its configs
 
 
 def _not_loaded(
@@ -356,84 +311,34 @@ def _loaded_paths(copies: Sequence[DirectoryCopy], restored: Mapping[str, object
 # ---- run -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Jobs:
-    """What runs on Spark for one plan.
+def _run(
+    jobs: Jobs,
+    plan: Plan,
+    failed: Mapping[str, Failure],
+    outputs: str,
+    on_plan: Callable[[Plan, int], None] | None,
+    *,
+    discard: bool = False,
+) -> dict[str, Output | Failure]:
+    """What came of each partition that was to be cleaned, by its path.
 
-    Attributes:
-        seconds: how long it took, without the start of a session.
+    Args:
+        jobs: what runs it.
+        plan: what to do.
+        failed: partitions that cannot be cleaned, whatever the plan says; they are among the outcomes.
+        outputs: where tasks write to.
+        on_plan: told before they begin.
+        discard: count what would be written instead of writing it.
+
+    Raises:
+        NoSpaceError: the disk is full.
     """
-
-    fs: FileSystem
-    work: Workspace
-    spark: SparkSession | None
-    master: str
-    on_plan: Callable[[Plan, int], None] | None
-    on_progress: OnProgress | None
-    seconds: float = 0.0
-
-    def run(self, plan: Plan, failed: Mapping[str, Failure], *, discard: bool) -> dict[str, Output | Failure]:
-        """What came of each partition that was to be cleaned, by its path.
-
-        Args:
-            plan: what to do.
-            failed: partitions that cannot be cleaned, whatever the plan says; they are among the outcomes.
-            discard: count what would be written instead of writing it.
-
-        Raises:
-            NoSpaceError: the disk is full.
-        """
-        tasks = [task for task in tasks_of(plan) if task.path not in failed]
-        if self.on_plan is not None:
-            self.on_plan(plan, sum(task.size_bytes for task in tasks))
-        if not tasks:
-            return dict(failed)
-        with (
-            session(self.spark, master=self.master) as running,
-            progress.Watch(self.fs, self.work.progress, self.on_progress),
-        ):
-            started = time.monotonic()
-            cores = _cores(running)
-            tasks = partitioning.share_memory(tasks, cores)
-            packs = [[(at, tasks[at]) for at in one] for one in partitioning.pack(tasks, cores)]
-            worker = partitioning.worker(packs, self.work.outputs, self.work.progress, discard=discard)
-            found: dict[int, Output | Failure] = _map(running, worker, len(packs))
-            assert len(found) == len(tasks), "every task answers"
-            _stop_if_full(found.values())
-            if not discard:
-                found |= _checked(running, tasks, found, cores)
-            self.seconds = time.monotonic() - started
-        return {**failed, **{tasks[at].path: outcome for at, outcome in found.items()}}
-
-
-def _checked(
-    spark: SparkSession, tasks: Sequence[PartitionTask], found: Mapping[int, Output | Failure], cores: int
-) -> dict[int, Output | Failure]:
-    """The outputs that are not what their tasks said, as failures."""
-    written = {at: outcome for at, outcome in found.items() if isinstance(outcome, Output)}
-    packs = [[(at, (tasks[at], written[at])) for at in one if at in written] for one in partitioning.pack(tasks, cores)]
-    checked = _map(spark, partitioning.checker(packs), len(packs)) if written else {}
-    assert len(checked) == len(written), "every task answers"
-    return {at: failure for at, failure in checked.items() if failure is not None}
-
-
-def _map(spark: SparkSession, worker: Worker, packs: int) -> dict[int, Any]:
-    """What a worker says of each task, by its index."""
-    rows = spark.range(0, packs, 1, packs).mapInArrow(worker, partitioning.RESULT_SCHEMA).collect()
-    return {row["at"]: pickle.loads(row["outcome"]) for row in rows}
-
-
-def _cores(spark: SparkSession) -> int:
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # Spark Connect does not say
-        return os.cpu_count() or 1
-
-
-def _stop_if_full(outcomes: Iterable[Output | Failure]) -> None:
-    for outcome in outcomes:
-        if isinstance(outcome, Failure) and outcome.kind is FailureKind.FULL:
-            raise NoSpaceError(f"{outcome.what}. Nothing was changed, and nothing is left of what was written")
+    tasks = [task for task in tasks_of(plan) if task.path not in failed]
+    if on_plan is not None:
+        on_plan(plan, sum(task.size_bytes for task in tasks))
+    outcomes = jobs.clean(tasks, outputs, discard=discard)
+    stop_if_full(outcomes, "Nothing was changed, and nothing is left of what was written")
+    return {**failed, **{task.path: outcome for task, outcome in zip(tasks, outcomes, strict=True)}}
 
 
 # ---- build -----------------------------------------------------------------------------------------------------------
@@ -448,7 +353,6 @@ class _Built:
     plan: PartitionPlan | None
     result: PartitionResult
     bytes_before: int
-    retained: tuple[int, int] = (0, 0)
 
     @property
     def target(self) -> str:
@@ -474,7 +378,7 @@ def _build(
         loaded = restored.get(copy.path)
         path = place.path if loaded is None else copy.target_of(place)
         outcome = outcomes.get(path)
-        replacement = None if not isinstance(outcome, Output) else _replacement(outcome)
+        replacement = None if not isinstance(outcome, Output) else outcome.replacement
         log = place.log()
         if loaded is not None:
             if replacement is not None:
@@ -482,7 +386,7 @@ def _build(
         else:
             _copy(node, copy, place, log, replacement, now_ms, link=link)
         came = None if loaded is None else loaded.get(place.path)
-        result = _result(place, plans.get(path), outcome, () if came is None else came.notes)
+        result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
         # What was recovered was read in the copy; people know its source.
         result = replace(result, why=_of_source(result.why, copy))
         return _Built(copy, place, plans.get(path), result, log.size_bytes)
@@ -497,18 +401,6 @@ def _build(
             copy.copy_files()
         copy.write_checkpoints()
     return built
-
-
-def _replacement(output: Output) -> Replacement:
-    """What a task wrote, as it goes into its partition."""
-    cleaned = output.cleaned
-    return Replacement(
-        output.folder,
-        tuple(name for name, _ in output.files),
-        frozenset(base for group in cleaned.replaced for base in group),
-        frozenset(base for group in cleaned.outputs for base in group),
-        cleaned.end_offset,
-    )
 
 
 def _copy(
@@ -530,40 +422,7 @@ def _copy(
     copying.copy_partition(log, target, replacement, link=link)
     assert place.topic is not None, "a partition that is loaded has a name"
     mine = Log(target, fs=fs, log_start_offset=log.log_start_offset)
-    restore_indexes(mine, now_ms=now_ms, settings=_load_settings(node, place.topic))
-
-
-def _result(
-    place: Place, plan: PartitionPlan | None, outcome: Output | Failure | None, notes: tuple[str, ...]
-) -> PartitionResult:
-    name = None if place.name is None else place.name.topic_partition
-    if isinstance(outcome, Output):
-        cleaned = outcome.cleaned
-        if cleaned.rounds > 1:
-            notes = (*notes, f"cleaned in {cleaned.rounds} rounds, as Kafka's offset map was full")
-        return PartitionResult(
-            place.path, name, Fate.CLEANED, str(plan.reason) if plan else "",
-            counts=cleaned.counts, end_offset=cleaned.end_offset, segments=_segments(cleaned), notes=notes,
-        )  # fmt: skip
-    if isinstance(outcome, Failure):
-        return PartitionResult(place.path, name, Fate.FAILED, outcome.what, notes=notes, failure=outcome)
-    if plan is None:
-        return PartitionResult(place.path, name, Fate.COPIED, "not asked for", notes=notes)
-    if plan.decision is Decision.REFUSE:
-        failure = Failure(FailureKind.DAMAGE, str(plan.reason))
-        return PartitionResult(place.path, name, Fate.FAILED, str(plan.reason), notes=notes, failure=failure)
-    hints = (plan.hint,) if plan.hint else ()
-    return PartitionResult(place.path, name, Fate.COPIED, str(plan.reason), notes=(*notes, *hints))
-
-
-def _segments(cleaned: Cleaned) -> tuple[SegmentResult, ...]:
-    if not cleaned.segments:
-        return ()
-    return tuple(
-        SegmentResult(base, outputs, counts)
-        for bases, outputs, parts in zip(cleaned.replaced, cleaned.outputs, cleaned.segments, strict=True)
-        for base, counts in zip(bases, parts, strict=True)
-    )
+    restore_indexes(mine, now_ms=now_ms, settings=load_settings(node, place.topic))
 
 
 # ---- retain ----------------------------------------------------------------------------------------------------------
@@ -610,25 +469,18 @@ def _retain(fs: FileSystem, built: Sequence[_Built]) -> None:
     for one in built:
         found = one.plan
         if found is not None and found.retention:
-            one.retained = _taken(found)
-            bases = [base for taken in found.retention for base in taken.base_offsets]
-            copying.drop_segments(fs, one.target, bases, found.log_end_offset)
-
-
-def _taken(plan: PartitionPlan) -> tuple[int, int]:
-    """(segments, bytes) that retention takes."""
-    return sum(len(one.base_offsets) for one in plan.retention), sum(one.size_bytes for one in plan.retention)
+            copying.drop_segments(fs, one.target, found.retained_away, found.log_end_offset)
 
 
 def _measured(fs: FileSystem, built: _Built) -> PartitionResult:
     after = sum(info.size_bytes for info in fs.list(built.target) if info.name.endswith(".log"))
-    segments, size = built.retained
+    found = built.plan
     return replace(
         built.result,
         bytes_before=built.bytes_before,
         bytes_after=after,
-        segments_retained_away=segments,
-        bytes_retained_away=size,
+        segments_retained_away=0 if found is None else len(found.retained_away),
+        bytes_retained_away=0 if found is None else found.bytes_retained_away,
     )
 
 
@@ -646,19 +498,19 @@ def _foretell(
     for copy, place, path, log in _loaded(copies, restored):
         found, outcome = plans.get(path), outcomes.get(path)
         came = restored.get(copy.path, {}).get(place.path)
-        result = _result(place, found, outcome, () if came is None else came.notes)
+        result = result_of(place, found, outcome, () if came is None else came.notes)
         after = _log_bytes(copy, place, log, copied=copy.path in restored)
         if isinstance(outcome, Output):
             replaced = {base for group in outcome.cleaned.replaced for base in group}
             after -= sum(segment.size_bytes for segment in log.segments if segment.base_offset in replaced)
             after += sum(size for name, size in outcome.files if name.endswith(FileKind.LOG))
-        segments, size = (0, 0) if found is None else _taken(found)
+        size = 0 if found is None else found.bytes_retained_away
         yield replace(
             result,
             why=_of_source(result.why, copy),
             bytes_before=place.log().size_bytes,
             bytes_after=after - size,
-            segments_retained_away=segments,
+            segments_retained_away=0 if found is None else len(found.retained_away),
             bytes_retained_away=size,
         )
 

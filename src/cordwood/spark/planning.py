@@ -46,6 +46,7 @@ from cordwood.storage.listing import is_asked_for
 from cordwood.storage.log import Log, Segment, gap_error
 from cordwood.storage.node import Node, Place
 from cordwood.storage.producers import Producers, newest_snapshot
+from cordwood.storage.restoring import LoadSettings
 from cordwood.storage.segment import Gap, GapKind, read_headers
 from cordwood.storage.segment_writer import IndexLimits
 from cordwood.storage.transactions import is_control
@@ -68,20 +69,8 @@ _MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.fa
 _KEEPING = ("min.compaction.lag.ms", "delete.retention.ms")
 
 
-class PlanChoices(TypedDict, total=False):
-    """What a plan goes by, once it is known what it is of: see `make_plan`."""
-
-    ignore_ratio: bool
-    first_dirty: int | None
-    high_watermark: int | Literal["end"] | None
-    single_copy: bool
-    offset_map: int | None
-    strict_kafka: bool
-    memory: int | None
-
-
-class PlanOptions(PlanChoices, total=False):
-    """All that planning takes besides the paths."""
+class PlanOptions(TypedDict, total=False):
+    """All that planning takes besides the paths; see `make_plan`."""
 
     topics: Sequence[str]
     partitions: Sequence[str]
@@ -89,7 +78,14 @@ class PlanOptions(PlanChoices, total=False):
     overrides: Iterable[str]
     server_properties: str | None
     metadata: str | None
+    ignore_ratio: bool
+    first_dirty: int | None
+    high_watermark: int | Literal["end"] | None
     retention: bool
+    single_copy: bool
+    offset_map: int | None
+    strict_kafka: bool
+    memory: int | None
 
 
 def make_plan(
@@ -141,10 +137,7 @@ def make_plan(
         if isinstance(offset, int) and offset < 0:
             raise RequestError(f"A {name} of {offset} cannot be: offsets start at 0")
     node = Node.open(fs or PosixFileSystem(), paths, metadata, server_properties, overrides)
-    wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
-    if not wanted:
-        what = ", ".join([*topics, *partitions])
-        raise NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else ""))
+    wanted = asked_for(node, paths, {"topics": topics, "partitions": partitions})
     choices = Choices(
         ignore_ratio, first_dirty, high_watermark, retention, single_copy, offset_map, strict_kafka, memory
     )
@@ -152,6 +145,41 @@ def make_plan(
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     planned = (plan_partition(node, place, choices, now_ms) for place in wanted)
     return Plan(now_ms, tuple(_limited(one, size) for one in planned if one is not None), choices)
+
+
+def settled(options: PlanOptions) -> tuple[PlanOptions, int]:
+    """Options that mean the same whenever they are used, and their time."""
+    now_ms = options.get("now_ms")
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    return {**options, "now_ms": now_ms, "overrides": tuple(options.get("overrides", ()))}, now_ms
+
+
+def open_node(fs: FileSystem, paths: Sequence[str], options: PlanOptions) -> Node:
+    """The directories, and what is said of their configs; see `Node.open`."""
+    metadata, broker = options.get("metadata"), options.get("server_properties")
+    return Node.open(fs, paths, metadata, broker, options.get("overrides", ()))
+
+
+def asked_for(node: Node, paths: Sequence[str], options: PlanOptions) -> list[Place]:
+    """The partitions that a user wants, of those in the paths.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    topics, partitions = options.get("topics", ()), options.get("partitions", ())
+    wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
+    if not wanted:
+        what = ", ".join([*topics, *partitions])
+        raise NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else ""))
+    return wanted
+
+
+def load_settings(node: Node, topic: str) -> LoadSettings:
+    """What loading a topic's partitions goes by."""
+    try:
+        return LoadSettings(index_interval_bytes=node.config_of(topic).integer("index.interval.bytes"))
+    except ConfigError:
+        return LoadSettings()  # the plan says what is wrong with its configs
 
 
 def offset_map_size(node: Node, choices: Choices) -> OffsetMapSize | None:
@@ -523,8 +551,8 @@ def _dated(segment: Segment, facts: SegmentFacts, headers: HeaderFacts) -> Segme
 
 def _headers(log: Log, segment: Segment, replay: _Replay, now_ms: int) -> HeaderFacts:
     last = segment is log.segments[-1]
-    first, largest, records, expired = NONE, NONE, 0, 0
-    seen = wrappers = legacy = False
+    first, largest, records, markers, expired = NONE, NONE, 0, 0, 0
+    seen = wrappers = legacy = compressed = False
     damage = ""
     try:
         with segment.open() as file:
@@ -539,12 +567,14 @@ def _headers(log: Log, segment: Segment, replay: _Replay, now_ms: int) -> Header
                     seen, first = True, int(item["max_timestamp"][0])
                 largest = max(largest, int(item["max_timestamp"].max()))
                 old = item["magic"] < 2
-                hidden = old & (item["attributes"] & CODEC_MASK != 0)
+                packed = item["attributes"] & CODEC_MASK != 0
+                hidden, control = old & packed, is_control(item)
                 due = ~old & (item["attributes"] & DELETE_HORIZON != 0) & (item["base_timestamp"] <= now_ms)
-                data = item["record_count"][~is_control(item) & ~hidden]
+                data = item["record_count"][~control & ~hidden]
                 records += int(np.maximum(data, 0).sum()) + int(hidden.sum())
                 wrappers, legacy = wrappers or bool(hidden.any()), legacy or bool(old.any())
+                compressed, markers = compressed or bool(packed.any()), markers + int(control.sum())
                 expired += int(due.sum())
     except RequestError as error:
         damage = str(error)
-    return HeaderFacts(first, largest, records, wrappers, legacy, expired, damage)
+    return HeaderFacts(first, largest, records, wrappers, legacy, compressed, markers, expired, damage)

@@ -40,11 +40,17 @@ class Counted(WrappedFileSystem):
             self.flush()
 
     def flush(self) -> None:
-        """Write the sum; a disk that is full must not fail a task here."""
+        """Write the sum; a disk that is full must not fail a task here.
+
+        Raises:
+            FileNotFoundError: the folder is gone, so nobody waits for this task any more.
+        """
         self._written = time.monotonic()
         try:
             with self._fs.create(self._path, exclusive=False) as file:
                 file.write(0, b"%d\n" % self._bytes)
+        except FileNotFoundError:
+            raise
         except OSError:
             pass
 

@@ -5,11 +5,12 @@ The figures of a line add up: what was read was kept, or dropped for one of the 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from cordwood.cleaning import report
 from cordwood.cleaning.rewrite import Counts
-from cordwood.spark.results import CleanResult, ExactPlan, Fate, PartitionResult, SegmentResult
+from cordwood.spark.results import CleanResult, ExactPlan, Fate, InPlace, PartitionResult, SegmentResult
 from cordwood.tables import Column, bytes_text, html_table, names_text, number, printable, table
 
 #: What records were dropped for: title of the column, words in the summary, value.
@@ -57,12 +58,13 @@ def lines(result: CleanResult) -> Iterator[str]:
     if cleaned:
         yield from table(*_table(cleaned))
         yield ""
-    yield from _failed(result, "NOT CLEANED, copied as it was")
-    by_reason: dict[str, list[str]] = {}
-    for one in result.of(Fate.COPIED):
-        by_reason.setdefault(one.why, []).append(printable(one.name))
-    for why, names in by_reason.items():
-        yield f"copied as it was: {names_text(names)}\n  {printable(why)}"
+    yield from _failed(result, "NOT CLEANED, copied as it was" if result.in_place is None else "NOT CLEANED")
+    by_reason: dict[tuple[Fate, str], list[str]] = {}
+    for one in (*result.of(Fate.COPIED), *result.of(Fate.LEFT)):
+        by_reason.setdefault((one.fate, one.why), []).append(printable(one.name))
+    for (fate, why), names in by_reason.items():
+        what = "copied as it was" if fate is Fate.COPIED else fate
+        yield f"{what}: {names_text(names)}\n  {printable(why)}"
     notes = [*_notes(result, "deleted")]
     yield from notes
     if by_reason or notes or result.of(Fate.FAILED):
@@ -119,7 +121,9 @@ def _notes(result: CleanResult, deletes: str) -> Iterator[str]:
 
 
 def _fates(result: CleanResult) -> str:
-    names = {} if result.target else {Fate.CLEANED: "to clean", Fate.COPIED: "to leave alone", Fate.FAILED: "damaged"}
+    names = (
+        {} if _is_done(result) else {Fate.CLEANED: "to clean", Fate.COPIED: "to leave alone", Fate.FAILED: "damaged"}
+    )
     fates = [f"{len(result.of(fate)):,} {names.get(fate, fate)}" for fate in Fate if result.of(fate)]
     return f"{number(len(result.partitions), 'partition')}: {', '.join(fates)}"
 
@@ -137,12 +141,33 @@ def _summary(result: CleanResult) -> Iterator[str]:
         yield from _kept_for_replicas(counts)
         yield (
             f"{bytes_text(counts.bytes_read)} read, {bytes_text(counts.bytes_written)} "
-            f"{'written' if result.target else 'to write'} "
+            f"{'written' if _is_done(result) else 'to write'} "
             f"in {result.clean_seconds:.1f} s{_rate(result)}; {result.seconds:.1f} s with all around it"
         )
     before, after = (sum(getattr(one, name) for one in result.partitions) for name in ("bytes_before", "bytes_after"))
     target = printable(result.target) or "after a clean"
+    if result.in_place is not None:
+        yield from _of_place(result.in_place)
+        target = printable(", ".join(result.in_place.directories))
     yield f"{target}: {bytes_text(after)} of logs, {bytes_text(before)} before"
+
+
+def _is_done(result: CleanResult) -> bool:
+    return bool(result.target) or result.in_place is not None
+
+
+def _of_place(found: InPlace) -> Iterator[str]:
+    if found.waves:
+        at_once = f"in {number(found.waves, 'wave')}" if found.waves > 1 else "at once"
+        yield f"written beside the old segments {at_once}: up to {bytes_text(found.work_bytes_max)} of work space"
+        if found.verified is None:
+            yield "NOT VERIFIED, as asked: nobody proved what was written before it replaced the old segments"
+        else:
+            what = f"{number(found.verified, 'record')} in {found.verify_seconds:.1f} s"
+            yield f"verified before anything was replaced: {what}"
+    if found.kept:
+        command = shlex.join(["cordwood", "undo", found.kept])
+        yield f"what was replaced is in {printable(found.kept)}; to put it back: {printable(command)}"
 
 
 def _rate(result: CleanResult) -> str:

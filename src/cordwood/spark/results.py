@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from cordwood.cleaning.plan import Plan
+from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
 from cordwood.cleaning.rewrite import Counts
-from cordwood.spark.partitioning import Failure
+from cordwood.spark.partitioning import Failure, FailureKind, Output
+from cordwood.spark.tasks import Cleaned
+from cordwood.storage.node import Place
 from cordwood.types import TopicPartition
 
 
@@ -17,7 +19,8 @@ class Fate(StrEnum):
 
     CLEANED = "cleaned"
     COPIED = "copied"  #: there was nothing to clean, or no reason to
-    FAILED = "failed"  #: it was to be cleaned and could not be; copied as it was
+    LEFT = "left alone"  #: the same, where a clean is done in place
+    FAILED = "failed"  #: it was to be cleaned and could not be; it is, or was copied, as it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +106,38 @@ class PartitionResult:
 
 
 @dataclass(frozen=True, slots=True)
+class InPlace:
+    """What a clean in place has to say besides.
+
+    Attributes:
+        directories: that were cleaned.
+        waves: in how many it was done.
+        work_bytes_max: the most that outputs could take at a time, beside what they replaced.
+        verified: records that were proved to be, or rightly not to be there; None: nobody looked.
+        verify_seconds: how long that took.
+        kept: the folder that has what was replaced; empty: it is gone.
+    """
+
+    directories: tuple[str, ...]
+    waves: int
+    work_bytes_max: int
+    verified: int | None
+    verify_seconds: float
+    kept: str
+
+
+@dataclass(frozen=True, slots=True)
 class CleanResult:
     """What a clean did.
 
     Attributes:
-        target: the new directory; empty if nothing was written.
+        target: the new directory; empty if nothing was written, or all of it in place.
         now_ms: the time that everything was decided by.
         partitions: by topic and partition.
         seconds: all of it.
         clean_seconds: reading, deciding and writing on Spark, without its start.
         notes: what else is worth knowing.
+        in_place: what a clean in place has to say besides; None of others.
     """
 
     target: str
@@ -121,6 +146,7 @@ class CleanResult:
     seconds: float
     clean_seconds: float
     notes: tuple[str, ...] = ()
+    in_place: InPlace | None = None
 
     def of(self, fate: Fate) -> tuple[PartitionResult, ...]:
         """The partitions that had one fate."""
@@ -147,6 +173,7 @@ class CleanResult:
             "now_ms": self.now_ms,
             "cleaned": len(self.of(Fate.CLEANED)),
             "copied": len(self.of(Fate.COPIED)),
+            "left_alone": len(self.of(Fate.LEFT)),
             "failed": len(self.of(Fate.FAILED)),
             **counts_document(self.counts),
             "bytes_before": sum(one.bytes_before for one in self.partitions),
@@ -155,13 +182,15 @@ class CleanResult:
             "clean_seconds": round(self.clean_seconds, 3),
             "bytes_per_second": round(self.bytes_per_second),
             "notes": list(self.notes),
+            "in_place": None if self.in_place is None else asdict(self.in_place),
             "partitions": [one.document() for one in self.partitions],
         }
 
     def __str__(self) -> str:
+        where = self.target or ", ".join(self.in_place.directories if self.in_place else ())
         fates = ", ".join(f"{len(self.of(fate)):,} {fate}" for fate in Fate if self.of(fate))
         counts = self.counts
-        return f"{self.target}: {fates}; {counts.records_read:,} records read, {counts.records_kept:,} kept"
+        return f"{where}: {fates}; {counts.records_read:,} records read, {counts.records_kept:,} kept"
 
     def text(self) -> str:
         """The table and what else there is to say, as `cordwood clean` prints it."""
@@ -212,3 +241,50 @@ class ExactPlan:
 def counts_document(counts: Counts) -> dict[str, int]:
     """The counters by their names."""
     return {one.name: getattr(counts, one.name) for one in fields(counts)}
+
+
+def result_of(
+    place: Place,
+    plan: PartitionPlan | None,
+    outcome: Output | Cleaned | Failure | None,
+    notes: tuple[str, ...],
+    *,
+    otherwise: Fate = Fate.COPIED,
+) -> PartitionResult:
+    """What became of a partition.
+
+    Args:
+        place: of the partition.
+        plan: of it; None: it was not asked for.
+        outcome: what its task said; None: it had none.
+        notes: to begin with.
+        otherwise: what became of those that nobody had to clean.
+    """
+    name = None if place.name is None else place.name.topic_partition
+    cleaned = outcome.cleaned if isinstance(outcome, Output) else outcome
+    if isinstance(cleaned, Cleaned):
+        if cleaned.rounds > 1:
+            notes = (*notes, f"cleaned in {cleaned.rounds} rounds, as Kafka's offset map was full")
+        return PartitionResult(
+            place.path, name, Fate.CLEANED, str(plan.reason) if plan else "",
+            counts=cleaned.counts, end_offset=cleaned.end_offset, segments=_segments(cleaned), notes=notes,
+        )  # fmt: skip
+    if isinstance(outcome, Failure):
+        return PartitionResult(place.path, name, Fate.FAILED, outcome.what, notes=notes, failure=outcome)
+    if plan is None:
+        return PartitionResult(place.path, name, otherwise, "not asked for", notes=notes)
+    if plan.decision is Decision.REFUSE:
+        failure = Failure(FailureKind.DAMAGE, str(plan.reason))
+        return PartitionResult(place.path, name, Fate.FAILED, str(plan.reason), notes=notes, failure=failure)
+    hints = (plan.hint,) if plan.hint else ()
+    return PartitionResult(place.path, name, otherwise, str(plan.reason), notes=(*notes, *hints))
+
+
+def _segments(cleaned: Cleaned) -> tuple[SegmentResult, ...]:
+    if not cleaned.segments:
+        return ()
+    return tuple(
+        SegmentResult(base, outputs, counts)
+        for bases, outputs, parts in zip(cleaned.replaced, cleaned.outputs, cleaned.segments, strict=True)
+        for base, counts in zip(bases, parts, strict=True)
+    )

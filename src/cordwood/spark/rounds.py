@@ -16,7 +16,7 @@ from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.selection import is_due_again
 from cordwood.errors import RequestError
 from cordwood.fs.overlay import Overlay
-from cordwood.spark.tasks import Cleaned, CleanSettings, clean_partition, segment_facts
+from cordwood.spark.tasks import Cleaned, CleanSettings, Part, clean_partition, segment_facts
 from cordwood.storage.filenames import FileKind, offset_name, parse_file
 from cordwood.storage.log import Log, Segment
 from cordwood.storage.producers import Producers
@@ -33,11 +33,12 @@ def clean_in_rounds(
     now_ms: int,
     settings: CleanSettings,
     producers: Producers,
+    part: Part | None = None,
 ) -> Cleaned:
     """Clean a log as often as Kafka would with the map of the settings; once where there is none.
 
     Args:
-        log, target, first_dirty, first_uncleanable, now_ms, settings, producers: see `clean_partition`.
+        log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part: see `clean_partition`.
 
     Returns:
         what became of the log's own segments. Counts are of the log before and after all rounds: a record counts once,
@@ -57,7 +58,9 @@ def clean_in_rounds(
             now_ms=now_ms,
             settings=settings,
             producers=producers,
+            part=part,
         )
+    assert part is None, "rounds are not cut"
     if keys_max(slots, factor) < 1:
         raise RequestError(
             f"{log.path}: an offset map of {SLOT_BYTES * slots} bytes, of which {100 * factor:g} % may be filled, has "

@@ -32,6 +32,11 @@ SETTINGS: Mapping[str, str] = {
     "spark.python.daemon.module": "cordwood.spark.daemon",
     # Rows go to workers by a socket file: no port, and half the cost of the loopback interface.
     "spark.python.unix.domain.socket.enabled": "true",
+    # Windows of a log are let go and taken all the time. Workers keep the memory for the next, as pages that the system
+    # takes back and clears again cost as much as reading into them.
+    "spark.executorEnv.MALLOC_ARENA_MAX": "1",
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(64 << 20),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     # Nobody looks at its pages, and its port may be taken.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -50,6 +55,7 @@ SETTINGS: Mapping[str, str] = {
 }
 _LOG_TAIL_BYTES = 4000
 _JAVA_ENDS_SECONDS_MAX = 20
+_JAVA_GOES_SECONDS_MAX = 0.5
 
 
 @contextlib.contextmanager
@@ -85,17 +91,21 @@ def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) ->
                 raise
         try:
             yield made
-        except Exception:
-            made.stop()
-            _end_java()
+        except Exception as error:
+            gone = _java_is_gone()
+            _stop(made)
+            if gone:
+                raise RequestError(
+                    "Spark's Java process ended in the middle of its work. Somebody killed it, or the machine when it "
+                    "ran out of memory (`dmesg` tells); if so, give the rest more room, and run this again"
+                ) from error
             raise
         except BaseException:
             # It came in the middle of a conversation with Java, which cannot be taken up again.
             _end_java(politely=False)
             raise
         else:
-            made.stop()
-            _end_java()
+            _stop(made)
 
 
 def _start(kind: type[SparkSession], master: str) -> SparkSession:
@@ -108,11 +118,34 @@ def _start(kind: type[SparkSession], master: str) -> SparkSession:
                     builder = builder.config(key, value)
                 made = builder.getOrCreate()
                 made.sparkContext.setLogLevel("OFF")
+                _silence_updates(made.sparkContext)
                 return made
         except Exception as error:
             log.seek(0)
             said = log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
             raise RequestError(f"Spark does not start: {error}\n{said}") from error
+
+
+def _java_is_gone() -> bool:
+    """Whether Java has ended, or is about to: we hear of that from a socket, which it closes first."""
+    from pyspark import SparkContext
+
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(_JAVA_GOES_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _stop(made: SparkSession) -> None:
+    """Stop a session of ours. That Java may be gone does not matter any more."""
+    with contextlib.suppress(Exception):
+        made.stop()
+    with contextlib.suppress(OSError):
+        _end_java()
 
 
 def _end_java(*, politely: bool = True) -> None:
@@ -128,7 +161,6 @@ def _end_java(*, politely: bool = True) -> None:
         gateway.shutdown()
     if process is not None:
         if not politely:
-            _silence_updates(SparkContext._active_spark_context)
             process.terminate()
         if process.stdin is not None:
             process.stdin.close()
@@ -226,3 +258,11 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks a session runs at a time."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # Spark Connect does not say
+        return os.cpu_count() or 1

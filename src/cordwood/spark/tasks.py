@@ -6,6 +6,7 @@ stays. Each reading is a stream of windows, so memory holds a window, the keys o
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from cordwood.cleaning.latest import LatestOffsets, MemoryShare, Verdicts
+from cordwood.cleaning.latest import LatestOffsets, MemoryShare
 from cordwood.cleaning.offset_map import OffsetMap, keys_max
 from cordwood.cleaning.plan import SegmentFacts, Threshold
-from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rules, rewrite, settled
+from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rewritten, Rules, rewrite, settled
 from cordwood.cleaning.selection import group_segments, values
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import CorruptBatchError, DataError, RequestError
@@ -36,8 +37,11 @@ from cordwood.types import NONE
 
 T = TypeVar("T")
 
-#: Bytes read, decided over and written at once: enough that what is done per window costs little.
-WINDOW_BYTES = 4 << 20
+#: Bytes read, decided over and written at once, at most: enough that what is done per window costs little.
+WINDOW_BYTES = 16 << 20
+#: A segment is read in some windows at least, so that there is one to read, one to decode and one to write; but not in
+#: smaller ones than these.
+_WINDOWS, _SMALL_WINDOW_BYTES = 8, 4 << 20
 #: The same of batches that are compressed, as they grow when they are decoded.
 PACKED_BYTES = 1 << 20
 
@@ -72,6 +76,39 @@ class CleanSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """What a clean knows at the end of a group that it needs for the next, when they are not cleaned in one go.
+
+    Attributes:
+        tracker: of the transactions met while copying.
+        taking: the same, where the next group begins, of those met while keys were taken; None: that begins later.
+        old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer; see `Rules.keep_old_tombstones`.
+    """
+
+    tracker: AbortTracker
+    old_horizon_ms: int
+    taking: AbortTracker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a partition's groups, when not all are cleaned in one go: the outputs of those before are in place.
+
+    What supersedes a record is in the same group or in a later one. So of the dirty records only those from the first
+    of these groups on matter, and they are still what they were.
+
+    Attributes:
+        groups: their segments' base offsets, as planned before the first of all groups was cleaned.
+        end: base offset of the segment behind them.
+        carried: from the group before; None: there is none.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    end: int
+    carried: Carried | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Cleaned:
     """What a clean of one partition made.
 
@@ -82,6 +119,7 @@ class Cleaned:
         counts: what was done.
         segments: the same per group and segment that was read; nothing of several rounds.
         rounds: how often it was done; more than once only with Kafka's offset map.
+        carried: what those behind would need, if only some groups were cleaned.
     """
 
     end_offset: int
@@ -90,6 +128,7 @@ class Cleaned:
     counts: Counts
     segments: tuple[tuple[Counts, ...], ...] = ()
     rounds: int = 1
+    carried: Carried | None = field(default=None, compare=False)
 
 
 def segment_facts(segment: Segment) -> SegmentFacts:
@@ -162,6 +201,7 @@ def clean_partition(
     settings: CleanSettings,
     producers: Producers,
     suffix: str = "",
+    part: Part | None = None,
 ) -> Cleaned:
     """Clean [first_dirty, first_uncleanable) of a log once; the outputs are written to another directory.
 
@@ -177,23 +217,28 @@ def clean_partition(
         settings: the partition's configs.
         producers: as of the log's end.
         suffix: of the outputs' names.
+        part: only these groups; not with Kafka's offset map, which decides itself how many there are.
 
     Raises:
         CorruptBatchError: a batch in the range is damaged; nothing that was written counts.
         RequestError: the keys need more memory than they may have; or, with strict_kafka, Kafka would fail here.
     """
+    assert part is None or settings.offset_map_slots is None, "rounds are not cut"
     facts = [segment_facts(segment) for segment in log.segments]
     by_base = {segment.base_offset: segment for segment in log.segments}
-    latest = _latest_offsets(
-        log,
-        [by_base[f.base_offset] for f in values(facts, first_dirty, first_uncleanable)],
-        first_dirty,
-        first_uncleanable,
-        settings,
-    )
+    start = first_dirty if part is None else max(first_dirty, part.groups[0][0])
+    dirty = [by_base[one.base_offset] for one in values(facts, start, first_uncleanable)]
+    carried = None if part is None else copy.deepcopy(part.carried)
+    taking = None if carried is None else carried.taking
+    if taking is None:
+        taking = AbortTracker()
+        taking.add(aborted_transactions(log, start, first_uncleanable))
+    next_start = None if part is None else part.end
+    latest, taking_next = _latest_offsets(dirty, start, first_uncleanable, settings, taking, next_start)
     end_offset = latest.latest_offset + 1
-    older = values(facts, 0, first_dirty)
-    old_horizon = older[-1].mtime_ms - settings.delete_retention_ms if older else 0
+    if carried is None:
+        older = values(facts, 0, first_dirty)
+        carried = Carried(AbortTracker(), older[-1].mtime_ms - settings.delete_retention_ms if older else 0)
     rules = Rules(
         now_ms,
         settings.delete_retention_ms,
@@ -202,33 +247,36 @@ def clean_partition(
         settings.deletes_for_good,
         strict_kafka=settings.strict_kafka,
     )
-    groups = group_segments(
-        values(facts, 0, end_offset),
-        first_uncleanable,
-        segment_bytes=settings.segment_bytes,
-        index_bytes=settings.index.size_bytes,
-    )
-    tracker, counts = AbortTracker(), Counts()
+    if part is None:
+        groups = group_segments(
+            values(facts, 0, end_offset),
+            first_uncleanable,
+            segment_bytes=settings.segment_bytes,
+            index_bytes=settings.index.size_bytes,
+        )
+        bases = [tuple(one.base_offset for one in group) for group in groups]
+    else:
+        bases = list(part.groups)
+    tracker, counts = carried.tracker, Counts()
     outputs, segments = [], []
-    for group in groups:
+    for group in bases:
         parts = tuple(Counts() for _ in group)
         # The copy of a group is as old as its newest segment, and as private as its first.
-        newest, mode = by_base[group[-1].base_offset].files.log, by_base[group[0].base_offset].files.log.mode
-        with closing(_GroupWriter(log, target, group[0].base_offset, settings, suffix, mode)) as writer:
-            for at, one in enumerate(group):
-                segment = by_base[one.base_offset]
-                upper = group[at + 1].base_offset if at + 1 < len(group) else None
-                tracker.add(aborted_transactions(log, one.base_offset, upper))
-                keep_old = one.mtime_ms > old_horizon
-                _copy(segment, rules, keep_old, tracker, latest, writer, parts[at])
+        newest, mode = by_base[group[-1]].files.log, by_base[group[0]].files.log.mode
+        with closing(_GroupWriter(log, target, group[0], settings, suffix, mode)) as writer:
+            for at, base in enumerate(group):
+                segment = by_base[base]
+                upper = group[at + 1] if at + 1 < len(group) else None
+                tracker.add(aborted_transactions(log, base, upper))
+                _copy(segment, rules, segment.mtime_ms > carried.old_horizon_ms, tracker, latest, writer, parts[at])
                 counts.add(parts[at])
             segments.append(parts)
             outputs.append(writer.finish(newest.mtime_ns))
     counts.check()
-    replaced = tuple(tuple(one.base_offset for one in group) for group in groups)
-    left = facts[sum(map(len, groups)) :]
-    _check_bases(log, [*(base for group in outputs for base in group), *(one.base_offset for one in left)])
-    return Cleaned(end_offset, replaced, tuple(outputs), counts, tuple(segments))
+    left = [one.base_offset for one in facts if not bases or one.base_offset > bases[-1][-1]]
+    _check_bases(log, [*(base for group in outputs for base in group), *left])
+    carried = replace(carried, taking=taking_next)
+    return Cleaned(end_offset, tuple(bases), tuple(outputs), counts, tuple(segments), carried=carried)
 
 
 def _check_bases(log: Log, bases: Sequence[int]) -> None:
@@ -260,8 +308,12 @@ class _GroupWriter:
             if self._settings.strict_kafka and done < self._writer.fitting(batches):
                 raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._settings.index))
             pieces, batches = _behind(pieces, int(batches["size_bytes"][:done].sum())), batches[done:]
+            base_offset = int(batches["base_offset"][0])
+            # Kafka takes an index for corrupt whose entries end before its segment begins.
+            self._writer.add_aborted([one for one in aborted if one.last_offset < base_offset])
+            aborted = [one for one in aborted if one.last_offset >= base_offset]
             self._done.append(self._writer)
-            self._writer = self._open(int(batches["base_offset"][0]))
+            self._writer = self._open(base_offset)
         self._writer.add_aborted(aborted)
 
     def _check_offsets(self, batches: BatchRows) -> None:
@@ -307,24 +359,31 @@ def _end_of(segment: Segment) -> int:
 
 
 def _latest_offsets(
-    log: Log, segments: Sequence[Segment], start: int, end: int, settings: CleanSettings
-) -> LatestOffsets | OffsetMap:
-    tracker = AbortTracker()
-    tracker.add(aborted_transactions(log, start, end))
+    segments: Sequence[Segment],
+    start: int,
+    end: int,
+    settings: CleanSettings,
+    tracker: AbortTracker,
+    mark: int | None,
+) -> tuple[LatestOffsets | OffsetMap, AbortTracker | None]:
+    """The newest offsets of keys in [start, end), and the tracker as it is at the segment `mark`, if that is passed."""
     if settings.offset_map_slots is not None:
         limit = keys_max(settings.offset_map_slots, settings.offset_map_load_factor)
-        return _offset_map(segments, start, end, OffsetMap(settings.offset_map_slots, limit, settings.memory), tracker)
-    latest = LatestOffsets(settings.memory)
+        table = OffsetMap(settings.offset_map_slots, limit, settings.memory)
+        return _offset_map(segments, start, end, table, tracker), None
+    latest, marked = LatestOffsets(settings.memory), None
     for segment in segments:
+        if segment.base_offset == mark and segment.base_offset > start:
+            marked = copy.deepcopy(tracker)
         for columns in _ahead(segment, _dirty_records(segment, start, tracker)):
             latest.put(columns, _keyed(columns, start))
         # Offsets that nothing holds any more count as seen.
         latest.latest_offset = end - 1
-    return latest
+    return latest, marked
 
 
 def _dirty_records(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[RecordColumns]:
-    for window in segment_windows_from(segment, start):
+    for window in _ahead(segment, segment_windows_from(segment, start)):
         aborted, _ = tracker.discard(window.batches)
         yield from _decode(segment, window, _with_keys(window.batches, aborted, start))
 
@@ -332,10 +391,11 @@ def _dirty_records(segment: Segment, start: int, tracker: AbortTracker) -> Itera
 def _ahead(segment: Segment, items: Iterator[T]) -> Iterator[T]:
     """The items, the next of which is made while one is worked on.
 
-    Reading, kernels and codecs leave Python's lock alone, so that a task has work for two cores. A segment of one
-    window is not worth the thread.
+    Reading, kernels and codecs leave Python's lock alone, so that a task has work for two cores. It is cut in three:
+    keys are read, decoded and put; a copy is read, worked out and written. Any of these may be the longest. A segment
+    of one window is not worth the threads.
     """
-    if segment.size_bytes <= WINDOW_BYTES:
+    if segment.size_bytes <= _window_bytes(segment):
         yield from items
         return
     with ThreadPoolExecutor(1) as pool:
@@ -384,12 +444,17 @@ def _keyed(columns: RecordColumns, start: int) -> np.ndarray:
 
 def segment_windows_from(segment: Segment, start: int = 0) -> Iterator[BatchWindow]:
     """The windows of a segment from the place that its index gives for `start`; damage is raised."""
+    window_bytes = _window_bytes(segment)
     with segment.open() as file:
         position = segment.position_of(file, start) if start > segment.base_offset else 0
-        for item in read_windows(file, base_offset=segment.base_offset, start=position, window_bytes=WINDOW_BYTES):
+        for item in read_windows(file, base_offset=segment.base_offset, start=position, window_bytes=window_bytes):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
             yield from _portions(item)
+
+
+def _window_bytes(segment: Segment) -> int:
+    return min(WINDOW_BYTES, max(_SMALL_WINDOW_BYTES, segment.size_bytes // _WINDOWS))
 
 
 def _portions(window: BatchWindow) -> Iterator[BatchWindow]:
@@ -446,24 +511,6 @@ def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
     return RecordColumns(np.concatenate([part.data for part in parts]), np.concatenate(rows_list), parts[0].batches)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A window, and what `rewrite` wants of it.
-
-    Attributes:
-        window: of a segment.
-        decoded: the records of its batches that are not settled.
-        discard, kept: see `AbortTracker.discard`.
-        verdicts: see `LatestOffsets.verdicts`.
-    """
-
-    window: BatchWindow
-    decoded: list[RecordColumns]
-    discard: np.ndarray
-    kept: list[AbortedTransaction]
-    verdicts: Verdicts
-
-
 def _copy(
     segment: Segment,
     rules: Rules,
@@ -475,15 +522,14 @@ def _copy(
 ) -> None:
     rules = replace(rules, keep_old_tombstones=keep_old_tombstones)
 
-    def parts() -> Iterator[_Part]:
-        for window in segment_windows_from(segment):
-            discard, kept = tracker.discard(window.batches)
-            verdicts = latest.verdicts(window.batches)
-            decoded = list(_decode(segment, window, ~settled(window.batches, discard, verdicts)))
-            yield _Part(window, decoded, discard, kept, verdicts)
+    def results() -> Iterator[tuple[Rewritten, list[AbortedTransaction]]]:
+        for window in _ahead(segment, segment_windows_from(segment)):
+            batches = window.batches
+            discard, kept = tracker.discard(batches)
+            verdicts = latest.verdicts(batches)
+            decoded = list(_decode(segment, window, ~settled(batches, discard, verdicts)))
+            yield rewrite(window.data, batches, decoded, discard, verdicts, rules, latest), kept
 
-    for part in _ahead(segment, parts()):
-        window = part.window
-        result = rewrite(window.data, window.batches, part.decoded, part.discard, part.verdicts, rules, latest)
+    for result, kept in _ahead(segment, results()):
         counts.add(result.counts)
-        writer.append(result.pieces, result.batches, part.kept)
+        writer.append(result.pieces, result.batches, kept)

@@ -1,0 +1,140 @@
+"""What of a clean runs on Spark: partitions packed into tasks, and other tasks that look at what those wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
+from uuid import uuid4
+
+from cordwood.errors import NoSpaceError
+from cordwood.fs.base import FileSystem
+from cordwood.spark import partitioning, progress
+from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask, Worker
+from cordwood.spark.progress import OnProgress
+from cordwood.spark.session import cores as cores_of
+from cordwood.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Jobs:
+    """Runs tasks on a session that is begun with the first of them, and ends with the `with` block.
+
+    Attributes:
+        progress: folder in which tasks say how far they are.
+        seconds: how long they took, without the start of a session.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        progress_folder: str,
+        spark: SparkSession | None,
+        master: str,
+        on_progress: OnProgress | None,
+    ) -> None:
+        """Nothing happens yet.
+
+        Args:
+            fs: where the folder is.
+            progress_folder: where tasks say how far they are.
+            spark: a session to use; it is left running.
+            master: where a session of our own runs.
+            on_progress: called with the bytes read so far.
+        """
+        self.seconds = 0.0
+        self._fs = fs
+        self.progress = progress_folder
+        self._spark = spark
+        self._master = master
+        self._on_progress = on_progress
+        self._running: SparkSession | None = None
+        self._tag = f"cordwood-{uuid4().hex}"
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # In a session that goes on tasks might, too, and keep writing for nobody.
+        if error is not None and self._running is not None:
+            with contextlib.suppress(Exception):  # it may be why we are here
+                self._running.interruptTag(self._tag)
+        self._open.__exit__(kind, error, trace)
+
+    def session(self) -> SparkSession:
+        """The session."""
+        if self._running is None:
+            running = self._open.enter_context(session(self._spark, master=self._master))
+            running.addTag(self._tag)
+            self._open.callback(self._untag, running)
+            self._running = running
+            self._open.enter_context(progress.Watch(self._fs, self.progress, self._on_progress))
+        return self._running
+
+    def _untag(self, running: SparkSession) -> None:
+        with contextlib.suppress(Exception):  # who is not there any more has no tags
+            running.removeTag(self._tag)
+
+    def clean(
+        self, tasks: Sequence[PartitionTask], outputs: str | None, *, discard: bool = False
+    ) -> list[Output | Failure]:
+        """What came of each task; what was written was looked at by another one.
+
+        Args:
+            tasks: what to do.
+            outputs: see `partitioning.run_task`.
+            discard: count what would be written instead of writing it.
+        """
+        if not tasks:
+            return []
+        running = self.session()
+        started = time.monotonic()
+        cores = cores_of(running)
+        tasks = partitioning.share_memory(tasks, cores)
+        packs = [[(at, tasks[at]) for at in one] for one in partitioning.pack(tasks, cores)]
+        worker = partitioning.worker(packs, outputs, self.progress, discard=discard)
+        found: dict[int, Output | Failure] = _map(running, worker, len(packs))
+        assert len(found) == len(tasks), "every task answers"
+        # Of a copy nothing stays when the disk is full; in place the other partitions go on.
+        if not discard and (outputs is None or not any(is_full(outcome) for outcome in found.values())):
+            found |= _checked(running, tasks, found, cores)
+        self.seconds += time.monotonic() - started
+        return [found[at] for at in range(len(tasks))]
+
+
+def is_full(outcome: Output | Failure) -> TypeGuard[Failure]:
+    """Whether a task found no room for what it was to write."""
+    return isinstance(outcome, Failure) and outcome.kind is FailureKind.FULL
+
+
+def stop_if_full(outcomes: Iterable[Output | Failure], consequence: str) -> None:
+    """Raise NoSpaceError if a task found no room, and say what came of that."""
+    for outcome in outcomes:
+        if is_full(outcome):
+            raise NoSpaceError(f"{outcome.what}. {consequence}")
+
+
+def _checked(
+    spark: SparkSession, tasks: Sequence[PartitionTask], found: Mapping[int, Output | Failure], cores: int
+) -> dict[int, Output | Failure]:
+    """The outputs that are not what their tasks said, as failures."""
+    written = {at: outcome for at, outcome in found.items() if isinstance(outcome, Output)}
+    packs = [[(at, (tasks[at], written[at])) for at in one if at in written] for one in partitioning.pack(tasks, cores)]
+    checked = _map(spark, partitioning.checker(packs), len(packs)) if written else {}
+    assert len(checked) == len(written), "every task answers"
+    return {at: failure for at, failure in checked.items() if failure is not None}
+
+
+def _map(spark: SparkSession, worker: Worker, packs: int) -> dict[int, Any]:
+    """What a worker says of each task, by its index."""
+    rows = spark.range(0, packs, 1, packs).mapInArrow(worker, partitioning.RESULT_SCHEMA).collect()
+    return {row["at"]: pickle.loads(row["outcome"]) for row in rows}

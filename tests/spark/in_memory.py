@@ -1,0 +1,261 @@
+"""Small log directories in memory that are cleaned in place, and what may be seen in them when a clean was cut off."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+from cordwood.fs.base import FileSystem
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.spark import in_place, partitioning
+from cordwood.spark.in_place import clean_in_place
+from cordwood.spark.results import CleanResult, Fate
+from cordwood.storage import checkpoints, filenames
+from cordwood.storage.copying import Replacement, write_file
+from cordwood.storage.filenames import WORK_FOLDER, FileKind, offset_name
+from cordwood.storage.loading import load_partition
+from cordwood.storage.log import Log, read_file
+from cordwood.storage.recovery import next_offset
+from cordwood.storage.restoring import LoadSettings
+from cordwood.storage.swapping import drop_segments, swap_in
+from cordwood.types import TopicPartition
+from tests.cleaning.scripted import LIVE, ScriptedLog
+from tests.crashes import durable
+from tests.fs.trees import tree
+from tests.spark.in_process import InThisProcess
+from tests.storage.swaps import DAY_MS, EMPTY_SNAPSHOT, NOW_MS, PATH, Script
+
+ROOT = "/logs"
+NAMES = (TopicPartition("a", 0), TopicPartition("b", 0))
+PATHS = tuple(f"{ROOT}/{name}" for name in NAMES)
+#: A partition of the directory's checkpoints that is not there.
+OTHER = TopicPartition("other", 7)
+LATER_MS = NOW_MS + 2 * DAY_MS
+INTERVAL_BYTES = 60
+
+#: Offset, time, key and value of each record.
+View = tuple[tuple[int, int, bytes | None, bytes | None], ...]
+
+
+@contextlib.contextmanager
+def on(fs: FileSystem) -> Iterator[None]:
+    """Tasks, too, work on this file system, and nothing is done by two threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitioning, "PosixFileSystem", lambda: fs)
+        patch.setattr(partitioning, "_SMALL_AT_A_TIME", 1)
+        patch.setattr(in_place, "in_parallel", lambda work, items: [work(item) for item in items])
+        yield
+
+
+def session() -> Any:
+    """What plays Spark."""
+    return InThisProcess()
+
+
+@dataclass
+class Scene:
+    """A log directory with two partitions, and how it is cleaned.
+
+    Attributes:
+        name: what is special.
+        fs: all of it is durable.
+        options: of the clean.
+    """
+
+    name: str
+    fs: MemoryFileSystem
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def clean(self, fs: FileSystem, **changes: Any) -> CleanResult:
+        """Clean all in place."""
+        options: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "verify": False}
+        options |= {"no_broker_elsewhere": True, **self.options, **changes}
+        with on(fs):
+            return clean_in_place(ROOT, fs=fs, spark=session(), **options)
+
+    def again(self, fs: FileSystem) -> CleanResult:
+        """Clean once more, and keep nothing."""
+        return self.clean(fs, keep_old=None)
+
+    @cached_property
+    def after(self) -> MemoryFileSystem:
+        """What a clean that nothing interrupts leaves."""
+        fs = durable(self.fs)
+        result = self.clean(fs)
+        assert not result.of(Fate.FAILED) and len(result.of(Fate.CLEANED)) == len(PATHS), result.text()
+        return fs
+
+    @cached_property
+    def allowed(self) -> dict[str, set[View]]:
+        """What may be seen of each partition: each group is old or new, and retention takes the oldest segments."""
+        found: dict[str, set[View]] = {path: {view_of(self.fs, path)} for path in PATHS}
+
+        def swapped(fs: FileSystem, path: str, part: Replacement, **options: Any) -> None:
+            before, end = view_of(fs, path), end_of(fs, part)
+            first, bases = min(part.replaced), sorted(part.replaced)
+            behind = min(s.base_offset for s in Log(path, fs=fs).segments if s.base_offset > bases[-1])
+            swap_in(fs, path, part, **options)
+            after = view_of(fs, path)
+            found[path].add(after)
+            # What lies behind the outputs' end goes afterwards, from the lowest on.
+            new = [one for one in after if one[0] < behind]
+            for base in bases:
+                if base >= end and base != first:
+                    left = [one for one in before if base <= one[0] < behind]
+                    rest = [one for one in after if one[0] >= behind]
+                    found[path].add((*new, *left, *rest))
+
+        def dropped(fs: FileSystem, path: str, bases: Sequence[int], *rest: Any, **options: Any) -> None:
+            starts = [segment.base_offset for segment in Log(path, fs=fs).segments if segment.base_offset not in bases]
+            before = view_of(fs, path)
+            for base in [*sorted(bases), *starts[:1]]:
+                found[path].add(tuple(one for one in before if one[0] >= base))
+            drop_segments(fs, path, bases, *rest, **options)
+            found[path].add(view_of(fs, path))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(in_place, "swap_in", swapped)
+            patch.setattr(in_place, "drop_segments", dropped)
+            self.clean(durable(self.fs))
+        return found
+
+
+def end_of(fs: FileSystem, part: Replacement) -> int:
+    """Where the outputs end, as a loader sees it."""
+    last = max(part.outputs)
+    return next_offset(fs, f"{part.folder}/{offset_name(last, FileKind.LOG)}", last)
+
+
+def view_of(fs: FileSystem, path: str) -> View:
+    """What a reader gets, once the partition has been loaded if the broker did not stop in good order."""
+    return view(opened(fs, path))
+
+
+def view(log: Log) -> View:
+    """What a reader gets."""
+    return tuple((one.offset, one.timestamp, one.key, one.value) for one in log.records())
+
+
+def table(log: Log) -> dict[bytes | None, bytes | None]:
+    """What a consumer of committed records ends with."""
+    found = {one.key: one.value for one in log.records(isolation="read_committed")}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def opened(fs: FileSystem, path: str) -> Log:
+    """The log, loaded aside if need be."""
+    if not fs.exists(f"{ROOT}/{filenames.CLEAN_SHUTDOWN}"):
+        assert isinstance(fs, MemoryFileSystem)
+        point = offsets_in(fs, filenames.RECOVERY_POINTS).get(NAMES[PATHS.index(path)], 0)
+        fs = durable(fs)
+        settings = LoadSettings(INTERVAL_BYTES)
+        load_partition(Log(path, fs=fs), crashed=True, recovery_point=point, now_ms=LATER_MS, settings=settings)
+    return Log(path, fs=fs)
+
+
+def offsets_in(fs: FileSystem, name: str) -> dict[TopicPartition, int]:
+    """The entries of a checkpoint."""
+    return dict(checkpoints.decode(read_file(fs, f"{ROOT}/{name}")))
+
+
+# ---- directories -----------------------------------------------------------------------------------------------------
+
+FIRST = "7:a=1 8:b=1 7:abort | a=2 8:commit b=2 | 9:c=1 b=3 9:abort d=1 | a=3 d=2 | e=1 a=4 | c=2 a=∅ | a=6 f=1 | x=1"
+SECOND = "k=1 l=1 z=1 | z=∅ l=2 | 7:m=1 7:n=1 7:commit | k=3 l=∅ | w=1 m=2 | 8:m=3 8:abort w=∅ | n=2 | n=3 m=4 | y=1"
+CONFIG = ("cleanup.policy=compact", "internal.segment.bytes=450", f"index.interval.bytes={INTERVAL_BYTES}")
+
+
+def directory(*texts: str, clean: bool = True) -> MemoryFileSystem:
+    """A log directory as a broker leaves it. All but the first log were cleaned once, two days before."""
+    fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000)
+    fs.make_directory(ROOT)
+    ends = {}
+    for number, (path, name, text) in enumerate(zip(PATHS, NAMES, texts, strict=True)):
+        log = Script({"index.interval.bytes": INTERVAL_BYTES})(text)
+        if number:
+            log.clean(first_dirty=0, first_uncleanable=log.log().segments[4].base_offset, now_ms=NOW_MS)
+        ends[name] = log.next_offset
+        place(fs, path, log, clean=clean)
+    recovery = ends if clean else dict.fromkeys(ends, 0)
+    for file, offsets in (
+        (filenames.RECOVERY_POINTS, {**recovery, OTHER: 3}),
+        (filenames.HIGH_WATERMARKS, {OTHER: 3, **ends}),
+        (filenames.CLEANER_OFFSETS, {OTHER: 3}),
+        (filenames.LOG_START_OFFSETS, {OTHER: 3}),
+    ):
+        write_file(fs, f"{ROOT}/{file}", checkpoints.encode(offsets))
+    if clean:
+        write_file(fs, f"{ROOT}/{filenames.CLEAN_SHUTDOWN}", b'{"version":0,"brokerEpoch":1}')
+    return durable(fs)
+
+
+def place(fs: MemoryFileSystem, path: str, log: ScriptedLog, *, clean: bool) -> None:
+    """Copy a log into a directory."""
+    for segment in log.log().segments:
+        write_file(log.fs, f"{PATH}/{offset_name(segment.base_offset, FileKind.PRODUCER_SNAPSHOT)}", EMPTY_SNAPSHOT)
+    log.stop(clean=clean)
+    fs.make_directory(path)
+    for name, data in tree(log.fs, f"{LIVE}/t-0").items():
+        if data is not None:
+            write_file(fs, f"{path}/{name}", data)
+            if name.endswith(FileKind.LOG):
+                fs.set_mtime_ns(f"{path}/{name}", NOW_MS * 1_000_000)
+
+
+def crashed() -> MemoryFileSystem:
+    """A broker that died: a torn segment, indexes of zeros, one missing, and a swap that came to its commit."""
+    fs = directory(FIRST, SECOND, clean=False)
+    path = PATHS[0]
+    bases = [segment.base_offset for segment in Log(path, fs=fs).segments]
+    with fs.open_for_update(f"{path}/{offset_name(bases[-1], FileKind.LOG)}") as file:
+        file.truncate(file.size() - 3)
+    write_file(fs, f"{path}/{offset_name(bases[-2], FileKind.TIME_INDEX)}", bytes(120))
+    fs.unlink(f"{path}/{offset_name(bases[1], FileKind.OFFSET_INDEX)}")
+    name = f"{PATHS[1]}/{offset_name(0, FileKind.LOG)}"
+    fs.rename(name, f"{name}.swap")
+    return durable(fs)
+
+
+def with_leftovers(fs: MemoryFileSystem) -> MemoryFileSystem:
+    """What two runs that were killed, and a broker, left: files of segments, half written, and work folders."""
+    fs = durable(fs)
+    for path in PATHS:
+        bases = [segment.base_offset for segment in Log(path, fs=fs).segments]
+        for base, suffix in zip(bases[1:], (".cleaned", ".cleaned", ".swap", ".deleted"), strict=False):
+            for kind in (FileKind.LOG, FileKind.OFFSET_INDEX):
+                if fs.exists(name := f"{path}/{offset_name(base, kind)}"):
+                    data = read_file(fs, name)
+                    write_file(fs, f"{name}{suffix}", data[: len(data) // 2])
+        fs.make_directory(f"{path}/{WORK_FOLDER}")
+        for attempt in ("1", "2"):
+            fs.make_directory(f"{path}/{WORK_FOLDER}/{attempt}")
+            for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+                write_file(fs, f"{path}/{WORK_FOLDER}/{attempt}/{offset_name(bases[1], kind)}", b"of a run before")
+    return durable(fs)
+
+
+#: Outputs may take so many bytes at a time where there are to be several waves.
+LITTLE_BYTES = 55_000
+
+SCENES: Mapping[str, Callable[[], Scene]] = {
+    "all at once": lambda: Scene("all at once", directory(FIRST, SECOND), {"overrides": CONFIG}),
+    "waves": lambda: Scene("waves", directory(FIRST, SECOND), {"overrides": CONFIG, "work_space": LITTLE_BYTES}),
+    "kept": lambda: Scene("kept", directory(FIRST, SECOND), {"overrides": CONFIG, "keep_old": "/kept"}),
+    "retention": lambda: Scene(
+        "retention",
+        directory(FIRST, SECOND),
+        {
+            "overrides": (*CONFIG, "b:cleanup.policy=compact,delete", "b:retention.bytes=250", "b:retention.ms=-1"),
+            "retention": True,
+        },
+    ),
+    "crashed": lambda: Scene("crashed", crashed(), {"overrides": CONFIG}),
+    "crashed, kept": lambda: Scene("crashed, kept", crashed(), {"overrides": CONFIG, "keep_old": "/kept"}),
+    "crashed, leftovers": lambda: Scene("crashed, leftovers", with_leftovers(crashed()), {"overrides": CONFIG}),
+    "leftovers": lambda: Scene("leftovers", with_leftovers(directory(FIRST, SECOND)), {"overrides": CONFIG}),
+}

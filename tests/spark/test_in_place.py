@@ -1,0 +1,138 @@
+"""Real brokers' directories cleaned in place: the same files as in a copy, whatever the room."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cordwood.cleaning.plan import Decision
+from cordwood.errors import RequestError
+from cordwood.spark.in_place import clean_in_place
+from cordwood.spark.partitioning import FailureKind
+from cordwood.spark.pipeline import clean
+from cordwood.spark.planning import make_plan
+from cordwood.spark.results import CleanResult, Fate
+from cordwood.storage import filenames
+from tests.fixtures import copy_of, facts, fixture
+from tests.spark.in_process import InThisProcess
+
+#: Enough of a fixture's partitions to meet every rule, few enough to be quick.
+TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "trimmed-both")
+IN_PROCESS = cast(SparkSession, InThisProcess())
+
+
+@pytest.fixture(scope="module")
+def now_ms() -> int:
+    return int(facts("kraft")["cleaning_1_ended_ms"])
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """All files but the lock, which a directory that was never locked has none of."""
+    found = {}
+    for path in root.rglob("*"):
+        if path.is_file() and path.name != filenames.LOCK:
+            data = path.read_bytes()
+            # Its entries have no order.
+            lines = path.name == filenames.CLEANER_OFFSETS
+            found[str(path.relative_to(root))] = b"\n".join(sorted(data.splitlines())) if lines else data
+    return found
+
+
+def times(root: Path) -> dict[str, int]:
+    return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in root.rglob("*.log")}
+
+
+def copied(source: Path, target: Path, now_ms: int) -> tuple[dict[str, bytes], CleanResult]:
+    result = clean(str(source), output=str(target), spark=IN_PROCESS, now_ms=now_ms, single_copy=True)
+    return files(target), result
+
+
+def test_a_directory_cleaned_in_place_is_what_its_copy_is(spark: SparkSession, now_ms: int, tmp_path: Path) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    expected, copy = copied(mine, tmp_path / "copy", now_ms)
+    result = clean_in_place(str(mine), spark=spark, now_ms=now_ms, single_copy=True)
+    assert files(mine) == expected
+    assert times(mine) == times(tmp_path / "copy")
+    assert result.counts == copy.counts
+    assert len(result.of(Fate.CLEANED)) == len(copy.of(Fate.CLEANED)) > 8
+    assert result.in_place is not None
+    assert result.in_place.waves == 1
+    again = clean_in_place(str(mine), spark=spark, now_ms=now_ms, single_copy=True)
+    assert not again.of(Fate.CLEANED)
+    assert files(mine) == expected
+
+
+def test_little_room_takes_more_waves_to_the_same_end(now_ms: int, tmp_path: Path) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    expected, copy = copied(mine, tmp_path / "copy", now_ms)
+    plan = make_plan(str(mine), now_ms=now_ms, single_copy=True)
+    groups = [one.compaction.group_bytes for one in plan.of(Decision.CLEAN) if one.compaction is not None]
+    assert max(map(len, groups)) > 1
+    room = max(map(max, groups))
+    result = clean_in_place(str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, work_space=room, verify=False)
+    assert result.in_place is not None
+    assert result.in_place.waves > 1
+    assert result.in_place.work_bytes_max <= room
+    assert files(mine) == expected
+    assert result.counts == copy.counts
+
+
+def test_what_does_not_fit_is_left_as_it_is_and_the_rest_is_cleaned(now_ms: int, tmp_path: Path) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    before = files(mine)
+    result = clean_in_place(
+        str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, work_space=60_000, verify=False
+    )
+    failed = result.of(Fate.FAILED)
+    assert failed
+    assert result.of(Fate.CLEANED)
+    assert {one.failure.kind for one in failed if one.failure} == {FailureKind.FULL}
+    assert "--work-space" in failed[0].why
+    after = files(mine)
+    for one in failed:
+        name = os.path.basename(one.path)
+        assert {k: v for k, v in before.items() if k.startswith(f"{name}/")} == {
+            k: v for k, v in after.items() if k.startswith(f"{name}/")
+        }
+
+
+def test_a_damaged_partition_is_refused_before_any_of_its_waves(now_ms: int, tmp_path: Path) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    plan = make_plan(str(mine), now_ms=now_ms, single_copy=True)
+    several = [one for one in plan.of(Decision.CLEAN) if one.compaction and len(one.compaction.groups) > 1]
+    victim = several[0]
+    assert victim.compaction is not None
+    last = victim.compaction.groups[-1][-1]
+    path = Path(victim.path) / filenames.offset_name(last, filenames.FileKind.LOG)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    before = files(Path(victim.path))
+    room = max(max(one.compaction.group_bytes) for one in plan.of(Decision.CLEAN) if one.compaction)
+    result = clean_in_place(str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, work_space=room, verify=False)
+    assert [one.path for one in result.of(Fate.FAILED)] == [victim.path]
+    assert files(Path(victim.path)) == before
+    assert len(result.of(Fate.CLEANED)) == len(plan.of(Decision.CLEAN)) - 1
+
+
+def test_nothing_of_a_work_folder_is_left(now_ms: int, tmp_path: Path) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    left = mine / "orders-0" / filenames.WORK_FOLDER / "0123"
+    left.mkdir(parents=True)
+    (left / "00000000000000000000.log").write_bytes(b"of a run that was killed")
+    clean_in_place(str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, topics=TOPICS, verify=False)
+    assert not list(mine.rglob(filenames.WORK_FOLDER))
+
+
+def test_a_keep_folder_on_another_disk_is_refused_before_anything_is_done(
+    now_ms: int, other_disk: Path, tmp_path: Path
+) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    before = files(mine)
+    with pytest.raises(RequestError, match="another file system"):
+        clean_in_place(str(mine), spark=IN_PROCESS, now_ms=now_ms, keep_old=str(other_disk / "kept"))
+    assert files(mine) == before

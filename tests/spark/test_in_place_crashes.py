@@ -1,0 +1,487 @@
+"""Whole cleans in place with the power cut after every operation, and any of what was not synced lost.
+
+All runs in memory: the driver, and the tasks that Spark would run elsewhere. A clean runs once; before each of its
+operations it is asked what a power cut would leave then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cordwood.errors import NoSpaceError
+from cordwood.fs.base import is_full
+from cordwood.fs.memory import MemoryFileSystem, at_random, keep_all, lose_all
+from cordwood.spark import in_place, partitioning
+from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask
+from cordwood.spark.results import Fate
+from cordwood.storage import filenames
+from cordwood.storage.check.directory import check
+from cordwood.storage.check.findings import Severity
+from cordwood.storage.filenames import WORK_FOLDER
+from cordwood.storage.log import Log
+from cordwood.storage.swapping import swap_in
+from tests.crashes import EVERY, PROPERTY, durable
+from tests.fs.trees import Tree, tree
+from tests.kafka_tools import Oracle
+from tests.spark.in_memory import (
+    LATER_MS,
+    NAMES,
+    OTHER,
+    PATHS,
+    ROOT,
+    SCENES,
+    Scene,
+    View,
+    offsets_in,
+    opened,
+    table,
+    view,
+    view_of,
+)
+
+RecordProperty = Callable[[str, object], None]
+State = frozenset[tuple[str, int]]
+
+
+@cache
+def built(name: str) -> Scene:
+    return SCENES[name]()
+
+
+@dataclass
+class Cuts:
+    """What power cuts during one act can leave; each state that differs from all others is looked at once.
+
+    Attributes:
+        look: is called with them.
+        sampled: states per cut, besides all and nothing kept, where all subsets of what may be lost are too many.
+        subsets_max: all of them up to so many changes.
+        every: cuts are only before every so manieth operation.
+        seed: of samples.
+    """
+
+    look: Callable[[MemoryFileSystem], None]
+    sampled: int
+    subsets_max: int
+    every: int = 1
+    seed: int = 1
+    states: int = 0
+    different: int = 0
+    operations: int = 0
+    _seen: set[State] = field(default_factory=set)
+    _failed: BaseException | None = None
+
+    def during(self, act: Callable[[MemoryFileSystem], object], start: MemoryFileSystem) -> None:
+        """Look at all that power cuts can leave; the last is when all is done."""
+        fs = durable(start)
+        source = random.Random(self.seed)
+        fs.operations = _Heard(lambda _: self._cut(fs, source))
+        with contextlib.suppress(_Failed):
+            act(fs)
+            self._cut(fs, source, last=True)
+        if self._failed is not None:
+            raise self._failed
+
+    def _cut(self, fs: MemoryFileSystem, source: random.Random, *, last: bool = False) -> None:
+        if self._failed is not None:
+            raise _Failed
+        self.operations += 1
+        if self.operations % self.every and not last:
+            return
+        if len(fs.pending) <= self.subsets_max:
+            left = fs.crashes()
+        else:
+            some = (fs.crash(at_random(source)) for _ in range(self.sampled))
+            left = itertools.chain((fs.crash(keep_all), fs.crash(lose_all)), some)
+        for after in left:
+            self.states += 1
+            state = named(tree(after))
+            if state not in self._seen:
+                self._seen.add(state)
+                self.different += 1
+                self._look(after, fs)
+
+    def _look(self, after: MemoryFileSystem, fs: MemoryFileSystem) -> None:
+        try:
+            self.look(after)
+        except BaseException as error:
+            error.add_note(f"after: {' · '.join(fs.operations[-3:])}")
+            self._failed = error
+            raise _Failed from error
+
+
+class _Failed(BaseException):
+    """What was looked at is not as it should be. No handler of the clean may take it for a failure of its own."""
+
+
+class _Heard(list[str]):
+    """Operations; each is announced before it is done."""
+
+    def __init__(self, before: Callable[[str], None]) -> None:
+        self._before = before
+
+    def append(self, text: str) -> None:
+        self._before(text)
+        super().append(text)
+
+
+def named(files: Tree) -> State:
+    return frozenset((path, hash(data)) for path, data in files.items())
+
+
+def without_work(files: Tree) -> Tree:
+    """All but what is in work folders, which nobody reads."""
+    return {path: data for path, data in files.items() if f"{WORK_FOLDER}/" not in path}
+
+
+@dataclass
+class Looker:
+    """Opens what a power cut left, with us as readers, and with the next clean.
+
+    Attributes:
+        scene: what was cleaned.
+        cleans_max: so many of the states that differ beyond work folders are cleaned again; None: all.
+    """
+
+    scene: Scene
+    cleans_max: int | None = None
+    seed: int = 1
+    cleaned: int = 0
+    _known: set[object] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._source = random.Random(self.seed)
+        self._tables = {path: table(opened(self.scene.fs, path)) for path in PATHS}
+
+    def __call__(self, fs: MemoryFileSystem) -> None:
+        crashed = not fs.exists(f"{ROOT}/{filenames.CLEAN_SHUTDOWN}")
+        for file in filenames.OFFSET_CHECKPOINTS:
+            assert offsets_in(fs, file)[OTHER] == 3
+        points = offsets_in(fs, filenames.RECOVERY_POINTS) if crashed else {}
+        for path, name in zip(PATHS, NAMES, strict=True):
+            if self._is_new(path, crashed, points.get(name), named(without_work(tree(fs, path)))):
+                self.look_at(fs, path)
+        if not self._is_new(named(without_work(tree(fs, ROOT)))):
+            return
+        if self.cleans_max is None or self.cleaned < self.cleans_max or self._source.random() < 0.02:
+            self.cleaned += 1
+            self.clean_again(fs)
+
+    def _is_new(self, *key: object) -> bool:
+        new = key not in self._known
+        self._known.add(key)
+        return new
+
+    def look_at(self, fs: MemoryFileSystem, path: str) -> None:
+        """Each group is old or new."""
+        log = opened(fs, path)
+        seen = view(log)
+        assert seen in self.scene.allowed[path]
+        offsets = [one[0] for one in seen]
+        assert offsets == sorted(set(offsets))
+        if not self.scene.options.get("retention"):
+            assert table(log) == self._tables[path]
+
+    def clean_again(self, fs: MemoryFileSystem) -> None:
+        """The next clean comes to the same end."""
+        fs = durable(fs)
+        result = self.scene.again(fs)
+        assert not result.of(Fate.FAILED), result.text()
+        assert not any(fs.exists(f"{path}/{WORK_FOLDER}") for path in PATHS)
+        self.is_clean(fs.crash(lose_all))
+
+    def is_clean(self, fs: MemoryFileSystem) -> None:
+        """All is as after a clean that was not interrupted, or cleaned as well in other groups."""
+        after = self.scene.after
+        retention = self.scene.options.get("retention")
+        for path in PATHS:
+            log = Log(path, fs=fs)
+            seen, expected = view(log), view_of(after, path)
+            assert set(seen) >= set(expected) if retention else seen == expected
+            if not retention:
+                assert table(log) == self._tables[path]
+            names = {info.name for info in fs.list(path)}
+            assert not any(name.endswith((".cleaned", ".swap", ".deleted")) for name in names)
+            assert not log.recovery.actions
+            assert not [one for one in check(path, fs=fs) if one.severity is Severity.DAMAGE]
+        for name in filenames.OFFSET_CHECKPOINTS:
+            assert offsets_in(fs, name) == offsets_in(after, name)
+        assert fs.exists(f"{ROOT}/{filenames.CLEAN_SHUTDOWN}")
+
+
+def check_cuts(
+    scene: Scene, record_property: RecordProperty, *, cleans_max: int, sampled: int, subsets_max: int, every: int = 1
+) -> None:
+    look = Looker(scene, cleans_max)
+    cuts = Cuts(look, sampled, subsets_max, every)
+    cuts.during(scene.clean, scene.fs)
+    record_property(PROPERTY, ["cleans in place", cuts.states, cuts.different])
+    record_property(PROPERTY, ["cleans in place, cleaned again", look.cleaned, look.cleaned])
+
+
+def test_a_power_cut_leaves_each_group_old_or_new_and_the_next_clean_finishes(record_property: RecordProperty) -> None:
+    check_cuts(built("all at once"), record_property, sampled=1, subsets_max=1, every=4, cleans_max=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENES)
+def test_every_power_cut_leaves_each_group_old_or_new_and_the_next_clean_finishes(
+    name: str, record_property: RecordProperty
+) -> None:
+    check_cuts(built(name), record_property, sampled=5, subsets_max=4, cleans_max=50, every=EVERY)
+
+
+@pytest.mark.parametrize("name", ["all at once", "retention", "crashed", "crashed, leftovers"])
+def test_kafka_loads_what_a_power_cut_left(
+    name: str, kafka_oracle: Oracle, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    scene = built(name)
+    states: list[MemoryFileSystem] = []
+    cuts = Cuts(states.append, sampled=2, subsets_max=2)
+    cuts.during(scene.clean, scene.fs)
+    states = random.Random(1).sample(states, 120)
+    for stopped in (True, False):
+        some = [fs for fs in states if fs.exists(f"{ROOT}/{filenames.CLEAN_SHUTDOWN}") == stopped]
+        if some:
+            seen = loaded_by_kafka(some, tmp_path / str(stopped), kafka_oracle, stopped=stopped)
+            for fs, logs in zip(some, seen, strict=True):
+                assert logs == {path: view_of(fs, path) for path in PATHS}
+                assert all(logs[path] in scene.allowed[path] for path in PATHS)
+    record_property(PROPERTY, ["cleans in place, loaded by Kafka", cuts.states, len(states)])
+
+
+def loaded_by_kafka(
+    states: Sequence[MemoryFileSystem], root: Path, oracle: Oracle, *, stopped: bool
+) -> list[dict[str, View]]:
+    """What we read of partitions once Kafka has loaded and closed them."""
+    places = [
+        {path: root / f"t-{number * len(PATHS) + at}" for at, path in enumerate(PATHS)} for number in range(len(states))
+    ]
+    for fs, partitions in zip(states, places, strict=True):
+        for path, place in partitions.items():
+            place.mkdir(parents=True)
+            for name, data in tree(fs, path).items():
+                if data is None:
+                    (place / name).mkdir(parents=True, exist_ok=True)
+                else:
+                    (place / name).parent.mkdir(parents=True, exist_ok=True)
+                    (place / name).write_bytes(data)
+    if stopped:
+        (root / filenames.CLEAN_SHUTDOWN).write_bytes(b"")
+    lines = oracle("select", root, "--now", str(LATER_MS))
+    assert len([line for line in lines if line["type"] == "log"]) == len(states) * len(PATHS)
+    found = []
+    for partitions in places:
+        logs = {path: Log(str(place)) for path, place in partitions.items()}
+        assert [action for log in logs.values() for action in log.recovery.actions] == []
+        found.append({path: view(log) for path, log in logs.items()})
+    return found
+
+
+# ---- several attempts at a task --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def each_task_twice(*, take: int) -> Iterator[None]:
+    """Two attempts at each task write their folders; which of them counts."""
+    once = partitioning.run_task
+
+    def twice(*arguments: Any, **options: Any) -> Output | Failure:
+        return [once(*arguments, **options) for _ in range(2)][take]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitioning, "run_task", twice)
+        yield
+
+
+@pytest.mark.parametrize("take", [0, 1])
+@pytest.mark.parametrize("name", ["waves", "kept"])
+def test_a_second_attempt_at_each_task_changes_nothing(name: str, take: int) -> None:
+    scene = built(name)
+    fs = durable(scene.fs)
+    with each_task_twice(take=take):
+        assert not scene.clean(fs).of(Fate.FAILED)
+    Looker(scene).is_clean(fs)
+    assert without_kept(tree(fs)) == without_kept(tree(scene.after))
+
+
+def without_kept(files: Tree) -> Tree:
+    """Without the manifest, which knows of all attempts."""
+    return {path: data for path, data in files.items() if not path.startswith("kept/") or path.endswith(".log")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("take", [0, 1])
+def test_a_power_cut_after_two_attempts_at_each_task(take: int, record_property: RecordProperty) -> None:
+    scene = built("leftovers")
+    with each_task_twice(take=take):
+        check_cuts(scene, record_property, sampled=2, subsets_max=2, cleans_max=30, every=EVERY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["all at once", "waves"])
+def test_an_attempt_that_nobody_waits_for_harms_nobody(name: str) -> None:
+    scene = built(name)
+    count = len(clean_with_straggler(scene, 1 << 60).operations)
+    late = 0
+    for number in range(0, count, 5):
+        fs = clean_with_straggler(scene, number)
+        late += len(fs.operations) > count
+        Looker(scene).is_clean(fs)
+        assert not any(fs.exists(f"{path}/{WORK_FOLDER}") for path in PATHS)
+    assert late > 20
+
+
+def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
+    """A clean during which, before an operation behind the first task's, that task is done once more."""
+    first: list[Callable[[], Output | Failure]] = []
+    once = partitioning.run_task
+    fs = durable(scene.fs)
+
+    def noted(*arguments: Any, **options: Any) -> Output | Failure:
+        done = once(*arguments, **options)
+        first.append(lambda: once(*arguments, **options))
+        return done
+
+    def before(_: str) -> None:
+        if first and len(fs.operations) >= number and not ran:
+            ran.append(True)
+            first[0]()
+
+    ran: list[bool] = []
+    fs.operations = _Heard(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitioning, "run_task", noted)
+        result = scene.clean(fs)
+    assert not result.of(Fate.FAILED), result.text()
+    return fs
+
+
+# ---- a full disk -----------------------------------------------------------------------------------------------------
+
+#: What needs no room.
+_GIVES_ROOM = ("unlink", "rmdir", "truncate")
+
+
+def clean_on_full_disk(scene: Scene, refused: int, *, stays_full: bool) -> tuple[MemoryFileSystem, int, bool]:
+    """A clean on a disk that refuses an operation that needs room, or that and all after it.
+
+    Returns:
+        the file system; how many operations needed room; and whether the clean said that the disk is full.
+    """
+    fs = durable(scene.fs)
+    count = 0
+
+    def take_room(text: str) -> None:
+        nonlocal count
+        if text.startswith(_GIVES_ROOM):
+            return
+        count += 1
+        if count == refused or (stays_full and count > refused):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), text.split()[-1])
+
+    fs.operations = _Heard(take_room)
+    raised: NoSpaceError | OSError | None = None
+    try:
+        failed = scene.clean(fs).of(Fate.FAILED)
+    except (NoSpaceError, OSError) as error:
+        raised = error
+    if raised is None:
+        assert {one.failure.kind for one in failed if one.failure is not None} <= {FailureKind.FULL}, failed
+        return fs, count, bool(failed)
+    assert isinstance(raised, NoSpaceError) or (is_full(raised) and raised.filename)
+    return fs, count, True
+
+
+def check_full_disk(scene: Scene, *, every: int, stays_full: bool) -> None:
+    look = Looker(scene)
+    _, count, _ = clean_on_full_disk(scene, 1 << 60, stays_full=stays_full)
+    noticed = 0
+    for refused in range(1, count + 1, every):
+        fs, _, full = clean_on_full_disk(scene, refused, stays_full=stays_full)
+        fs.operations = []
+        noticed += full
+        try:
+            if full:
+                look(fs)
+            else:  # what was refused was not needed: the note of how far a task is
+                look.is_clean(fs)
+            assert not any(fs.exists(f"{path}/{WORK_FOLDER}") for path in PATHS)
+        except BaseException as error:
+            error.add_note(f"refused: {refused} of {count}")
+            raise
+    assert noticed > 0.9 * count / every
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stays_full", [False, True], ids=["for a moment", "for good"])
+@pytest.mark.parametrize("name", SCENES)
+def test_a_disk_that_fills_at_any_operation_leaves_each_group_old_or_new_and_a_later_run_finishes(
+    name: str, stays_full: bool
+) -> None:
+    check_full_disk(built(name), every=EVERY if name == "waves" else 9 * EVERY, stays_full=stays_full)
+
+
+def test_a_disk_that_fills_leaves_each_group_old_or_new_and_a_later_run_finishes() -> None:
+    check_full_disk(built("waves"), every=60, stays_full=True)
+
+
+def test_what_is_written_beside_a_full_disk_is_still_looked_at() -> None:
+    scene = built("all at once")
+    fs = durable(scene.fs)
+    once = partitioning.run_task
+
+    def one_full_one_wrong(task: PartitionTask, *arguments: Any, **options: Any) -> Output | Failure:
+        done = once(task, *arguments, **options)
+        assert isinstance(done, Output)
+        if task.path == PATHS[0]:
+            return Failure(FailureKind.FULL, "full")
+        name = next(name for name, _ in done.files if name.endswith(".log"))
+        with fs.open_for_update(f"{done.folder}/{name}") as file:
+            file.write(file.size() - 1, b"?")
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitioning, "run_task", one_full_one_wrong)
+        failed = scene.clean(fs).of(Fate.FAILED)
+    assert [one.failure and one.failure.kind for one in failed] == [FailureKind.FULL, FailureKind.BUG]
+    assert without_work(tree(fs, ROOT)) == tree(scene.fs, ROOT)
+
+
+def test_an_error_says_how_many_groups_of_a_wave_are_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = built("all at once")
+    fs = durable(scene.fs)
+    swaps: list[str] = []
+
+    def second_fails(*arguments: Any, **options: Any) -> None:
+        swaps.append(arguments[1])
+        if len(swaps) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), arguments[1])
+        swap_in(*arguments, **options)
+
+    monkeypatch.setattr(in_place, "swap_in", second_fails)
+    with pytest.raises(OSError, match="error") as raised:
+        scene.clean(fs)
+    assert raised.value.__notes__[:2] == [
+        "0 of 2 partitions are cleaned",
+        f"{PATHS[0]}: 1 of its 3 groups of segments are cleaned",
+    ]
+
+
+@pytest.mark.parametrize("offset_map", [72, 120, 400])
+def test_rounds_of_an_offset_map_are_recorded_however_they_cut_groups(offset_map: int) -> None:
+    scene = built("all at once")
+    fs = durable(scene.fs)
+    assert len(scene.clean(fs, offset_map=offset_map).of(Fate.CLEANED)) == len(PATHS)
+    assert offsets_in(fs, filenames.CLEANER_OFFSETS).keys() == {OTHER, *NAMES}

@@ -1,0 +1,171 @@
+"""Cleans in place on a real small disk, and ended by signals: what is finished is, and the next run does the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cordwood.cli.main import app
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark import in_place, jobs, partitioning
+from cordwood.spark.in_place import clean_in_place
+from cordwood.spark.results import Fate
+from cordwood.storage.filenames import WORK_FOLDER
+from cordwood.storage.log import Log
+from tests.cli.test_clean import COMMAND, ENVIRONMENT
+from tests.fixtures import copy_of, facts, fixture
+from tests.spark.disks import small_disk
+from tests.spark.in_memory import View, session, view
+from tests.spark.in_process import InThisProcess
+
+pytestmark = pytest.mark.slow
+
+TOPICS = ("orders", "payments", "producers", "codec-lz4")
+LEFTOVERS = (WORK_FOLDER, ".cleaned", ".swap", ".deleted")
+
+
+@pytest.fixture(scope="module")
+def now_ms() -> int:
+    return int(facts("kraft")["cleaning_1_ended_ms"])
+
+
+def options(now_ms: int) -> dict[str, Any]:
+    return {"now_ms": now_ms, "single_copy": True, "verify": False, "topics": TOPICS}
+
+
+def words(now_ms: int) -> list[str]:
+    return ["--in-place", "--no-verify", "--single-copy", "--now", str(now_ms), *(f"--topic={one}" for one in TOPICS)]
+
+
+def views(root: Path) -> dict[str, View]:
+    """All records of all partitions."""
+    found = (path for path in root.iterdir() if path.name.rpartition("-")[0] in TOPICS)
+    return {path.name: view(Log(str(path))) for path in found}
+
+
+def leftovers(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.name.endswith(LEFTOVERS)]
+
+
+@pytest.fixture(scope="module")
+def expected(now_ms: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, View]:
+    """What a clean that nothing ends makes of it."""
+    mine = copy_of(fixture("kraft-before"), tmp_path_factory.mktemp("expected") / "mine")
+    clean_in_place(str(mine), spark=session(), **options(now_ms))
+    return views(mine)
+
+
+class Measured(PosixFileSystem):
+    """Notes how full the disk is before anything gives room back.
+
+    Attributes:
+        peak_bytes: the most that was used.
+    """
+
+    def __init__(self, disk: Path) -> None:
+        self._disk = disk
+        self.peak_bytes = self.used_bytes()
+
+    def used_bytes(self) -> int:
+        found = os.statvfs(self._disk)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+    def unlink(self, path: str) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes())
+        super().unlink(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes())
+        super().rename(source, target)
+
+
+@contextlib.contextmanager
+def here(fs: PosixFileSystem | None = None) -> Iterator[None]:
+    """What Spark would run elsewhere runs in this process, and sees what it sees."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "session", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
+        if fs is not None:
+            patch.setattr(in_place, "PosixFileSystem", lambda: fs)
+            patch.setattr(partitioning, "PosixFileSystem", lambda: fs)
+        yield
+
+
+@pytest.mark.parametrize("work_space", [None, 400_000])
+def test_no_more_room_is_taken_than_the_plan_says(
+    work_space: int | None, now_ms: int, expected: dict[str, View], tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 200_000) as disk:
+        mine = copy_of(fixture("kraft-before"), disk / "mine")
+        fs = Measured(disk)
+        before = fs.used_bytes()
+        with here(fs):
+            result = clean_in_place(str(mine), spark=session(), work_space=work_space, **options(now_ms))
+        assert not result.of(Fate.FAILED)
+        assert result.in_place is not None
+        taken = fs.peak_bytes - before
+        print(f"{result.in_place.waves} waves, {taken} bytes taken, {result.in_place.work_bytes_max} said")
+        assert 0 < taken <= result.in_place.work_bytes_max
+        assert work_space is None or (result.in_place.work_bytes_max <= work_space and result.in_place.waves > 1)
+        assert views(mine) == expected
+
+
+def test_a_disk_without_room_is_told_and_a_later_run_finishes(
+    now_ms: int, expected: dict[str, View], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The clean asks first how much there is. Here somebody else takes it meanwhile.
+    monkeypatch.setattr(in_place, "free_bytes", lambda *_: None)
+    codes = []
+    with small_disk(tmp_path / "disk", 200_000) as disk, here():
+        mine = copy_of(fixture("kraft-before"), disk / "mine")
+        before = views(mine)
+        for room_kib in (*range(4, 600, 24), 100_000):
+            size_kib = Measured(disk).used_bytes() // 1024 + room_kib
+            subprocess.run(["mount", "-o", f"remount,size={size_kib}k", disk], check=True)
+            done = CliRunner().invoke(app, ["clean", str(mine), *words(now_ms)])
+            codes.append(done.exit_code)
+            assert done.exit_code in (0, 4), done.output
+            assert leftovers(mine) == []
+            for name, seen in views(mine).items():
+                assert set(expected[name]) <= set(seen) <= set(before[name])
+            if done.exit_code == 0:
+                assert views(mine) == expected
+    assert codes[0] == 4 and codes[-1] == 0 and codes.count(4) > 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_end_at_any_moment_leaves_what_is_finished_and_the_next_run_does_the_rest(
+    sent: signal.Signals, seed: int, now_ms: int, expected: dict[str, View], tmp_path: Path
+) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    before = views(mine)
+    command = [*COMMAND, str(mine), *words(now_ms), "--work-space", "400000"]
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        while not list(mine.glob(f"*/{WORK_FOLDER}")) and running.poll() is None:
+            time.sleep(0.01)
+        time.sleep(random.Random(f"{sent} {seed}").uniform(0, 14))
+        if running.poll() is None:
+            os.killpg(running.pid, sent) if sent is signal.SIGINT else running.send_signal(sent)
+        _, said = running.communicate(timeout=120)
+    ended = {signal.SIGINT: 130, signal.SIGTERM: 143}[sent]
+    assert running.returncode in (0, ended), said
+    assert "Traceback" not in said
+    if running.returncode:
+        assert "partitions are cleaned" in said or "no partition was cleaned" in said
+    assert leftovers(mine) == []
+    for name, seen in views(mine).items():
+        assert set(expected[name]) <= set(seen) <= set(before[name])
+    assert not clean_in_place(str(mine), spark=session(), **options(now_ms)).of(Fate.FAILED)
+    assert views(mine) == expected

@@ -1,0 +1,226 @@
+"""Kill −9 of whoever takes part in a clean in place, at random moments: nothing is lost, and the next clean succeeds.
+
+`CORDWOOD_KILLS` says how many (default: 4), `CORDWOOD_KILLS_SEED` repeats a run whose seed was printed.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+import cordwood
+from cordwood.spark.results import Fate
+from cordwood.storage.filenames import WORK_FOLDER, FileKind, Temporary
+from tests.kafka_tools import Broker
+from tests.spark.in_process import InThisProcess
+from tests.spark.killing import CONFIG, Directory, Process, be_slow, java, processes, workers
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds Spark's processes in /proc"),
+]
+
+KILLS = int(os.environ.get("CORDWOOD_KILLS", "4"))
+SEED = int(os.environ.get("CORDWOOD_KILLS_SEED", random.SystemRandom().randrange(1 << 32)))
+ROOT = Path(__file__).parents[2]
+OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
+#: Who is killed, over and over. A driver alone, with its tasks in its own process, takes no Spark, and so no time.
+VICTIMS = ("driver alone", "worker", "driver alone", "Java", "driver alone", "driver", *["driver alone"] * 14)
+WAIT_SECONDS = 240
+
+
+@pytest.fixture
+def choose() -> random.Random:
+    print(f"CORDWOOD_KILLS_SEED={SEED}")
+    return random.Random(SEED)
+
+
+# ---- a driver alone --------------------------------------------------------------------------------------------------
+
+
+def clean(directory: Path) -> None:
+    """What a driver alone does."""
+    be_slow()
+    result = cordwood.clean_in_place(
+        str(directory),
+        spark=cast(SparkSession, InThisProcess()),
+        verify=False,
+        ignore_ratio=True,
+        single_copy=True,
+        overrides=OVERRIDES,
+    )
+    assert not result.of(Fate.FAILED), result.text()
+
+
+def run_alone(directory: Path, kill_after: float | None) -> float | None:
+    """Run a driver alone and kill it; returns how long it took, if it came to its end."""
+    child = multiprocessing.get_context("fork").Process(target=clean, args=(directory,))
+    started = time.monotonic()
+    child.start()
+    child.join(kill_after if kill_after is not None else WAIT_SECONDS)
+    child.kill()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    assert child.exitcode == 0 or kill_after is not None, "it hangs"
+    return time.monotonic() - started if child.exitcode == 0 else None
+
+
+# ---- a driver on Spark -----------------------------------------------------------------------------------------------
+
+
+def run_on_spark(directory: Path, victim: str, choose: random.Random) -> tuple[int, str, bool]:
+    """Run `cordwood clean --in-place`, and kill one of its processes; gives status, errors, whether one was killed."""
+    command = [sys.executable, "-m", "tests.spark.killing", "clean", str(directory), "--in-place", "--ignore-ratio"]
+    if choose.random() < 0.7:
+        command.append("--no-verify")
+    command += ["--single-copy", *(word for pair in OVERRIDES for word in ("--config", pair))]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as running:  # fmt: skip
+        killed = False
+        try:
+            moment = choose.choice(MOMENTS[victim])
+            if wait_for(lambda: moment(directory, running.pid), running):
+                time.sleep(choose.random() * 0.3)
+                found = VICTIMS_OF[victim](running.pid)
+                if found and running.poll() is None:
+                    os.kill(choose.choice(found).pid, signal.SIGKILL)
+                    killed = True
+            _, said = running.communicate(timeout=WAIT_SECONDS)
+        finally:
+            running.kill()
+        assert wait_for(lambda: not processes(running.pid)), "Spark outlives its driver"
+    return running.returncode, said, killed
+
+
+def wait_for(condition: Callable[[], object], running: subprocess.Popen[str] | None = None) -> bool:
+    """Wait until something is so, or a process has ended."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if (running is not None and running.poll() is not None) or time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def java_runs(_directory: Path, session: int) -> bool:
+    return bool(java(session))
+
+
+def workers_run(_directory: Path, session: int) -> bool:
+    return bool(workers(session))
+
+
+def tasks_write(directory: Path, _session: int) -> bool:
+    # Unlike a glob, a walk does not mind that folders go meanwhile.
+    return any(
+        WORK_FOLDER in path and name.endswith(FileKind.LOG) for path, _, names in os.walk(directory) for name in names
+    )
+
+
+def segments_are_swapped(directory: Path, _session: int) -> bool:
+    return any(
+        name.endswith((Temporary.CLEANED, Temporary.SWAP)) for _, _, names in os.walk(directory) for name in names
+    )
+
+
+def itself(session: int) -> list[Process]:
+    return [one for one in processes(session) if one.pid == session]
+
+
+VICTIMS_OF = {"driver": itself, "worker": workers, "Java": java}
+MOMENTS = {
+    "driver": (java_runs, workers_run, tasks_write, segments_are_swapped),
+    "worker": (workers_run, tasks_write),
+    "Java": (java_runs, workers_run, tasks_write, tasks_write, segments_are_swapped),
+}
+
+
+# ---- the loop --------------------------------------------------------------------------------------------------------
+
+
+def kill(directory: Directory, kills: int, choose: random.Random, append: Callable[[int], None]) -> str:
+    """Append, clean and kill, check, clean, check, until so many were killed; says what happened."""
+    killed: Counter[str] = Counter()
+    left: Counter[str] = Counter()
+    ends: Counter[str] = Counter()
+    usual, rounds = 1.0, 0
+    while killed.total() < kills:
+        append(rounds)
+        rounds += 1
+        victim = VICTIMS[killed.total() % len(VICTIMS)]
+        if victim == "driver alone":
+            took = run_alone(directory.path, choose.random() * usual)
+            hit = took is None
+        else:
+            status, said, hit = run_on_spark(directory.path, victim, choose)
+            if hit:
+                ends[f"{victim}: {status}"] += 1
+            check_end(victim, status, said, hit)
+        if not hit:
+            continue
+        killed[victim] += 1
+        left[directory.left()] += 1
+        print(f"{killed.total()}: {victim}, left: {directory.left()}", flush=True)
+        directory.check(killed=True)
+        # Often the next run is killed, too, on what this one left.
+        if choose.random() < 0.7:
+            took = run_alone(directory.path, None)
+            assert took is not None
+            usual = 0.7 * usual + 0.3 * took
+            directory.check(killed=False)
+            assert directory.left() == "nothing"
+    assert run_alone(directory.path, None) is not None
+    directory.check(killed=False)
+    records = sum(len(one.written) for one in directory.expected.values())
+    kept = {"killed": dict(killed), "left": dict(left), "ended": dict(ends), "rounds": rounds, "records": records}
+    return json.dumps(kept)
+
+
+def check_end(victim: str, status: int, said: str, hit: bool) -> None:
+    """A driver that was not killed itself ends well, or says why it does not."""
+    if not hit or victim == "worker":
+        assert status == 0, said
+    elif victim == "driver":
+        assert status == -signal.SIGKILL
+    else:
+        assert status == 0 or "cordwood: " in said, said
+        assert "Traceback" not in said, said
+
+
+def test_whoever_is_killed_nothing_is_lost(choose: random.Random, tmp_path: Path) -> None:
+    directory = Directory(tmp_path / "logs", partitions=3, seed=choose.randrange(1 << 32))
+    directory.make()
+    print(kill(directory, KILLS, choose, lambda _: directory.append()))
+
+
+def test_nor_is_anything_that_a_broker_wrote_in_between(
+    choose: random.Random, kafka_broker: Broker, tmp_path: Path
+) -> None:
+    directory = Directory(tmp_path / "logs", partitions=2, seed=choose.randrange(1 << 32))
+
+    def append(rounds: int) -> None:
+        if rounds % 4 == 0:
+            directory.append_with(kafka_broker, tmp_path)
+            if rounds == 0:
+                directory.remember_what_is_ordinary()
+        else:
+            directory.append()
+
+    print(kill(directory, max(KILLS // 2, 1), choose, append))
+    directory.append_with(kafka_broker, tmp_path)

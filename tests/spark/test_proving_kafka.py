@@ -1,0 +1,92 @@
+"""`verify` proves every clean of Kafka's own cleaner: what it does not let pass would be refused of us for no reason.
+
+CORDWOOD_KAFKA_SEED    of the first random script; default: another one every time
+CORDWOOD_KAFKA_PROOFS  how many random scripts; default 24
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cordwood.spark.planning import clean_settings
+from cordwood.spark.verifying import Count, Pair, Side, verify_pairs
+from cordwood.storage.log import Log
+from tests import drawn
+from tests.cleaning.against_kafka import (
+    Round,
+    Step,
+    fuzz_scripts,
+    plan_of,
+    rounds,
+    why_not,
+    with_snapshots,
+    with_tight_limits,
+)
+from tests.kafka_tools import Oracle
+
+SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_PROOFS", "24"))
+#: Scripts whose files are there at once.
+SLICE = 100
+
+
+@pytest.mark.slow
+def test_what_kafka_cleans_in_random_scripts_is_proved(
+    spark: SparkSession, kafka_oracle: Oracle, tmp_path: Path
+) -> None:
+    cleans = producers = 0
+    for first in range(drawn.SEED, drawn.SEED + SCRIPTS, SLICE):
+        seeds = range(first, min(first + SLICE, drawn.SEED + SCRIPTS))
+        folders = {seed: tmp_path / str(seed) for seed in seeds}
+        scripts = dict(zip(seeds, fuzz_scripts(seeds, steps=80), strict=True))
+        for seed in seeds:
+            if seed % 3 == 0:
+                scripts[seed] = with_tight_limits(scripts[seed], seed)
+            folders[seed].with_suffix(".json").write_text(json.dumps(with_snapshots(scripts[seed])))
+        asked = [("run", folder.with_suffix(".json"), folder) for folder in folders.values()]
+        answers = kafka_oracle.batch(asked, exits=(0, 1))
+        pairs = {
+            f"seed {seed}, step {number}": pair
+            for (seed, folder), lines in zip(folders.items(), answers, strict=True)
+            for number, pair in cleaned_pairs(list(rounds(scripts[seed], lines)), folder)
+        }
+        verdicts = dict(zip(pairs, verify_pairs(spark, list(pairs.values())), strict=True))
+        assert {name: verdict.violations for name, verdict in verdicts.items() if not verdict.holds} == {}
+        cleans += len(pairs)
+        producers += sum(verdict.counts.get(Count.PRODUCERS, 0) for verdict in verdicts.values())
+        for folder in folders.values():
+            shutil.rmtree(folder, ignore_errors=True)
+    print(f"{cleans} cleans proved, {producers} times the state of a producer")
+    assert cleans > SCRIPTS and producers > SCRIPTS
+
+
+def cleaned_pairs(found: list[Round], folder: Path) -> Iterator[tuple[int, Pair]]:
+    """By the number of its step, what was there before and after each clean."""
+    for one in found:
+        before, after = (folder / f"{when}-{one.number}" for when in ("before", "after"))
+        if one.step["op"] == "clean" and one.cleaned and not why_not(one, before):
+            yield one.number, pair_of(one, one.line, before / one.partition, after / one.partition)
+
+
+def pair_of(one: Round, line: Step, before: Path, after: Path) -> Pair:
+    """What to prove of one clean."""
+    retention_ms = clean_settings(plan_of(one, before)).delete_retention_ms
+    was = Log(str(before))
+    clean = [segment.mtime_ms for segment in was.segments if segment.base_offset < line["first_dirty"]]
+    return Pair(
+        None,
+        Side(str(before), was.log_start_offset),
+        Side(str(after), Log(str(after)).log_start_offset),
+        first_uncleanable=line["first_uncleanable"],
+        # A script may clean at another time than its broker's, by which that forgets producers.
+        now_ms=max(one.now_ms, one.clock_ms),
+        legacy_horizon_ms=clean[-1] - retention_ms if clean else None,
+        new_horizon_ms=one.now_ms + retention_ms,
+        retention=one.deleted.get(one.partition, 0) > 0,
+    )

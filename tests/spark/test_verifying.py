@@ -1,0 +1,595 @@
+"""What `verify` proves, and that it fails on everything that a clean must not do, each planted in real files."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import cordwood
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record import plain
+from cordwood.record.plain import read_batch
+from cordwood.spark import verifying_reader
+from cordwood.spark.verifying import MEANINGS, Broken, Count, Pair, Side, Verdict, verify_pairs
+from cordwood.storage import checkpoints, filenames, leader_epochs
+from cordwood.storage.filenames import FileKind, offset_name
+from cordwood.storage.leader_epochs import EpochEntry
+from cordwood.storage.producer_state import ProducerEntry
+from cordwood.storage.transaction_index import AbortedTransaction
+from cordwood.types import Codec, ControlType, TimestampType, TopicPartition
+from tests.fixtures import facts, fixture
+from tests.spark.planting import NOW, State, Stored, copy_tree, data, example, marker
+from tests.spark.test_fixtures import PAIRS
+from tests.spark.test_fixtures import Pair as KafkasPair
+
+HORIZON = NOW + 86_400_000
+
+
+@dataclass(frozen=True)
+class Plant:
+    """Something that a clean must not do.
+
+    Attributes:
+        what: in words.
+        do: does it to the state after.
+        found: the violations of which at least one has to be named.
+        cleaned: it is done to what a clean left, else to the log as it was, which is all right, too.
+    """
+
+    what: str
+    do: Callable[[State], object]
+    found: set[Broken]
+    cleaned: bool = True
+
+
+def header(offset: int, **changes: Any) -> Callable[[State], None]:
+    """Changes a field of a batch."""
+    return lambda state: state.batch(offset, lambda one: one.rebuilt(**changes))
+
+
+def without(offset: int) -> Callable[[State], None]:
+    """Removes a batch."""
+    return lambda state: state.batch(offset, lambda _: None)
+
+
+def record(offset: int, **changes: object) -> Callable[[State], None]:
+    """Changes a record."""
+    return lambda state: state.record(offset, **changes)
+
+
+def drop(offset: int) -> Callable[[State], None]:
+    """Removes a record."""
+    return lambda state: state.drop(offset)
+
+
+def index(base: int, *entries: AbortedTransaction) -> Callable[[State], None]:
+    """Another transaction index."""
+    return lambda state: state.aborted.update({base: list(entries)})
+
+
+def swapped(state: State) -> None:
+    entries, at = state.find(44)
+    entries[at], entries[at + 1] = entries[at + 1], entries[at]
+
+
+def twice(state: State) -> None:
+    entries, at = state.find(44)
+    entries.insert(at, entries[at])
+
+
+def twice_in_segments(state: State) -> None:
+    entries, at = state.find(44)
+    state.segments[60].insert(0, entries[at])
+
+
+def records_swapped(state: State) -> None:
+    def change(one: Stored) -> Stored:
+        first, second, *rest = one.records
+        pair = [replace(second, offset=first.offset), replace(first, offset=second.offset)]
+        return one.rebuilt([*pair, *rest])
+
+    state.batch(40, change)
+
+
+def invented(state: State) -> None:
+    state.segments[40].append(data(55, "a=9", leader_epoch=1))
+
+
+def offset_twice(state: State) -> None:
+    state.batch(0, lambda one: one.rebuilt([replace(one.records[0], key=b"new"), *one.records]))
+
+
+def aborted_instead(state: State) -> None:
+    state.drop(2)
+    state.record(8, key=b"c")
+
+
+def known_above_only(state: State) -> None:
+    state.drop(40)
+    state.drop(0)
+
+
+def cut(state: State) -> None:
+    state.segments[60].pop()
+
+
+def damaged(state: State) -> None:
+    entries, at = state.find(44)
+    whole = entries[at]
+    entries[at] = Stored(whole.data[:-1] + bytes([whole.data[-1] ^ 1]), whole.header, whole.records)
+
+
+B = Broken
+ENTRY = AbortedTransaction(1, 8, 10, 9)
+
+PLANTS = (
+    # every record after is one before, in order, once
+    Plant("a value is another", record(40, value=b"9"), {B.VALUE}),
+    Plant("a value is longer", record(40, value=b"22"), {B.VALUE}),
+    Plant("a value becomes null", record(40, value=None), {B.VALUE}),
+    Plant("a tombstone becomes a value", record(6, value=b""), {B.VALUE}),
+    Plant("a key is another", record(40, key=b"A"), {B.KEY}),
+    Plant("a key becomes null", record(40, key=None), {B.KEY}),
+    Plant("a key becomes empty", record(40, key=b""), {B.KEY}),
+    Plant("a header's value is another", record(41, headers=(("h", b"2"), ("n", None))), {B.HEADERS}),
+    Plant("a header's value becomes empty", record(41, headers=(("h", b"1"), ("n", b""))), {B.HEADERS}),
+    Plant("a header's name is another", record(41, headers=(("i", b"1"), ("n", None))), {B.HEADERS}),
+    Plant("headers are gone", record(41, headers=()), {B.HEADERS}),
+    Plant("a header is added", record(40, headers=(("new", b""),)), {B.HEADERS}),
+    Plant("headers change places", record(41, headers=(("n", None), ("h", b"1"))), {B.HEADERS}),
+    Plant("a timestamp is another", record(40, timestamp=NOW - 6000), {B.TIMESTAMP}),
+    Plant("an old message's timestamp is another", record(21, timestamp=NOW - 6000), {B.TIMESTAMP}),
+    Plant("an old wrapper's value is another", record(22, value=b"9"), {B.VALUE}),
+    Plant("two records change places", records_swapped, {B.KEY}),
+    Plant("two batches change places", swapped, {B.ORDER}),
+    Plant("a batch is there twice", twice, {B.ORDER}),
+    Plant("a batch is in two segments", twice_in_segments, {B.ORDER}),
+    Plant("a batch is there that never was", invented, {B.INVENTED, B.BATCH_INVENTED}),
+    Plant("an offset is there twice", offset_twice, {B.TWICE}, cleaned=False),
+    # what batches say
+    Plant("another leader epoch", header(44, leader_epoch=0), {B.BATCH_EPOCH}),
+    Plant("another producer", header(16, producer_id=8), {B.BATCH_PRODUCER}),
+    Plant("another producer epoch", header(16, producer_epoch=4), {B.BATCH_PRODUCER}),
+    Plant("another sequence", header(16, base_sequence=6), {B.BATCH_PRODUCER}),
+    Plant("an old message gets a producer", header(21, producer_id=1), {B.BATCH_PRODUCER}),
+    Plant("another codec", header(25, codec=Codec.GZIP), {B.BATCH_ATTRIBUTES}),
+    Plant("an old wrapper's codec is another", header(22, codec=Codec.NONE), {B.BATCH_ATTRIBUTES}),
+    Plant(
+        "another timestamp type",
+        header(29, timestamp_type=TimestampType.CREATE_TIME),
+        {B.BATCH_ATTRIBUTES},
+    ),
+    Plant("a transaction's batch is of none", header(11, transactional=False), {B.BATCH_ATTRIBUTES}),
+    Plant("data becomes control", header(11, control=True), {B.BATCH_ATTRIBUTES}),
+    Plant("another largest timestamp", header(44, max_timestamp=NOW), {B.BATCH_TIME}),
+    Plant("another append time", header(29, max_timestamp=NOW - 101), {B.BATCH_TIME}),
+    Plant("a batch starts elsewhere", header(6, base_offset=5), {B.BATCH_OFFSETS}),
+    Plant("a batch ends elsewhere", header(40, last_offset=42), {B.BATCH_OFFSETS, B.BATCH_INVENTED}),
+    # last values
+    Plant("the last value of a key is gone", drop(41), {B.VALUE_LOST}),
+    Plant("a batch of last values is gone", without(48), {B.VALUE_LOST}),
+    Plant("the last value of an old message is gone", without(21), {B.VALUE_LOST}),
+    Plant("a committed transaction's value is gone", without(11), {B.VALUE_LOST}),
+    Plant(
+        "a value is superseded by an aborted one",
+        aborted_instead,
+        {B.KEY},
+        cleaned=False,
+    ),
+    Plant("a segment is gone", lambda state: state.segments.pop(40), {B.VALUE_LOST}),
+    Plant(
+        "a key is known only above what may be cleaned",
+        known_above_only,
+        {B.VALUE_LOST},
+        cleaned=False,
+    ),
+    # tombstones
+    Plant("a tombstone is gone before its time", drop(6), {B.TOMBSTONE_LOST}),
+    Plant("a tombstone is gone that was never given a time", drop(30), {B.TOMBSTONE_LOST}),
+    Plant("a deleted key has its old value again", drop(4), {B.CAME_BACK}, cleaned=False),
+    Plant("a horizon is later", header(6, delete_horizon_ms=HORIZON + 9), {B.HORIZON}),
+    Plant("a horizon is gone", header(6, delete_horizon_ms=None), {B.HORIZON}),
+    Plant("a new horizon is too early", header(30, delete_horizon_ms=NOW), {B.HORIZON}),
+    # transactions
+    Plant("a marker is gone before its time", without(14), {B.MARKER}),
+    Plant("a marker is emptied before its time", lambda state: state.batch(14, lambda m: m.rebuilt([])), {B.MARKER}),
+    Plant("a marker is gone whose data is there", without(13), {B.MARKER, B.COMMITTED_HIDDEN}),
+    Plant("an aborted transaction is in no index", index(0), {B.ABORTED_VISIBLE}, cleaned=False),
+    Plant(
+        "an aborted transaction begins later in the index",
+        index(0, AbortedTransaction(1, 9, 10, 9)),
+        {B.ABORTED_VISIBLE},
+        cleaned=False,
+    ),
+    Plant(
+        "an aborted transaction is of another producer in the index",
+        index(0, AbortedTransaction(4, 8, 10, 9)),
+        {B.ABORTED_VISIBLE},
+        cleaned=False,
+    ),
+    Plant(
+        "a committed transaction is in the index",
+        index(0, ENTRY, AbortedTransaction(2, 9, 13, 14)),
+        {B.COMMITTED_HIDDEN},
+    ),
+    Plant(
+        "an aborted transaction takes the next one with it",
+        index(0, AbortedTransaction(1, 8, 12, 9)),
+        {B.COMMITTED_HIDDEN},
+        cleaned=False,
+    ),
+    Plant("an ABORT marker is gone, its data and entry there", without(10), {B.ABORTED_VISIBLE}, cleaned=False),
+    Plant(
+        "a COMMIT marker becomes an ABORT",
+        record(12, key=b"\0\0\0\0"),
+        {B.COMMITTED_HIDDEN},
+    ),
+    # what may not be touched
+    Plant("a value above is another", record(60, value=b"9"), {B.UNTOUCHED}),
+    Plant("a record above is gone", drop(60), {B.UNTOUCHED}),
+    Plant(
+        "an open transaction's batch is emptied", lambda state: state.batch(62, lambda o: o.rebuilt([])), {B.UNTOUCHED}
+    ),
+    Plant("a batch above is compressed", header(60, codec=Codec.LZ4), {B.UNTOUCHED}),
+    Plant("a batch above has another epoch", header(60, leader_epoch=1), {B.UNTOUCHED}),
+    Plant("the tail is cut off", cut, {B.END_OFFSET}),
+    Plant("something is appended", lambda s: s.segments[60].append(data(63, "a=9", leader_epoch=2)), {B.END_OFFSET}),
+    Plant("the first segment is gone", lambda state: state.segments.pop(0), {B.LOG_START}),
+    # state
+    Plant("a leader epoch is gone", lambda state: state.epochs.pop(1), {B.LEADER_EPOCHS}),
+    Plant("a leader epoch begins elsewhere", lambda s: s.epochs.__setitem__(1, EpochEntry(1, 28)), {B.LEADER_EPOCHS}),
+    Plant("the last leader epoch is gone", lambda state: state.epochs.pop(), {B.LEADER_EPOCHS}),
+    Plant("a producer is not in the snapshot", lambda state: state.producers.pop(2), {B.PRODUCER_STATE}),
+    Plant(
+        "a producer's sequence is another in the snapshot",
+        lambda s: s.producers.__setitem__(3, replace(s.producers[3], last_sequence=9)),
+        {B.PRODUCER_STATE},
+    ),
+    Plant(
+        "an open transaction is not in the snapshot",
+        lambda s: s.producers.__setitem__(4, replace(s.producers[4], current_transaction_first_offset=-1)),
+        {B.PRODUCER_STATE},
+    ),
+    Plant("an active producer's last batch is gone", without(46), {B.PRODUCER_LOST}),
+    Plant("the bytes of a batch are damaged", damaged, {B.DAMAGE_AFTER}),
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The example before and after a clean."""
+
+    before: Path
+    cleaned: Path
+    folder: Path
+
+    def pair(self, after: Path, **changes: object) -> Pair:
+        one = Pair(
+            TopicPartition("t", 0),
+            Side(str(self.before), 0),
+            Side(str(after), min(int(log.stem) for log in after.glob("*.log"))),
+            now_ms=NOW,
+            new_horizon_ms=HORIZON,
+        )
+        return replace(one, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    folder = tmp_path_factory.mktemp("verified")
+    before = example().write(folder / "before" / "t-0")
+    result = cordwood.clean(
+        str(folder / "before"),
+        output=str(folder / "after"),
+        spark=spark,
+        now_ms=NOW,
+        overrides=["cleanup.policy=compact", "index.interval.bytes=200", "internal.segment.bytes=300"],
+        ignore_ratio=True,
+        single_copy=True,
+    )
+    assert result.counts.records_read > result.counts.records_kept
+    return Scene(before, folder / "after" / "t-0", folder)
+
+
+@pytest.fixture(scope="module")
+def verdicts(spark: SparkSession, scene: Scene) -> dict[str, Verdict]:
+    """What comes of each plant, all in one run."""
+    states = {cleaned: State.read(scene.cleaned if cleaned else scene.before, 63) for cleaned in (False, True)}
+    pairs = []
+    for number, plant in enumerate(PLANTS):
+        state = states[plant.cleaned].copy()
+        plant.do(state)
+        pairs.append(scene.pair(state.write(scene.folder / "planted" / str(number) / "t-0")))
+    return dict(zip((plant.what for plant in PLANTS), verify_pairs(spark, pairs), strict=True))
+
+
+def test_nothing_of_the_cleaner_is_imported() -> None:
+    forbidden = ("cordwood.cleaning", "cordwood.spark.tasks", "cordwood.testing", "cordwood.spark.partitioning")
+    kernels = tuple(f"cordwood.kernels.{name}" for name in ("latest", "offset_map", "hashing"))
+    to_do, seen = ["cordwood.spark.verifying_directories"], set()
+    while to_do:
+        name = to_do.pop()
+        seen.add(name)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.origin is not None
+        for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0 and node.module is not None
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            assert not [one for one in names if one.startswith((*forbidden, *kernels))], name
+            to_do += [
+                one
+                for one in names
+                if one.startswith("cordwood.") and one not in seen and one not in to_do and _is_module(one)
+            ]
+    assert {"cordwood.spark.verifying", "cordwood.spark.verifying_reader", "cordwood.record.plain"} <= seen
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_a_clean_and_a_log_that_nobody_touched_are_proved(spark: SparkSession, scene: Scene) -> None:
+    moved = copy_tree(scene.before, scene.folder / "copied" / "t-0")
+    cleaned, copied, same, wave = verify_pairs(
+        spark,
+        [
+            scene.pair(scene.cleaned),
+            scene.pair(moved),
+            scene.pair(scene.before),
+            scene.pair(scene.cleaned, start=20),
+        ],
+    )
+    for one in (cleaned, copied, same, wave):
+        assert one.totals == {} and one.holds
+    assert cleaned.counts[Count.RECORDS_SAME] == cleaned.counts[Count.RECORDS_AFTER]
+    assert cleaned.counts[Count.RECORDS_BEFORE] == copied.counts[Count.RECORDS_SAME]
+    assert cleaned.counts[Count.KEYS_DELETED] == 1 and cleaned.counts[Count.KEYS_KEPT] == 25
+    assert cleaned.counts[Count.SAMPLED] > 0 and cleaned.counts[Count.BATCHES_ABOVE] == 2
+    assert same.counts[Count.UNCHANGED_BYTES] == same_bytes(scene.before)
+    assert wave.counts[Count.RECORDS_BEFORE] < cleaned.counts[Count.RECORDS_BEFORE]
+
+
+def test_there_are_enough_plants_of_enough_kinds() -> None:
+    assert len(PLANTS) >= 60 and len({plant.what for plant in PLANTS}) == len(PLANTS)
+    found = set().union(*(plant.found for plant in PLANTS))
+    elsewhere = {B.READERS, B.DAMAGE_BEFORE, B.INDEX, B.CHECKPOINT, B.PARTITION}
+    assert found | elsewhere == set(MEANINGS)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.what)
+def test_what_a_clean_must_not_do_is_noticed(plant: Plant, verdicts: dict[str, Verdict]) -> None:
+    verdict = verdicts[plant.what]
+    assert plant.found & set(verdict.totals), verdict.totals
+    for one in verdict.violations:
+        assert one.path.startswith(str(Path(verdict.pair.before.path).parent.parent)) and one.what
+
+
+def test_the_table_of_what_was_noticed(verdicts: dict[str, Verdict], capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        print()
+        for what, verdict in verdicts.items():
+            print(f"  {what:<60} {', '.join(f'{kind} {count}' for kind, count in verdict.totals.items()) or 'MISSED'}")
+        print(f"  noticed: {sum(not one.holds for one in verdicts.values())} of {len(verdicts)}")
+    assert all(verdict.totals for verdict in verdicts.values())
+
+
+def test_a_violation_names_key_offset_and_file(scene: Scene, verdicts: dict[str, Verdict]) -> None:
+    (lost,) = [one for one in verdicts["the last value of a key is gone"].violations if one.kind is B.VALUE_LOST]
+    assert (lost.key, lost.offset) == (b"b", 41)
+    assert lost.path == str(scene.before / offset_name(40, FileKind.LOG))
+    (changed,) = [one for one in verdicts["a value is another"].violations if one.kind is B.VALUE]
+    assert (changed.key, changed.offset) == (b"a", 40)
+    assert changed.path.endswith(f"t-0/{offset_name(int(Path(changed.path).stem), FileKind.LOG)}")
+
+
+def test_many_violations_are_counted_and_some_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    before = State(
+        {0: [data(at * 100, " ".join(f"k{at * 100 + i}=1" for i in range(100))) for at in range(9)], 900: []}
+    )
+    after = State({0: before.segments[0][:1], 900: []})
+    for state in (before, after):
+        state.segments[900] = [data(900, "end=1")]
+    sides = [Side(str(one.write(tmp_path / name / "t-0")), 0) for one, name in ((before, "b"), (after, "a"))]
+    (verdict,) = verify_pairs(spark, [Pair(None, sides[0], sides[1], now_ms=NOW)])
+    assert verdict.totals == {B.VALUE_LOST: 800} and 10 < len(verdict.violations) <= 20
+
+
+def test_the_epoch_of_a_marker_that_was_emptied_may_be_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    # Since transactions of version 2 each ends with a marker of a new epoch. A clean leaves its header, of which a
+    # broker that loads the log, without a snapshot there, learns nothing.
+    expired = marker(1, 1, ControlType.ABORT, producer_epoch=3, delete_horizon_ms=NOW - 1000)
+    first = data(0, "a=1", producer_id=1, producer_epoch=2, base_sequence=0)
+    before = State({0: [first, expired], 2: [data(2, "end=1")]})
+    emptied, without = before.copy(), before.copy()
+    emptied.batch(1, lambda one: one.rebuilt([]))
+    without.batch(1, lambda one: None)
+    sides = [Side(str(one.write(tmp_path / str(at) / "t-0")), 0) for at, one in enumerate((before, emptied, without))]
+    verdicts = verify_pairs(spark, [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
+    assert [verdict.totals for verdict in verdicts] == [{}, {B.PRODUCER_LOST: 1}]
+
+
+def test_the_last_batch_of_a_producer_that_the_broker_did_not_know_may_go(spark: SparkSession, tmp_path: Path) -> None:
+    # Kafka keeps it for what it knows, not for what the log holds; and it knows what its last snapshot says.
+    batches = [data(at, f"a={at}", producer_id=at, producer_epoch=0, base_sequence=0) for at in range(4)]
+    before = State({0: [*batches, data(4, "a=4")], 5: [data(5, "end=1")]}, end=6)
+    before.producers = [ProducerEntry(3, 0, 0, 3, 0, NOW, -1, -1)]
+    after = before.copy()
+    for offset in range(3):
+        after.batch(offset, lambda one: None)
+    without = after.copy()
+    without.batch(3, lambda one: None)
+    sides = [Side(str(one.write(tmp_path / str(at) / "t-0")), 0) for at, one in enumerate((before, after, without))]
+    verdicts = verify_pairs(spark, [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
+    assert [verdict.totals for verdict in verdicts] == [{}, {B.PRODUCER_LOST: 1}]
+    assert SparkSession.getActiveSession() is spark, "ours is left behind in its place"
+
+
+def test_an_overlay_of_new_segments_is_judged_before_they_are_swapped_in(spark: SparkSession, scene: Scene) -> None:
+    def files(**others: Path) -> dict[str, str]:
+        names = {path.name: str(path) for path in scene.before.iterdir() if not path.name.startswith(f"{0:020d}.")}
+        first = scene.cleaned if not others else others["first"]
+        return names | {path.name: str(path) for path in first.iterdir() if path.name.startswith(f"{0:020d}.")}
+
+    bad = State.read(scene.cleaned, 63)
+    bad.record(17, value=b"9")
+    good_pair, bad_pair = (
+        replace(scene.pair(scene.before), after=Side(str(scene.before), 0, names))
+        for names in (files(), files(first=bad.write(scene.folder / "wave" / "t-0")))
+    )
+    good, wrong = verify_pairs(spark, [good_pair, bad_pair])
+    assert good.totals == {} and wrong.totals == {B.VALUE: 1}
+    assert 0 < good.counts[Count.UNCHANGED_BYTES] < same_bytes(scene.before)
+    assert wrong.violations[0].path == str(scene.folder / "wave" / "t-0" / offset_name(0, FileKind.LOG))
+
+
+def same_bytes(folder: Path) -> int:
+    return sum(log.stat().st_size for log in folder.glob("*.log"))
+
+
+def test_a_sample_is_read_by_an_unrelated_reader_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, fs = scene.pair(scene.cleaned), PosixFileSystem()
+    monkeypatch.setattr(plain, "read_batch", lambda entry: [replace(one, key=b"?") for one in read_batch(entry)])
+    (part,) = verifying_reader.ranges_of(0, pair, fs, range_bytes=1 << 30)
+    codes = {code for rows in verifying_reader.compare(part, pair, fs) for code in rows["code"].to_pylist()}
+    assert verifying_reader.CODES[B.READERS] in codes
+
+
+# ---- whole directories -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kafkas", PAIRS, ids=lambda pair: pair.after)
+def test_what_kafka_cleaned_is_proved(kafkas: KafkasPair, spark: SparkSession, tmp_path: Path) -> None:
+    pair = kafkas
+    settings = tmp_path / "server.properties"
+    settings.write_text(pair.server_properties)
+    # A broker goes on writing the metadata log, and moving a partition to another directory.
+    moving = facts(pair.family).get("moving", "").rpartition("-")[0]
+    topics = {
+        one.topic_partition.topic for one in cordwood.ls(str(fixture(pair.after))).partitions if one.topic_partition
+    }
+    result = cordwood.verify(
+        str(fixture(pair.before)),
+        str(fixture(pair.after)),
+        spark=spark,
+        topics=sorted(topics - {"__cluster_metadata", moving}),
+        now_ms=pair.now_ms,
+        retention=True,
+        server_properties=str(settings),
+        overrides=pair.overrides,
+    )
+    assert result.totals == {}
+    assert result.counts["records_same"] == result.counts["records_after"] > 0
+
+
+def in_directory(do: Callable[[Path], object], found: Broken) -> object:
+    return pytest.param(do, found, id=do.__name__)
+
+
+def an_offset_index_is_wrong(folder: Path) -> None:
+    path = next(one for one in sorted((folder / "t-0").glob("*.index")) if one.stat().st_size >= 8)
+    path.write_bytes(path.read_bytes()[:7] + bytes([path.read_bytes()[7] ^ 1]) + path.read_bytes()[8:])
+
+
+def a_time_index_is_wrong(folder: Path) -> None:
+    path = next(one for one in sorted((folder / "t-0").glob("*.timeindex")) if one.stat().st_size >= 12)
+    path.write_bytes(path.read_bytes()[:7] + bytes([path.read_bytes()[7] ^ 1]) + path.read_bytes()[8:])
+
+
+def a_transaction_index_cannot_be_read(folder: Path) -> None:
+    (folder / "t-0" / offset_name(40, FileKind.TRANSACTION_INDEX)).write_bytes(b"\x01" * 34)
+
+
+def the_cleaners_checkpoint_is_too_far(folder: Path) -> None:
+    (folder / filenames.CLEANER_OFFSETS).write_bytes(checkpoints.encode({TopicPartition("t", 0): 63}))
+
+
+def the_high_watermark_is_lower(folder: Path) -> None:
+    (folder / filenames.HIGH_WATERMARKS).write_bytes(checkpoints.encode({TopicPartition("t", 0): 9}))
+
+
+def the_log_start_is_higher(folder: Path) -> None:
+    (folder / filenames.LOG_START_OFFSETS).write_bytes(checkpoints.encode({TopicPartition("t", 0): 5}))
+
+
+def a_partition_is_missing(folder: Path) -> None:
+    os.rename(folder / "u-0", folder.parent / f"{folder.name}-u-0")
+
+
+def a_partition_is_new(folder: Path) -> None:
+    copy_tree(folder / "u-0", folder / "u-1")
+
+
+def a_partition_that_is_not_compacted_lost_a_superseded_record(folder: Path) -> None:
+    state = State.read(folder / "u-0", 63)
+    state.drop(0)
+    os.rename(folder / "u-0", folder.parent / f"{folder.name}-u-0")
+    state.write(folder / "u-0")
+
+
+def a_leader_epoch_file_is_another(folder: Path) -> None:
+    (folder / "u-0" / FileKind.LEADER_EPOCHS).write_bytes(leader_epochs.encode([EpochEntry(0, 0)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("do", "found"),
+    [
+        in_directory(an_offset_index_is_wrong, B.INDEX),
+        in_directory(a_time_index_is_wrong, B.INDEX),
+        in_directory(a_transaction_index_cannot_be_read, B.INDEX),
+        in_directory(the_cleaners_checkpoint_is_too_far, B.CHECKPOINT),
+        in_directory(the_high_watermark_is_lower, B.CHECKPOINT),
+        in_directory(the_log_start_is_higher, B.LOG_START),
+        in_directory(a_partition_is_missing, B.PARTITION),
+        in_directory(a_partition_is_new, B.PARTITION),
+        in_directory(a_partition_that_is_not_compacted_lost_a_superseded_record, B.UNTOUCHED),
+        in_directory(a_leader_epoch_file_is_another, B.LEADER_EPOCHS),
+    ],
+)
+def test_what_is_wrong_around_a_log_is_noticed(
+    do: Callable[[Path], object], found: Broken, spark: SparkSession, tmp_path: Path
+) -> None:
+    before = tmp_path / "before"
+    for name in ("t-0", "u-0"):
+        example().write(before / name)
+    marks = {TopicPartition(name, 0): 60 for name in "tu"}
+    (before / filenames.HIGH_WATERMARKS).write_bytes(checkpoints.encode(marks))
+    (before / filenames.CLEANER_OFFSETS).write_bytes(checkpoints.encode({TopicPartition("t", 0): 0}))
+    # Without it a broker rebuilds the indexes, and it does not matter what is in them.
+    (before / filenames.CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
+    after = copy_tree(before, tmp_path / "after")
+    settings: dict[str, Any] = {
+        "now_ms": NOW,
+        "overrides": ["t:cleanup.policy=compact", "u:cleanup.policy=delete"],
+        "spark": spark,
+    }
+    if do is the_log_start_is_higher:
+        assert cordwood.verify(str(before), str(after), **settings).totals == {}
+    do(after)
+    result = cordwood.verify(str(before), str(after), **settings)
+    assert found in result.totals and not result.holds
+    assert "not what a clean may leave" in result.text()
+
+
+def test_retention_is_excused_only_when_it_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    before, after = example(), example()
+    del after.segments[0]
+    after.epochs[0] = EpochEntry(0, 20)
+    folders = [str(one.write(tmp_path / name / "t-0")) for one, name in ((before, "b"), (after, "a"))]
+    assert B.LOG_START in cordwood.verify(*folders, spark=spark, now_ms=NOW).totals
+    excused = cordwood.verify(*folders, spark=spark, now_ms=NOW, retention=True)
+    assert excused.totals == {} and excused.excused == ("t-0 started at 0, and starts at 20",)
