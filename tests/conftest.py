@@ -7,13 +7,16 @@ Tests that use `kafka_oracle` or `kafka_broker` carry the marker `kafka`, and th
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests import kafka_tools
+from tests import crashes, drawn, kafka_tools
+from tests.cleaning import mutants
 from tests.damage.summary import lines_for
 
 # A kernel's first call compiles it, so the time of one example says nothing. In CI Hypothesis' own profile says so too.
@@ -22,6 +25,11 @@ if "CI" not in os.environ:
     settings.load_profile("cordwood")
 
 _left_out = pytest.StashKey[int]()
+
+
+def pytest_report_header() -> str:
+    """What makes a run the same again."""
+    return f"CORDWOOD_KAFKA_SEED={drawn.SEED} CORDWOOD_SHARE={drawn.SHARE}"
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +46,16 @@ def kafka_broker() -> Iterator[kafka_tools.Broker]:
     broker = kafka_tools.Broker()
     yield broker
     broker.kill_all()
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A new folder on another file system than `tmp_path`'s; the test is skipped where there is none."""
+    shared_memory = Path("/dev/shm")
+    if not shared_memory.is_dir() or shared_memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one file system only")
+    with tempfile.TemporaryDirectory(prefix="cordwood-", dir=shared_memory) as folder:
+        yield Path(folder)
 
 
 def _need_kafka() -> None:
@@ -77,9 +95,10 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how much damage was tried and what no checksum covers; and how many slow tests did not run."""
-    for line in lines_for(terminalreporter):
-        terminalreporter.write_line(line)
+    """Say how much damage, which power cuts and mutants were tried, and how many slow tests did not run."""
+    for lines in (lines_for, crashes.lines_for, mutants.lines_for):
+        for line in lines(terminalreporter):
+            terminalreporter.write_line(line)
     if count := config.stash.get(_left_out, 0):
         terminalreporter.write_line(
             f"{count} slow tests and comparisons with Kafka left out; to run them:  make check-kafka"

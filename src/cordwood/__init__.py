@@ -13,6 +13,7 @@
 
     print(cordwood.plan("/var/kafka").text())
     print(cordwood.clean("/var/kafka", output="/var/kafka-cleaned").text())
+    print(cordwood.verify("/var/kafka", "/var/kafka-cleaned").text())
 
 Names are imported when they are first used, so that `import cordwood` costs nothing.
 """
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from cordwood.errors import RequestError as RequestError
     from cordwood.record.batch import Batch as Batch
     from cordwood.record.record import Record as Record
+    from cordwood.spark.in_place import clean_in_place as clean_in_place
     from cordwood.spark.pipeline import clean as clean
     from cordwood.spark.pipeline import plan_exact as plan_exact
     from cordwood.spark.planning import make_plan
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
     from cordwood.spark.results import ExactPlan as ExactPlan
     from cordwood.spark.results import Fate as Fate
     from cordwood.spark.results import PartitionResult as PartitionResult
+    from cordwood.spark.verifying import Verdict as Verdict
+    from cordwood.spark.verifying import Violation as Violation
+    from cordwood.spark.verifying_directories import VerifyResult as VerifyResult
+    from cordwood.spark.verifying_directories import verify as verify
     from cordwood.storage.check import Finding as Finding
     from cordwood.storage.check import Kind as Kind
     from cordwood.storage.check import Severity as Severity
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
     from cordwood.storage.log import Log as Log
     from cordwood.storage.log import open_log as open_log
     from cordwood.storage.transactions import Isolation as Isolation
+    from cordwood.storage.undoing import UndoResult as UndoResult
+    from cordwood.storage.undoing import undo as undo
     from cordwood.types import TopicPartition as TopicPartition
 
     plan = make_plan
@@ -76,12 +84,19 @@ _HOME = {
     "SegmentListing": "cordwood.storage.listing",
     "Severity": "cordwood.storage.check",
     "TopicPartition": "cordwood.types",
+    "UndoResult": "cordwood.storage.undoing",
+    "Verdict": "cordwood.spark.verifying",
+    "VerifyResult": "cordwood.spark.verifying_directories",
+    "Violation": "cordwood.spark.verifying",
     "check": "cordwood.storage.check",
     "clean": "cordwood.spark.pipeline",
+    "clean_in_place": "cordwood.spark.in_place",
     "ls": "cordwood.storage.listing",
     "open_log": "cordwood.storage.log",
     "plan": "cordwood.spark.planning:make_plan",
     "plan_exact": "cordwood.spark.pipeline",
+    "undo": "cordwood.storage.undoing",
+    "verify": "cordwood.spark.verifying_directories",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605

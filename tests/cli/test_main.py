@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,14 @@ def shell(line: str, **environment: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["--help", "ls --help", f"ls {DEMO}", f"dump {DEMO}", f"check {DEMO}"])
+@pytest.mark.parametrize("words", ["--help", "--version", "ls --help", f"ls {DEMO}", f"dump {DEMO}", f"check {DEMO}"])
 def test_output_that_cannot_be_written_is_said_in_one_line(words: str, unbuffered: str) -> None:
     said = shell(f"{CORDWOOD} {words} > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert said == (2, "", "cordwood: No space left on device: the output\n")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert shell(f"{CORDWOOD} --version") == (0, f"cordwood {version('cordwood')}\n", "")
 
 
 def test_closed_streams_are_no_obstacle() -> None:

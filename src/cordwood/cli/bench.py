@@ -72,7 +72,9 @@ class Figures:
 
 
 def main(
-    size: Annotated[int, typer.Option(min=1, help="MB of the largest log that is generated.")] = 500,
+    size: Annotated[
+        int, typer.Option(min=1, help="MB of the largest log; --against-kafka makes one of four times that.")
+    ] = 500,
     passes: Annotated[int, typer.Option(min=1, help="Passes over each log; the best counts.")] = 4,
     directory: Annotated[
         str | None, typer.Option("--dir", help="Where to put the logs for a while; default: the temporary folder.")

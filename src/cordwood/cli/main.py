@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import io
 import os
 import signal
@@ -12,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -39,7 +40,9 @@ VERBS = {
     "dump": ("cordwood.cli.dump", "Print what is in logs, segments, indexes, snapshots and checkpoints."),
     "check": ("cordwood.cli.check", "Find every inconsistency, with its place; exit 1 if there is any."),
     "plan": ("cordwood.cli.plan", "Say what a clean would do to each partition, and why; changes nothing."),
-    "clean": ("cordwood.cli.clean", "Clean logs as Kafka's cleaner would, into a copy."),
+    "clean": ("cordwood.cli.clean", "Clean logs as Kafka's cleaner would, into a copy or in place."),
+    "verify": ("cordwood.cli.verify", "Prove that one state of a log is what a clean may leave of another."),
+    "undo": ("cordwood.cli.undo", "Put back what a clean in place took away and kept."),
     "demo": ("cordwood.cli.demo", "Make a small log, clean it on Spark, and show what went and why."),
     "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log."),
 }
@@ -67,9 +70,19 @@ class _Verbs(TyperGroup):
 app = typer.Typer(cls=_Verbs, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"cordwood {importlib.metadata.version('cordwood')}")
+        raise typer.Exit
+
+
 @app.callback()
-def cordwood() -> None:
-    """Kafka's log files, read exactly: what is in a log, and whether it is whole."""
+def cordwood(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """Kafka's logs without a broker: what is in them, whether they are whole, and their cleanup, proved."""
 
 
 def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
@@ -80,8 +93,9 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = command(*arguments, **options)
             sys.stdout.flush()
-        except KeyboardInterrupt:  # Spark puts a handler of its own in the place of ours
+        except KeyboardInterrupt as interrupt:  # Spark puts a handler of its own in the place of ours
             tell("interrupted")
+            _tell_notes(interrupt)
             code = EXIT_INTERRUPTED
         except (CordwoodError, OSError) as error:
             code = _explained(error)
@@ -100,8 +114,10 @@ def _explained(error: CordwoodError | OSError) -> int:
         if isinstance(error, BrokenPipeError):
             return EXIT_OK
         tell(f"{error.strerror or error}: {error.filename or 'the output'}")
+        _tell_notes(error)
         return EXIT_FULL if error.filename and is_full(error) else EXIT_REQUEST
     tell(str(error))
+    _tell_notes(error)
     if isinstance(error, DataError):
         return EXIT_DAMAGE
     return next((code for kind, code in _REQUEST_CODES.items() if isinstance(error, kind)), EXIT_REQUEST)
@@ -115,6 +131,12 @@ def _give_up_output() -> None:
 def tell(message: str) -> None:
     """Say something to the user beside the output."""
     print(f"cordwood: {printable(message)}", file=sys.stderr)
+
+
+def _tell_notes(error: BaseException) -> None:
+    """What a verb left behind when it was stopped in the middle."""
+    for note in getattr(error, "__notes__", ()):
+        tell(note)
 
 
 def named(path: str) -> str:
@@ -153,6 +175,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except SystemExit as end:
+        _tell_notes(end)
         code = end.code
     except OSError as error:  # of help and the like, which no verb guards
         code = _explained(error)

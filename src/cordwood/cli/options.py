@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from cordwood.errors import RequestError
+
+if TYPE_CHECKING:
+    from cordwood.spark.planning import PlanOptions
 
 _SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
@@ -52,6 +56,30 @@ Memory = Annotated[
 ]
 Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document, with exact bytes and times.")]
+
+
+def plan_options(given: Mapping[str, Any]) -> PlanOptions:
+    """What a verb's parameters, by their names, mean for a plan.
+
+    Raises:
+        RequestError: one of them means nothing.
+    """
+    return {
+        "topics": given["topic"] or (),
+        "partitions": given["partition"] or (),
+        "now_ms": given["now"],
+        "overrides": given["config"] or (),
+        "server_properties": given["server_properties"],
+        "metadata": given["metadata"],
+        "ignore_ratio": given["ignore_ratio"],
+        "first_dirty": given["first_dirty"],
+        "high_watermark": high_watermark_of(given["high_watermark"]),
+        "retention": given["retention"],
+        "single_copy": given["single_copy"],
+        "offset_map": bytes_of(given["offset_map"], "--offset-map"),
+        "strict_kafka": given["strict_kafka"],
+        "memory": bytes_of(given["memory"], "--memory"),
+    }
 
 
 def bytes_of(text: str | None, option: str) -> int | None:

@@ -29,8 +29,7 @@ from cordwood.cli.options import (
     ServerProperties,
     SingleCopy,
     StrictKafka,
-    bytes_of,
-    high_watermark_of,
+    plan_options,
 )
 from cordwood.cli.progress import Progress
 from cordwood.spark.planning import PlanOptions, make_plan
@@ -64,23 +63,8 @@ def main(
     Nothing is changed, and a running broker is no obstacle. No record is read, so what would go is given as a bound;
     with --exact all is read, and counted. Exit status 1 when a partition cannot be cleaned because it is damaged.
     """
+    asked = plan_options(locals())
     paths = [named(directory) for directory in directories]
-    asked = PlanOptions(
-        topics=topic or (),
-        partitions=partition or (),
-        now_ms=now,
-        overrides=config or (),
-        server_properties=server_properties,
-        metadata=metadata,
-        ignore_ratio=ignore_ratio,
-        first_dirty=first_dirty,
-        high_watermark=high_watermark_of(high_watermark),
-        retention=retention,
-        single_copy=single_copy,
-        offset_map=bytes_of(offset_map, "--offset-map"),
-        strict_kafka=strict_kafka,
-        memory=bytes_of(memory, "--memory"),
-    )
     if exact:
         return _exactly(paths, asked, master, as_json=as_json)
     plan = make_plan(*paths, **asked)

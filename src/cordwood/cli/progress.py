@@ -7,7 +7,6 @@ import time
 from types import TracebackType
 from typing import Self
 
-from cordwood.cleaning.plan import Plan
 from cordwood.tables import bytes_text
 
 _EVERY_SECONDS = 0.2
@@ -22,12 +21,12 @@ class Progress:
         self._started = self._shown = 0.0
         self._width = 0
 
-    def begin(self, plan: Plan, size_bytes: int) -> None:
-        """A plan is made; so many bytes will be read."""
+    def begin(self, what: object, size_bytes: int) -> None:
+        """So much is known of what will be done; so many bytes will be read."""
         self._total = size_bytes
         self._started = 0.0
         if self._enabled:
-            self._show(f"{plan}; starting Spark")
+            self._show(f"{what}; starting Spark")
 
     def update(self, done: int) -> None:
         """So many bytes are read."""

@@ -1,0 +1,233 @@
+"""The command `cordwood clean --in-place`: what it says, and whom it gives way to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from cordwood.cli.main import app
+from cordwood.storage.filenames import LOCK, WORK_FOLDER
+from tests.fixtures import copy_of, facts, fixture
+from tests.fs.test_locks import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
+from tests.kafka_tools import Broker
+from tests.spark.conftest import spark as spark
+from tests.spark.in_process import InThisProcess
+
+#: Makes `.lock` anew, as fast as it can, and always holds the one that is there.
+HOLD_ANEW = """
+import fcntl, os, sys
+held = None
+while True:
+    newer = open(sys.argv[1] + ".new", "w")
+    fcntl.lockf(newer, fcntl.LOCK_EX)
+    os.replace(newer.name, sys.argv[1])
+    if held is None:
+        print("held", flush=True)
+    held = newer
+"""
+#: Holds a new `.lock` in the place of the one that is there.
+TAKE_OVER = HOLD_ANEW.replace("while True", "for _ in [1]") + "sys.stdin.read()\n"
+READING = [("ls", "--json"), ("dump", "--json"), ("check", "--json"), ("plan", "--json")]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Some partitions of a broker's directory."""
+    path, whole = tmp_path / "logs", fixture("kraft-before")
+    path.mkdir()
+    for file in whole.iterdir():
+        if file.is_file():
+            shutil.copy2(file, path / file.name)
+        elif file.name.startswith(("orders-", "payments-", "__cluster_metadata-")):
+            copy_of(file, path / file.name)
+    (path / LOCK).touch()
+    return path
+
+
+class Watched(InThisProcess):
+    """Something happens between what tasks wrote and what is done with it."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens = happens
+
+    def collect(self) -> list[dict[str, Any]]:
+        rows = super().collect()
+        self._happens()
+        return rows
+
+
+@contextlib.contextmanager
+def on(session: InThisProcess) -> Iterator[None]:
+    """Tasks run here and not on Spark."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cordwood.spark.jobs.session", lambda *_, **__: contextlib.nullcontext(session))
+        yield
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in arguments])
+
+
+def clean(directory: Path, *options: str) -> Result:
+    now = str(facts("kraft")["cleaning_1_ended_ms"])
+    topics = ("--topic", "orders", "--topic", "payments")
+    return run("clean", directory, "--in-place", "--no-verify", "--single-copy", "--now", now, *topics, *options)
+
+
+def tree(directory: Path) -> dict[str, tuple[bytes, int, int]]:
+    """All files but the lock: bytes, permissions, time of modification."""
+    files = [path for path in directory.rglob("*") if path.is_file() and not path.name.startswith(LOCK)]
+    return {str(path): (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns) for path in files}
+
+
+def segments(directory: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Without producer snapshots: those that are too many go with the load, as when a broker starts."""
+    return {name: one for name, one in tree(directory).items() if not name.endswith(".snapshot")}
+
+
+def logs(partition: Path) -> dict[str, tuple[int, bytes, int, int]]:
+    """What the broker itself leaves alone as long as nobody writes; epochs and indexes it may still be opening."""
+    return {name: (Path(name).stat().st_ino, *one) for name, one in tree(partition).items() if name.endswith(".log")}
+
+
+# ---- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_it_says_what_it_did_and_a_second_run_finds_nothing_to_do(directory: Path) -> None:
+    with on(InThisProcess()):
+        first, second = clean(directory), clean(directory)
+    assert (first.exit_code, first.stderr) == (0, "")
+    lines = first.stdout.splitlines()
+    assert lines[0].split()[:4] == ["PARTITION", "READ", "KEPT", "SUPERSEDED"]
+    assert [line.split()[0] for line in lines[1:4]] == ["orders-0", "orders-1", "orders-2"]
+    assert "partitions: 5 cleaned" in first.stdout
+    assert "NOT VERIFIED, as asked" in first.stdout
+    assert lines[-1].startswith(f"{directory}: ") and lines[-1].endswith(" before")
+    assert (second.exit_code, second.stderr) == (0, "")
+    assert "5 partitions: 5 left alone" in second.stdout
+    assert "the active segment holds all dirty data" in second.stdout
+
+
+def test_json_says_it_too(directory: Path) -> None:
+    with on(InThisProcess()):
+        document = json.loads(clean(directory, "--json").stdout)
+    assert (document["cleaned"], document["failed"], document["target"]) == (5, 0, "")
+    assert document["in_place"]["directories"] == [str(directory)]
+    assert document["in_place"]["waves"] == 1
+    assert document["in_place"]["verified"] is None
+    assert document["bytes_after"] < document["bytes_before"]
+    logs = [path for topic in ("orders", "payments") for path in directory.glob(f"{topic}-*/*.log")]
+    assert document["bytes_after"] == sum(path.stat().st_size for path in logs)
+    one = document["partitions"][0]
+    assert one["records_read"] > one["records_kept"]
+
+
+# ---- whom it gives way to --------------------------------------------------------------------------------------------
+
+
+@on_linux
+@pytest.mark.parametrize("program", [HOLD, HOLD_AS_WE_DO, HOLD_ANEW], ids=["a broker", "another", "ever anew"])
+def test_a_directory_that_is_held_is_not_touched(directory: Path, program: str) -> None:
+    before = tree(directory)
+    path = directory if program is HOLD_AS_WE_DO else directory / LOCK
+    with other(program, path) as holder:
+        for _ in range(3):
+            result = clean(directory)
+            assert (result.exit_code, result.stdout) == (3, "")
+            if program is not HOLD_ANEW:  # there, who holds it changes with the file
+                assert f"(pid {holder.pid})" in result.stderr
+            assert f"{directory} is held by " in result.stderr
+            assert "Stop that first, or clean a snapshot" in result.stderr
+            assert "Traceback" not in result.stderr
+    assert tree(directory) == before
+    assert not list(directory.rglob(WORK_FOLDER))
+
+
+@on_linux
+def test_reading_goes_on_while_another_process_holds_the_directory(directory: Path) -> None:
+    with other(HOLD, directory / LOCK):
+        for verb, *options in READING:
+            result = run(verb, directory, *options)
+            assert result.exit_code == 0, f"{verb}: {result.stderr}"
+            assert is_held(directory)
+
+
+@on_linux
+def test_who_takes_a_new_lock_file_in_the_middle_is_noticed_before_anything_is_replaced(directory: Path) -> None:
+    before = segments(directory)
+    with contextlib.ExitStack() as held:
+        taken: list[subprocess.Popen[str]] = []
+
+        def take_over() -> None:
+            if not taken:
+                taken.append(held.enter_context(other(TAKE_OVER, directory / LOCK)))
+
+        with on(Watched(take_over)):
+            result = clean(directory)
+        assert result.exit_code == 3, result.stdout + result.stderr
+        assert f"(pid {taken[0].pid})" in result.stderr
+        assert "0 of 5 partitions are cleaned" in result.stderr
+    assert segments(directory) == before
+    assert not list(directory.rglob(WORK_FOLDER))
+
+
+@on_linux
+def test_a_lock_file_that_comes_and_goes_is_held_or_nothing_is_changed(directory: Path) -> None:
+    before = segments(directory)
+    with other(CHURN, directory / LOCK), on(InThisProcess()):
+        result = clean(directory)
+    if result.exit_code == 3:
+        assert segments(directory) == before
+    else:
+        assert "partitions: 5 cleaned" in result.stdout, result.stderr
+
+
+def test_reading_does_not_drop_the_lock_of_a_clean_in_the_same_process(directory: Path) -> None:
+    read: list[str] = []
+
+    def reads() -> None:
+        if read:
+            return
+        for verb, *options in READING:
+            for path in (directory, directory / "orders-0"):
+                assert run(verb, path, *options).exit_code == 0
+                assert is_held(directory), f"{verb} {path} dropped the lock"
+                read.append(verb)
+        assert clean(directory).exit_code == 3
+        assert is_held(directory)
+
+    with on(Watched(reads)):
+        result = clean(directory)
+    assert result.exit_code == 0, result.stderr
+    assert len(read) >= 2 * len(READING)
+    assert not is_held(directory)
+
+
+def test_a_running_broker_is_left_alone_and_reading_goes_on(
+    spark: SparkSession, kafka_broker: Broker, tmp_path: Path
+) -> None:
+    directory = copy_of(fixture("kraft-before"), tmp_path / "logs")
+    earlier = copy_of(directory / "orders-0", tmp_path / "orders-0")
+    kafka_broker.start(directory, log_cleaner_enable="false")
+    pid = kafka_broker("status", directory).split()[1]
+    before = logs(directory / "orders-0")
+    result = clean(directory)
+    assert result.exit_code == 3
+    assert f"{directory} is held by java (pid {pid})" in result.stderr
+    assert logs(directory / "orders-0") == before
+    assert not list(directory.rglob(WORK_FOLDER))
+    for verb, *options in (*READING, ("verify", str(earlier))):
+        done = run(verb, *options, directory / "orders-0") if verb == "verify" else run(verb, directory, *options)
+        assert done.exit_code == 0, f"{verb}: {done.stdout[-500:]}{done.stderr}"
+    assert is_held(directory)
+    assert kafka_broker("status", directory).startswith("running")
+    kafka_broker("stop", directory)

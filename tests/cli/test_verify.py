@@ -1,0 +1,62 @@
+"""`cordwood verify`: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, app
+from tests.spark.conftest import spark as spark
+from tests.spark.planting import NOW, example
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> tuple[str, str]:
+    """A log, and one in which a key lost its last value, another was changed."""
+    before, after = example(), example()
+    after.drop(5)
+    after.record(41, value=b"9")
+    return str(before.write(tmp_path / "before" / "t-0")), str(after.write(tmp_path / "after" / "t-0"))
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["verify", *arguments, "--now", str(NOW)])
+    return result.exit_code, result.output
+
+
+def test_what_is_proved_is_counted(states: tuple[str, str], spark: SparkSession) -> None:
+    code, said = run(states[0], states[0])
+    assert code == EXIT_OK
+    assert said.startswith("1 partition: 45 records before, 45 after\n")
+    assert "        26  keys have their last committed value, or its tombstone\n" in said
+    assert said.endswith("Every guarantee holds\n")
+
+
+def test_violations_are_named_and_the_exit_code_is_1(states: tuple[str, str], spark: SparkSession) -> None:
+    code, said = run(*states)
+    assert code == EXIT_DAMAGE
+    assert f"{states[0]} → {states[1]}\n" in said
+    assert "  value-lost: 1 – the last committed value of a key is gone\n" in said
+    assert f"    {states[0]}/00000000000000000000.log, offset 5, key y\n" in said
+    assert f"    {states[1]}/00000000000000000040.log, offset 41, key b\n" in said
+    # The batch that lost a record also says a time that is none of its records'.
+    assert said.endswith("3 violations: not what a clean may leave\n")
+
+
+def test_json_is_one_document(states: tuple[str, str], spark: SparkSession) -> None:
+    code, said = run(*states, "--json")
+    document = json.loads(said)
+    assert code == EXIT_DAMAGE and document["holds"] is False
+    assert document["by_kind"] == {"value-changed": 1, "value-lost": 1, "index-or-file": 1}
+    assert document["violations"] == 3
+    lost = {"kind": "value-lost", "offset": 5, "key": "y", "file": f"{states[0]}/00000000000000000000.log"}
+    assert any(lost.items() <= one.items() for one in document["named"])
+
+
+def test_nothing_to_compare_is_a_wrong_request(tmp_path: Path) -> None:
+    code, said = run(str(tmp_path / "nowhere"), str(tmp_path))
+    assert code == EXIT_REQUEST and "nowhere" in said

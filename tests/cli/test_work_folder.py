@@ -1,0 +1,72 @@
+"""What a clean in place leaves in a partition when it is killed is passed over by whoever reads the directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cordwood.cli.main import app
+from cordwood.storage.copying import copy_partition
+from cordwood.storage.filenames import WORK_FOLDER
+from cordwood.storage.log import Log
+from tests.fixtures import copy_of, fixture
+
+COMMANDS = [
+    ("ls", "--json", "--segments"),
+    ("dump", "--json"),
+    ("check", "--json"),
+    ("plan", "--json", "--now", "1800000000000"),
+]
+
+
+def plant(partition: Path) -> None:
+    """Leave the outputs of a killed run, which look like a broker's files, and some that don't."""
+    attempt = partition / WORK_FOLDER / "attempt-7"
+    attempt.mkdir(parents=True)
+    for path in partition.glob("*.log"):
+        (attempt / path.name).write_bytes(path.read_bytes()[:-1])
+        (partition / WORK_FOLDER / f"{path.name}.cleaned").write_bytes(b"")
+    (partition / WORK_FOLDER / ".lock").write_bytes(b"")
+    (partition / WORK_FOLDER / "notes.txt").write_bytes(b"not Kafka's")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return copy_of(fixture("kraft-jbod-before") / "a", tmp_path / "a")
+
+
+@pytest.mark.parametrize("of", ["directory", "partition"])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command[0]))
+def test_reading_verbs_say_the_same_with_a_work_folder(directory: Path, command: tuple[str, ...], of: str) -> None:
+    verb, *options = command
+    partition = sorted(directory.glob("disk-*"))[0]
+
+    def run() -> tuple[int, str, str]:
+        done = CliRunner().invoke(app, [verb, str(directory if of == "directory" else partition), *options])
+        return done.exit_code, done.stdout, done.stderr
+
+    before = run()
+    for path in directory.glob("*-*"):
+        if path.is_dir():
+            plant(path)
+    assert run() == before
+    assert before[0] == 0 and before[1]
+
+
+def test_a_copy_has_no_work_folder_and_a_loader_would_not_touch_it(directory: Path, tmp_path: Path) -> None:
+    partition = sorted(directory.glob("disk-*"))[0]
+    actions = Log(str(partition)).recovery.actions
+    plant(partition)
+    log = Log(str(partition))
+    assert (log.recovery.foreign, log.recovery.actions) == ((), actions)
+    (tmp_path / "copy").mkdir()
+    copy_partition(log, str(tmp_path / "copy"))
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {p.name for p in partition.iterdir() if p.is_file()}
+
+
+def test_a_file_of_that_name_is_nobodys(directory: Path) -> None:
+    partition = sorted(directory.glob("disk-*"))[0]
+    (partition / WORK_FOLDER).write_bytes(b"")
+    assert Log(str(partition)).recovery.foreign == (WORK_FOLDER,)
