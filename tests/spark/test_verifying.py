@@ -437,6 +437,19 @@ def test_the_last_batch_of_a_producer_that_the_broker_did_not_know_may_go(spark:
     assert SparkSession.getActiveSession() is spark, "ours is left behind in its place"
 
 
+def test_with_what_retention_took_a_broker_forgets_producers(spark: SparkSession, tmp_path: Path) -> None:
+    # It passes over a snapshot at the start of the log that it loads, as Kafka does when retention has emptied it.
+    first = [data(at, f"a={at}", producer_id=at, producer_epoch=0, base_sequence=0) for at in range(2)]
+    before = State({0: first, 2: [data(2, "end=1")]}, end=3)
+    before.producers = [ProducerEntry(0, 0, 0, 0, 0, NOW, -1, -1), ProducerEntry(1, 0, 0, 1, 0, NOW, -1, -1)]
+    emptied = replace(before, segments={3: []})
+    shortened = replace(before, segments={2: before.segments[2]}, producers=before.producers[:1])
+    logs = [one.write(tmp_path / str(at) / "t-0") for at, one in enumerate((before, emptied, shortened))]
+    sides = [Side(str(log), start) for log, start in zip(logs, (0, 3, 2), strict=True)]
+    pairs = [Pair(None, sides[0], side, now_ms=NOW, retention=True) for side in sides[1:]]
+    assert [verdict.totals for verdict in verify_pairs(spark, pairs)] == [{}, {B.PRODUCER_STATE: 1}]
+
+
 def test_an_overlay_of_new_segments_is_judged_before_they_are_swapped_in(spark: SparkSession, scene: Scene) -> None:
     def files(**others: Path) -> dict[str, str]:
         names = {path.name: str(path) for path in scene.before.iterdir() if not path.name.startswith(f"{0:020d}.")}

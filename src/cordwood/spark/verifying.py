@@ -255,9 +255,12 @@ def _look_at(number: int, pair: Pair, fs: FileSystem) -> _Looked:
     try:
         ranges = ranges_of(number, pair, fs, range_bytes=_RANGE_BYTES)
         before, after = pair.before.open(fs), pair.after.open(fs)
-        noted, was = _producers(before, pair)
-        _, now = _producers(after, pair)
-        faults = (*_state_faults(pair, before, after), *_producer_faults(pair, noted, was, now))
+        noted, was, done = _producers(before, pair)
+        _, now, _ = _producers(after, pair)
+        start = after.log_start_offset
+        # At the start of a log, too, a broker that loads it passes over a snapshot.
+        gone_below = start if pair.retention and done <= start else NONE
+        faults = (*_state_faults(pair, before, after), *_producer_faults(pair, noted, was, now, gone_below))
         known = tuple((id, epoch, last_offset) for id, (epoch, _, last_offset, _) in was.items())
         return _Looked(tuple(ranges), faults, known)
     except (CordwoodError, OSError) as error:
@@ -283,16 +286,18 @@ def _state_faults(pair: Pair, before: Log, after: Log) -> Iterator[tuple[Broken,
 
 
 def _producer_faults(
-    pair: Pair, noted: Mapping[int, _State], was: Mapping[int, _State], now: Mapping[int, _State]
+    pair: Pair, noted: Mapping[int, _State], was: Mapping[int, _State], now: Mapping[int, _State], gone_below: int
 ) -> Iterator[tuple[Broken, str, str]]:
-    """Whether a broker that loads the log knows of producers what it would have known before."""
+    """Whether a broker that loads the log knows of producers what it would have known before.
+
+    What it can no longer read, because retention took it, are batches below `gone_below`.
+    """
     for id, one in was.items():
-        rebuilt = noted.get(id) != one
-        if now.get(id) != one and not (rebuilt and _only_its_epoch_is_forgotten(one, now.get(id))):
-            what = (
-                f"producer {id}: epoch, last sequence, last offset, open transaction were {one}, and are {now.get(id)}"
-            )
-            yield Broken.PRODUCER_STATE, what, pair.after.path
+        rebuilt, new = noted.get(id) != one, now.get(id)
+        if new == one or (rebuilt and _only_its_epoch_is_forgotten(one, new)) or _is_left(one, new, gone_below):
+            continue
+        what = f"producer {id}: epoch, last sequence, last offset, open transaction were {one}, and are {new}"
+        yield Broken.PRODUCER_STATE, what, pair.after.path
 
 
 def _only_its_epoch_is_forgotten(was: _State, now: _State | None) -> bool:
@@ -302,6 +307,14 @@ def _only_its_epoch_is_forgotten(was: _State, now: _State | None) -> bool:
     something is left of it is proved elsewhere, see `_of_producers`.
     """
     return was[1:] == (NONE, NONE, NONE) and (now is None or (now[0] < was[0] and now[-1] == NONE))
+
+
+def _is_left(was: _State, now: _State | None, gone_below: int) -> bool:
+    """Whether that is what is known of a producer without the batches below an offset."""
+    _, _, last_offset, transaction_start = was
+    if last_offset < gone_below:
+        return now is None or now[:-1] == (was[0], NONE, NONE)
+    return now is not None and now[:-1] == was[:-1] and NONE < transaction_start < gone_below
 
 
 def _epochs(log: Log, lowest: int) -> list[tuple[int, int]]:
@@ -316,10 +329,10 @@ def _epochs(log: Log, lowest: int) -> list[tuple[int, int]]:
     return later if first is None else [(first, lowest), *later]
 
 
-def _producers(log: Log, pair: Pair) -> tuple[dict[int, _State], dict[int, _State]]:
-    """What the newest snapshot says of producers, and what a broker that loads the log then knows of them.
+def _producers(log: Log, pair: Pair) -> tuple[dict[int, _State], dict[int, _State], int]:
+    """What the newest snapshot says of producers, what a broker that loads the log then knows of them.
 
-    Only those that it still knows at the pair's time.
+    Only those that it still knows at the pair's time. Last, the offset that the snapshot is of.
     """
     end = log.next_offset
     settings = {"now_ms": pair.now_ms, "expiration_ms": pair.producer_expiration_ms}
@@ -332,7 +345,7 @@ def _producers(log: Log, pair: Pair) -> tuple[dict[int, _State], dict[int, _Stat
                 if not hasattr(rows, "kind"):
                     known.replay(rows[rows["base_offset"] >= done])
     known.expire(**settings)
-    return noted, _states(known)
+    return noted, _states(known), done
 
 
 def _states(producers: Producers) -> dict[int, _State]:
