@@ -28,7 +28,14 @@ def test_broker_takes_commands_and_ends_with_its_test(kafka_broker: Broker, tmp_
     data = tmp_path / "data"
     address = kafka_broker.start(data, log_cleaner_enable="false")
     assert address.startswith("127.0.0.1:")
-    kafka_broker.client(data, [{"do": "create_topic", "topic": "t", "partitions": 1, "config": {}}])
+    # A topic is there as soon as the controller says so, its directory when somebody can write to it.
+    commands: list[dict[str, object]] = [
+        {"do": "create_topic", "topic": "t", "partitions": 1, "config": {}},
+        {"do": "producer", "id": "p", "config": {}},
+        {"do": "send", "id": "p", "topic": "t", "partition": 0, "value": "1"},
+        {"do": "flush", "id": "p"},
+    ]
+    kafka_broker.client(data, commands)
     assert (data / "t-0").is_dir()
     kafka_broker.kill_all()
     assert kafka_broker("status", data) == "stopped"
