@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from cordwood.kernels.crc import crc32
-from cordwood.kernels.native import be32, be32u, be64, load8
+from cordwood.kernels.native import be32, be32u, be64, load8, prefetch
 
 #: Why decoding stopped; negative numbers are problems.
 DONE = 0
@@ -48,6 +48,7 @@ PROBLEMS = {
 
 _LOG_APPEND_TIME = 8
 _MAX_INT32 = 0x7FFFFFFF
+_AHEAD = 2
 
 
 @njit(inline="always")
@@ -219,6 +220,8 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
                 row["timestamp"] = max_timestamp
             row["batch"] = batch
             count += 1
+            # Where a later record is only those before it say, but neighbours are often alike in size.
+            prefetch(address + after + _AHEAD * (after - at))
             at = after
             done += 1
         if total == 0:

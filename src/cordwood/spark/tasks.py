@@ -37,8 +37,9 @@ from cordwood.types import NONE
 
 T = TypeVar("T")
 
-#: Bytes read, decided over and written at once, at most: enough that what is done per window costs little.
-WINDOW_BYTES = 16 << 20
+#: Bytes read, decided over and written at once, at most: enough that what is done per window costs little, and not too
+#: many for those that are read, decoded and written at the same time to stay in a cache of usual size.
+WINDOW_BYTES = 8 << 20
 #: A segment is read in some windows at least, so that there is one to read, one to decode and one to write; but not in
 #: smaller ones than these.
 _WINDOWS, _SMALL_WINDOW_BYTES = 8, 4 << 20
