@@ -220,7 +220,7 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
                 row["timestamp"] = max_timestamp
             row["batch"] = batch
             count += 1
-            # Where a later record is only those before it say, but neighbours are often alike in size.
+            # Only the records between tell where a later one starts, but neighbours are often alike in size.
             prefetch(address + after + _AHEAD * (after - at))
             at = after
             done += 1
