@@ -1,4 +1,4 @@
-"""Kafka's log files, read exactly.
+"""Kafka's log files: read exactly, cleaned as Kafka cleans them, and proved.
 
     import cordwood
 
