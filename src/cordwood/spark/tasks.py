@@ -27,9 +27,9 @@ from cordwood.fs.base import OWNER_WRITES
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.layout import CODEC_MASK, BatchRows
 from cordwood.storage.log import Log, Segment, gap_error
-from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, newest_snapshot
+from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.storage.recovery import next_offset
-from cordwood.storage.segment import MAX_OFFSETS, Gap, read_headers, read_windows
+from cordwood.storage.segment import MAX_OFFSETS, Gap, read_windows
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.storage.transactions import is_control
@@ -151,17 +151,9 @@ def load_producers(log: Log, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRA
     # A snapshot above the end is of batches that were truncated; a broker removes it when it loads the log.
     end = log.next_offset if log.recovery.snapshots else 0
     producers, start = newest_snapshot(log, end, now_ms=now_ms, expiration_ms=expiration_ms)
-    for batches in _headers_from(log, start):
+    for batches in headers_from(log, start):
         producers.replay(batches)
     return producers
-
-
-def _headers_from(log: Log, offset: int) -> Iterator[BatchRows]:
-    for segment in log.segments_from(offset):
-        with segment.open() as file:
-            for item in read_headers(file, base_offset=segment.base_offset):
-                if not isinstance(item, Gap):
-                    yield item[item["last_offset"] >= offset]
 
 
 def active_producers(producers: Producers) -> ActiveProducers:

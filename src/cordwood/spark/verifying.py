@@ -46,8 +46,7 @@ from cordwood.spark.verifying_reader import (
 from cordwood.storage import leader_epochs
 from cordwood.storage.filenames import FileKind
 from cordwood.storage.log import Log, read_file
-from cordwood.storage.producers import Producers, newest_snapshot
-from cordwood.storage.segment import read_headers
+from cordwood.storage.producers import Producers, headers_from, newest_snapshot
 from cordwood.types import NONE, TopicPartition
 
 if TYPE_CHECKING:
@@ -339,11 +338,8 @@ def _producers(log: Log, pair: Pair) -> tuple[dict[int, _State], dict[int, _Stat
     known: Producers
     known, done = newest_snapshot(log, end, **settings)
     noted = _states(known)
-    for segment in log.segments_from(done) if done < end else ():
-        with segment.open() as file:
-            for rows in read_headers(file, base_offset=segment.base_offset):
-                if not hasattr(rows, "kind"):
-                    known.replay(rows[rows["base_offset"] >= done])
+    for rows in headers_from(log, done) if done < end else ():
+        known.replay(rows[rows["base_offset"] >= done])
     known.expire(**settings)
     return noted, _states(known), done
 

@@ -8,7 +8,7 @@ Source: Kafka ProducerStateManager, ProducerAppendInfo (origin REPLICATION: noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -19,6 +19,7 @@ from cordwood.record.layout import TRANSACTIONAL, BatchRows
 from cordwood.storage import producer_state
 from cordwood.storage.log import Log, read_file
 from cordwood.storage.producer_state import ProducerEntry
+from cordwood.storage.segment import Gap, read_headers
 from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.storage.transactions import is_control
 from cordwood.types import NONE, ControlType
@@ -167,3 +168,20 @@ def newest_snapshot(
                 continue  # as a broker does: an older one will do
             return Producers.of(entries, now_ms=now_ms, expiration_ms=expiration_ms), offset
     return Producers(), start
+
+
+def headers_from(log: Log, offset: int, end: int | None = None) -> Iterator[BatchRows]:
+    """What is to be replayed on a snapshot: headers of the batches that reach to an offset or beyond.
+
+    Args:
+        log: damage in it is passed over.
+        offset: see `newest_snapshot`.
+        end: segments from there on are not read.
+    """
+    for segment in log.segments_from(offset):
+        if end is not None and segment.base_offset >= end:
+            return
+        with segment.open() as file:
+            for item in read_headers(file, base_offset=segment.base_offset):
+                if not isinstance(item, Gap):
+                    yield item[item["last_offset"] >= offset]

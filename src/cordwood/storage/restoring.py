@@ -35,9 +35,9 @@ from cordwood.storage.copying import copy_file, files_when_loaded, write_file
 from cordwood.storage.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.leader_epochs import LeaderEpochs
 from cordwood.storage.log import Log, Segment, read_file
-from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, newest_snapshot
+from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.storage.recovery import SEGMENT_KINDS
-from cordwood.storage.segment import Gap, read_headers, read_windows
+from cordwood.storage.segment import Gap, read_windows
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transactions import is_control
 from cordwood.types import NONE
@@ -272,18 +272,9 @@ def rewrite_indexes(
 def producers_at(log: Log, offset: int, now_ms: int, expiration_ms: int) -> Producers:
     """Producer state at an offset: the newest readable snapshot below or there, and the batches between."""
     producers, start = newest_snapshot(log, offset, now_ms=now_ms, expiration_ms=expiration_ms)
-    for segment in log.segments_from(start):
-        if segment.base_offset < offset:
-            for batches in _headers(segment, start):
-                producers.replay(batches[batches["last_offset"] < offset])
+    for batches in headers_from(log, start, offset):
+        producers.replay(batches[batches["last_offset"] < offset])
     return producers
-
-
-def _headers(segment: Segment, start: int) -> Iterator[BatchRows]:
-    with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset):
-            if not isinstance(item, Gap):
-                yield item[item["last_offset"] >= start]
 
 
 def _rewrite(
