@@ -73,7 +73,7 @@ class Figures:
 
 def main(
     size: Annotated[
-        int, typer.Option(min=1, help="MB of the largest log; --against-kafka makes one of four times that.")
+        int, typer.Option(min=1, help="MB of the largest log; --against-kafka makes logs of four times that.")
     ] = 500,
     passes: Annotated[int, typer.Option(min=1, help="Passes over each log; the best counts.")] = 4,
     directory: Annotated[
