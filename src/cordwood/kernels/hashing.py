@@ -13,7 +13,13 @@ from numba import njit
 from cordwood.kernels.native import load8, load64, prefetch
 
 U64 = np.uint64
-_AHEAD = 16
+_V0, _V1, _V2, _V3 = (
+    U64(0x736F6D6570736575),
+    U64(0x646F72616E646F6D ^ 0xEE),
+    U64(0x6C7967656E657261),
+    U64(0x7465646279746573),
+)
+_LANES = 16
 
 
 @njit(inline="always")
@@ -37,27 +43,38 @@ def _round(v0, v1, v2, v3):
 
 
 @njit(inline="always")
+def _tail(address, size):
+    """The last word: what is left of a key behind its whole words, and in the top byte the key's size."""
+    last = U64(size) << U64(56)
+    rest = size & 7
+    for i in range(rest):
+        last |= U64(load8(address + size - rest + i)) << U64(8 * i)
+    return last
+
+
+@njit(inline="always")
 def siphash128(address, size, secret0, secret1):
     """(low, high) 64 bits of the hash of `size` bytes at `address`."""
-    v0 = secret0 ^ U64(0x736F6D6570736575)
-    v1 = secret1 ^ U64(0x646F72616E646F6D) ^ U64(0xEE)
-    v2 = secret0 ^ U64(0x6C7967656E657261)
-    v3 = secret1 ^ U64(0x7465646279746573)
-    last = U64(size) << U64(56)
-    while size >= 8:
-        word = load64(address)
+    v0 = secret0 ^ _V0
+    v1 = secret1 ^ _V1
+    v2 = secret0 ^ _V2
+    v3 = secret1 ^ _V3
+    for at in range(address, address + size - 7, 8):
+        word = load64(at)
         v3 ^= word
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0 ^= word
-        address += 8
-        size -= 8
-    for i in range(size):
-        last |= U64(load8(address + i)) << U64(8 * i)
+    last = _tail(address, size)
     v3 ^= last
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0 ^= last
+    return _finish(v0, v1, v2, v3)
+
+
+@njit(inline="always")
+def _finish(v0, v1, v2, v3):
     v2 ^= U64(0xEE)
     for _ in range(4):
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -66,6 +83,41 @@ def siphash128(address, size, secret0, secret1):
     for _ in range(4):
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     return low, v0 ^ v1 ^ v2 ^ v3
+
+
+@njit(inline="always")
+def _side_by_side(address, starts, sizes, first, secret0, secret1, v0, v1, v2, v3, word, hashes):
+    """The same of `_LANES` keys that have as many whole words as the first. The compiler makes vectors of the lanes."""
+    for lane in range(_LANES):
+        v0[lane] = secret0 ^ _V0
+        v1[lane] = secret1 ^ _V1
+        v2[lane] = secret0 ^ _V2
+        v3[lane] = secret1 ^ _V3
+    words = sizes[first] >> 3
+    for at in range(words + 1):
+        for lane in range(_LANES):
+            key = address + starts[first + lane]
+            word[lane] = load64(key + 8 * at) if at < words else _tail(key, sizes[first + lane])
+        for lane in range(_LANES):
+            a, b, c, d = v0[lane], v1[lane], v2[lane], v3[lane] ^ word[lane]
+            a, b, c, d = _round(a, b, c, d)
+            a, b, c, d = _round(a, b, c, d)
+            v0[lane], v1[lane], v2[lane], v3[lane] = a ^ word[lane], b, c, d
+    for lane in range(_LANES):
+        v0[lane], v1[lane] = _finish(v0[lane], v1[lane], v2[lane], v3[lane])
+    for lane in range(_LANES):
+        hashes[first + lane, 0], hashes[first + lane, 1] = v0[lane], v1[lane]
+
+
+@njit(inline="always")
+def _alike(sizes, chosen, first):
+    """Whether `_LANES` keys are there, are all chosen, and have the same number of whole words."""
+    if first + _LANES > sizes.size:
+        return False
+    alike = True
+    for lane in range(_LANES):
+        alike &= chosen[first + lane] & (sizes[first + lane] >> 3 == sizes[first] >> 3)
+    return alike
 
 
 @njit(cache=True, nogil=True)
@@ -79,9 +131,23 @@ def hash_keys(address, starts, sizes, chosen, secret0, secret1, hashes):
         secret0, secret1: uint64, the run's secret.
         hashes: uint64[records, 2], filled.
     """
-    for i in range(starts.size):
+    v0, v1, v2, v3, word = (
+        np.empty(_LANES, np.uint64),
+        np.empty(_LANES, np.uint64),
+        np.empty(_LANES, np.uint64),
+        np.empty(_LANES, np.uint64),
+        np.empty(_LANES, np.uint64),
+    )
+    i = 0
+    while i < starts.size:
         # Keys of records with large values lie far apart, where nothing else sends for them.
-        if i + _AHEAD < starts.size:
-            prefetch(address + starts[i + _AHEAD])
-        if chosen[i]:
-            hashes[i, 0], hashes[i, 1] = siphash128(address + starts[i], sizes[i], secret0, secret1)
+        for ahead in range(i + _LANES, min(i + 2 * _LANES, starts.size)):
+            prefetch(address + starts[ahead])
+        if _alike(sizes, chosen, i):
+            _side_by_side(address, starts, sizes, i, secret0, secret1, v0, v1, v2, v3, word, hashes)
+            i += _LANES
+            continue
+        for _ in range(min(_LANES, starts.size - i)):
+            if chosen[i]:
+                hashes[i, 0], hashes[i, 1] = siphash128(address + starts[i], sizes[i], secret0, secret1)
+            i += 1
