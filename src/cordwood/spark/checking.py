@@ -7,6 +7,7 @@ sums of batches, records and bytes, indexes against batches. None of the code th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from cordwood.storage import offset_index, time_index
 from cordwood.storage.log import Log, Segment
 from cordwood.storage.segment import read_windows
 
+#: Outputs that are read within some milliseconds are not worth the threads.
+_ALONE_BYTES = 32 << 20
 #: What is kept of every batch of a segment until its indexes are compared.
 _KEPT = ["base_offset", "last_offset", "position", "size_bytes", "record_count", "max_timestamp"]
 
@@ -50,12 +53,9 @@ def faults(
         for end in [*group[1:], last_end if after is None else after]
     ]
     batches = records = size_bytes = 0
-    for base, end in zip(bases, ends, strict=True):
-        rows = np.empty(0, BATCH_ROW)[_KEPT]
-        try:
-            rows = _batches(segments[base])
-        except ValueError as error:
-            yield f"{segments[base].path}: {error}"
+    for base, end, (rows, fault) in zip(bases, ends, _read(list(map(segments.__getitem__, bases))), strict=True):
+        if fault:
+            yield f"{segments[base].path}: {fault}"
         yield from (f"{segments[base].path}: {what}" for what in _segment_faults(segments[base], rows, end))
         batches += rows.size
         records += int(rows["record_count"].sum())
@@ -72,18 +72,28 @@ def faults(
             yield f"{is_there} {what} are there, {said} were written"
 
 
-def _batches(segment: Segment) -> BatchRows:
-    """The rows of all batches, `_KEPT` only. ValueError: something is not a whole, valid batch."""
-    parts = []
+def _read(segments: Sequence[Segment]) -> Iterator[tuple[BatchRows, str]]:
+    """What `_batches` finds in each, in order; two are read at a time unless they are too few or small for that."""
+    if len(segments) == 1 or sum(segment.size_bytes for segment in segments) < _ALONE_BYTES:
+        yield from map(_batches, segments)
+        return
+    with ThreadPoolExecutor(2) as pool:
+        yield from pool.map(_batches, segments)
+
+
+def _batches(segment: Segment) -> tuple[BatchRows, str]:
+    """The rows of all batches, `_KEPT` only; or none, and what is not a whole, valid batch."""
+    none = np.empty(0, BATCH_ROW)[_KEPT].copy()
+    parts = [none]
     with segment.open() as file:
         for item in read_windows(file, base_offset=segment.base_offset, search=False):
             if not isinstance(item, BatchWindow):
-                raise ValueError(f"position {item.position}: {item.what}")
+                return none, f"position {item.position}: {item.what}"
             valid = is_valid(item.batches)
             if not valid.all():
-                raise ValueError(f"position {item.batches['position'][np.argmin(valid)]}: CRC-32C mismatch")
+                return none, f"position {item.batches['position'][np.argmin(valid)]}: CRC-32C mismatch"
             parts.append(item.batches[_KEPT].copy())
-    return np.concatenate([np.empty(0, BATCH_ROW)[_KEPT].copy(), *parts])
+    return np.concatenate(parts), ""
 
 
 def _segment_faults(segment: Segment, rows: BatchRows, end: int) -> Iterator[str]:
