@@ -10,6 +10,7 @@ from cordwood.kernels.latest import (
     FREE,
     OFFSET,
     SLOT_NUMBERS,
+    choose_keyed,
     count_superseded,
     latest_offsets,
     move_table,
@@ -21,6 +22,15 @@ from cordwood.record.layout import BATCH_ROW, RECORD_ROW
 
 def table(size: int) -> np.ndarray:
     return np.full((size, SLOT_NUMBERS), FREE, np.uint64)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 6))), st.integers(0, 6))
+def test_records_count_that_have_a_key_and_are_not_below_an_offset(records, start) -> None:
+    rows = np.zeros(len(records), RECORD_ROW)
+    rows["key_size"], rows["offset"] = np.array(records, np.int64).reshape(-1, 2).T
+    chosen = np.empty(len(records), np.bool_)
+    choose_keyed(rows, start, chosen)
+    assert chosen.tolist() == [size >= 0 and offset >= start for size, offset in records]
 
 
 #: Few slots and few hashes, so that keys meet: some differ in one half only, some want the same slot.

@@ -19,7 +19,9 @@ def walk(data: bytes, *, capacity: int, window: int, check_crcs: bool) -> tuple[
     while True:
         rows = np.zeros(capacity, BATCH_ROW)
         have = min(size, len(data) - at)
-        count, taken, status = scan.scan_batches(array.ctypes.data + at, have, len(data) - at, at, check_crcs, rows)
+        count, taken, status = scan.scan_batches(
+            array.ctypes.data + at, have, len(data) - at, at, check_crcs, check_crcs, rows
+        )
         rows_list.append(rows[:count])
         at += taken
         if status in ENDS:
@@ -50,6 +52,22 @@ def test_entries_are_those_of_the_slow_walk_in_windows_of_any_size(log, changes,
     assert (how, where) == (end, position)
     if check_crcs:
         assert (rows["crc"] == rows["computed_crc"]).tolist() == [entry.is_valid for entry in expected]
+
+
+@given(logs(), st.integers(0, 2000), st.integers(1, 255), st.integers(0, 200))
+def test_crcs_that_are_computed_later_are_those_that_are_computed_at_once(log, at, flip, missing) -> None:
+    data = bytearray(log[0] + b"\0")
+    data[at % len(data)] ^= flip
+    array = np.frombuffer(bytes(data), np.uint8)
+    rows, later = np.zeros(50, BATCH_ROW), np.zeros(50, BATCH_ROW)
+    count, *walked = scan.scan_batches(array.ctypes.data, len(log[0]), len(log[0]), 7, True, True, rows)
+    assert scan.scan_batches(array.ctypes.data, len(log[0]), len(log[0]), 7, True, False, later) == (count, *walked)
+    assert (later["computed_crc"] == later["crc"]).all()
+    room = max(0, len(log[0]) - missing)
+    scan.compute_crcs(array.ctypes.data, room, 7, later[:count])
+    whole = rows["position"] - 7 + rows["size_bytes"] <= room
+    assert (later[whole] == rows[whole]).all()
+    assert (later["computed_crc"][~whole] == later["crc"][~whole]).all()
 
 
 @given(logs(base_offset=5), st.binary(min_size=1, max_size=40), st.integers(0, 3))

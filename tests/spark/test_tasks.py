@@ -170,6 +170,42 @@ def test_a_damaged_batch_stops_the_clean_and_says_where_it_is(tmp_path: Path, fl
     assert caught.value.position == 70
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("dirty", [True, False])
+def test_damage_in_any_window_of_a_segment_is_found_in_the_dirty_part_and_in_the_clean_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec, dirty: bool
+) -> None:
+    for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000), ("PACKED_BYTES", 10_000)):
+        monkeypatch.setattr(tasks, name, size)
+    partition = tmp_path / "topic-0"
+    partition.mkdir()
+    shape = Shape(codec=codec, batch_bytes=1000)
+    write_keyed_log(
+        PosixFileSystem(), str(partition), size_bytes=150_000, keys=50, shape=shape, segment_bytes=100_000, seed=1
+    )
+    log = Log(str(partition))
+    _, second, third = (segment.base_offset for segment in log.segments)
+    batches = [row for window in read_windows(log.segments[0].open()) for row in window.batches]  # type: ignore[union-attr]
+    path = Path(log.segments[0].path)
+    whole = path.read_bytes()
+    for number, row in enumerate(batches[::7]):
+        at, size = int(row["position"]), int(row["size_bytes"])
+        path.write_bytes(whole[: at + size - 1] + bytes([whole[at + size - 1] ^ 1]) + whole[at + size :])
+        target = tmp_path / f"out-{number}"
+        target.mkdir()
+        with pytest.raises(CorruptBatchError, match="CRC-32C mismatch") as caught:
+            clean_partition(
+                log,
+                str(target),
+                first_dirty=0 if dirty else second,
+                first_uncleanable=third,
+                now_ms=0,
+                settings=CleanSettings(),
+                producers=Producers(),
+            )
+        assert (caught.value.path, caught.value.position) == (str(path), at)
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_a_batch_larger_than_a_window_is_rewritten_whole(tmp_path: Path, codec: Codec) -> None:
     noise = np.random.default_rng(7).bytes(tasks.WINDOW_BYTES + 1000)

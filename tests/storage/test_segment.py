@@ -11,7 +11,7 @@ from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.layout import BATCH_ROW
 from cordwood.record.record import Record, to_records
 from cordwood.storage import segment
-from cordwood.storage.segment import Gap, GapKind, read_headers, read_windows
+from cordwood.storage.segment import Gap, GapKind, compute_crcs, read_headers, read_windows
 from cordwood.testing.strategies import logs
 
 
@@ -62,6 +62,28 @@ def test_headers_alone_are_those_of_whole_windows(log, window_bytes) -> None:
     empty = np.empty(0, BATCH_ROW)
     assert (np.concatenate([empty, *alone]) == np.concatenate([empty, *whole])).all()
     assert (np.concatenate([empty, *few]) == np.concatenate([empty, *whole])).all()
+
+
+@given(logs(), st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255)), max_size=2), st.integers(17, 600))
+def test_windows_whose_crcs_come_later_are_the_same_up_to_the_first_damage(log, flips, window_bytes) -> None:
+    data = bytearray(log[0])
+    for at, flip in flips:
+        if at < len(data):
+            data[at] ^= flip
+
+    def read_until_damage(**options: bool) -> list[object]:
+        found: list[object] = []
+        for item in read_windows(open_file(bytes(data)), window_bytes=window_bytes, **options):
+            if isinstance(item, Gap):
+                return [*found, item.position, item.kind]
+            if options:
+                compute_crcs(item)
+            found += item.batches.tolist()
+            if not is_valid(item.batches).all():
+                return found[: len(found) - item.batches.size + int(np.argmin(is_valid(item.batches))) + 1]
+        return found
+
+    assert read_until_damage(crcs_later=True) == read_until_damage()
 
 
 def test_a_file_that_ends_inside_a_batch_is_torn_there() -> None:

@@ -35,9 +35,11 @@ from cordwood.types import NONE
 
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
 
 _FIRST_SLOTS = 1 << 12
 _SLOT_BYTES = 8 * SLOT_NUMBERS
+_LINE_BYTES = 64
 #: What is remembered of a batch is worth its memory only when it stands for some records.
 _BATCH_RECORDS_MIN = 4
 
@@ -109,11 +111,16 @@ class LatestOffsets:
         self._memory = memory
         self.latest_offset = NONE
         self._secret = np.frombuffer(secrets.token_bytes(16), np.uint64)
-        self._slots = np.full((_FIRST_SLOTS, SLOT_NUMBERS), FREE, np.uint64)
+        self._slots = _free_slots(_FIRST_SLOTS)
         self._put = _Put()
 
-    def put(self, columns: RecordColumns, chosen: BoolArray) -> None:
+    def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array | None = None) -> None:
         """Enter the chosen (bool[records]) ones of some records, all of them with a key, in log order.
+
+        Args:
+            columns: the records.
+            chosen: bool[records].
+            hashes: of their keys, if these are known (`hashes`).
 
         Raises:
             RequestError: their table would take more memory than it may.
@@ -125,7 +132,7 @@ class LatestOffsets:
         put = self._put
         first = put.add(columns, chosen)
         added, put.last_offset, in_order = put_latest(
-            self._hashes(columns, chosen),
+            self.hashes(columns, chosen) if hashes is None else hashes,
             columns.rows["offset"],
             chosen,
             first,
@@ -140,14 +147,15 @@ class LatestOffsets:
         """int64[records]: the newest offset of the key of each chosen record; NONE for the others and unknown keys."""
         found = np.full(columns.rows.size, NONE, np.int64)
         if self.keys and chosen.any():
-            latest_offsets(self._hashes(columns, chosen), chosen, self._slots, found)
+            latest_offsets(self.hashes(columns, chosen), chosen, self._slots, found)
         return found
 
     def verdicts(self, batches: BatchRows) -> Verdicts:
         """What is known of batches (BATCH_ROW[batches]) now that all of the dirty section was put."""
         return self._put.verdicts(batches)
 
-    def _hashes(self, columns: RecordColumns, chosen: BoolArray) -> npt.NDArray[np.uint64]:
+    def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
+        """uint64[records, 2]: of the keys of the chosen (bool[records]) ones. Any thread may ask, at any time."""
         rows = columns.rows
         hashes = np.empty((rows.size, 2), np.uint64)
         low, high = self._secret
@@ -163,9 +171,16 @@ class LatestOffsets:
         if self._memory is not None:
             # While it grows the old one is there, too.
             self._memory.check(_SLOT_BYTES * (size + len(self._slots)), keys)
-        slots = np.full((size, SLOT_NUMBERS), FREE, np.uint64)
+        slots = _free_slots(size)
         move_table(self._slots, slots)
         self._slots = slots
+
+
+def _free_slots(size: int) -> UInt64Array:
+    """uint64[size, 4], a table of free slots, none of which lies across two lines of a cache."""
+    numbers = np.full(SLOT_NUMBERS * size + _LINE_BYTES // 8, FREE, np.uint64)
+    first = -numbers.ctypes.data % _LINE_BYTES // 8
+    return numbers[first : first + SLOT_NUMBERS * size].reshape(size, SLOT_NUMBERS)
 
 
 class _Put:

@@ -142,6 +142,8 @@ class Counts:
         ), self
 
 
+#: Room for a header that is written when its batch's size and CRC are known.
+_NO_HEADER = bytes(HEADER.size)
 #: What happens to a batch. Plain numbers: arrays meet them, and take a while over an enum's.
 _DROPPED, _VERBATIM, _REBUILT, _EMPTIED = range(4)
 
@@ -359,11 +361,12 @@ def _encode(
     starts, ends = np.zeros(headers.size, np.int64), np.zeros(headers.size, np.int64)
     encode_bodies(address, rows, keep, index_of, anew, headers, target.ctypes.data, plain, starts, ends)
     if not plain:
-        parts = []
-        for at in chosen.tolist():
-            codec = codec_of(int(headers["attributes"][at]))
-            parts.append(bytes(HEADER.size) + compress(codec, target[starts[at] : ends[at]]))
-        sizes = np.array([len(part) for part in parts], np.int64)
+        codecs = (headers["attributes"][chosen] & CODEC_MASK).tolist()
+        known = {number: codec_of(number) for number in set(codecs)}
+        bounds = zip(codecs, starts[chosen].tolist(), ends[chosen].tolist(), strict=True)
+        bodies = [compress(known[number], target[start:end]) for number, start, end in bounds]
+        sizes = np.array([HEADER.size + len(body) for body in bodies], np.int64)
+        parts = [part for body in bodies for part in (_NO_HEADER, body)]
         ends[chosen] = np.cumsum(sizes)
         starts[chosen] = ends[chosen] - sizes
         target = np.frombuffer(bytearray(b"".join(parts)), np.uint8)

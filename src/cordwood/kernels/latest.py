@@ -24,6 +24,19 @@ FREE = U64(0xFFFF_FFFF_FFFF_FFFF)
 _AHEAD = 16
 
 
+@njit(cache=True, nogil=True)
+def choose_keyed(rows, start, chosen):
+    """Choose the records with a key at or above an offset.
+
+    Args:
+        rows: RECORD_ROW[records].
+        start: the offset.
+        chosen: bool[records], filled.
+    """
+    for i in range(rows.size):
+        chosen[i] = (rows[i]["key_size"] >= 0) & (rows[i]["offset"] >= start)
+
+
 @njit(inline="always")
 def _slot(slots, low, high):
     """The slot of a hash, or the free one where it would go."""

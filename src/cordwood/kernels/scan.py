@@ -89,8 +89,31 @@ def _fill(row, a, magic, size, position):
     row["control_type"] = -1
 
 
+@njit(inline="always")
+def _crc(a, magic, size):
+    """The CRC of the entry at an address: what its header should say."""
+    return crc32c(a + 21, size - 21) if magic == 2 else crc32(a + 16, size - 16)
+
+
 @njit(cache=True, nogil=True)
-def scan_batches(address, window_size, file_left, first_position, check_crcs, rows):
+def compute_crcs(address, window_size, first_position, rows):
+    """Fill computed_crc of the entries that are whole in a window.
+
+    Args:
+        address: of the window.
+        window_size: bytes that may be read.
+        first_position: position in the file of the window's first byte.
+        rows: BATCH_ROW[entries], as `scan_batches` filled them from the window or a part of it.
+    """
+    for i in range(rows.size):
+        row = rows[i]
+        at, size = row["position"] - first_position, row["size_bytes"]
+        if at >= 0 and at + size <= window_size:
+            row["computed_crc"] = _crc(address + at, row["magic"], size)
+
+
+@njit(cache=True, nogil=True)
+def scan_batches(address, window_size, file_left, first_position, whole_entries, check_crcs, rows):
     """Walk entries from the start of a window.
 
     Args:
@@ -98,8 +121,9 @@ def scan_batches(address, window_size, file_left, first_position, check_crcs, ro
         window_size: bytes that may be read.
         file_left: bytes from the window's start to the end of the file; >= window_size.
         first_position: position in the file of the window's first byte.
-        check_crcs: whether to read whole entries and fill computed_crc. Without it an entry is taken once its header
-            is in the window, so the last one may reach beyond it.
+        whole_entries: whether an entry is taken only when all of it is in the window. Without it its header is enough,
+            so the last one may reach beyond the window.
+        check_crcs: whether to fill computed_crc, of whole entries; `compute_crcs` can do it later.
         rows: BATCH_ROW[capacity], filled from the start.
 
     Returns:
@@ -130,13 +154,13 @@ def scan_batches(address, window_size, file_left, first_position, check_crcs, ro
         if size > left:
             return count, at, PARTIAL
         control = magic == 2 and window_size - at >= 61 and be16(a + 21) & (_CONTROL | _COMPRESSED) == _CONTROL
-        whole = check_crcs or (control and size <= _CONTROL_BYTES)
+        whole = whole_entries or (control and size <= _CONTROL_BYTES)
         if window_size - at < (size if whole else smallest):
             return count, at, WINDOW
         row = rows[count]
         _fill(row, a, magic, size, first_position + at)
         if check_crcs:
-            row["computed_crc"] = crc32c(a + 21, size - 21) if magic == 2 else crc32(a + 16, size - 16)
+            row["computed_crc"] = _crc(a, magic, size)
         if control and whole and row["record_count"] > 0:
             row["control_type"] = _control_type(a + 61, size - 61)
         count += 1

@@ -46,7 +46,7 @@ ARENA_BYTES = 1 << 20
 #: The same for LZ4, with room for the last of them.
 _FRAMES_ROOM_BYTES = 2 * ARENA_BYTES
 #: Rows of one RecordColumns at the most.
-MAX_ROWS = 1 << 16
+MAX_ROWS = 1 << 17
 
 OnDamage = Callable[[DataError], None]
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,12 +26,13 @@ from cordwood.cleaning.selection import group_segments, values
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import CorruptBatchError, DataError, RequestError
 from cordwood.fs.base import OWNER_WRITES
+from cordwood.kernels.latest import choose_keyed
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.layout import CODEC_MASK, BatchRows
 from cordwood.storage.log import Log, Segment, gap_error
 from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.storage.recovery import next_offset
-from cordwood.storage.segment import MAX_OFFSETS, Gap, read_windows
+from cordwood.storage.segment import MAX_OFFSETS, Gap, compute_crcs, read_windows
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.storage.transactions import is_control
@@ -44,7 +47,10 @@ WINDOW_BYTES = 8 << 20
 #: smaller ones than these.
 _WINDOWS, _SMALL_WINDOW_BYTES = 8, 4 << 20
 #: The same of batches that are compressed, as they grow when they are decoded.
-PACKED_BYTES = 1 << 20
+PACKED_BYTES = 2 << 20
+#: Windows of compressed batches that are worked on at a time: a codec takes longer than all else. Of others it is one,
+#: as the more of them are in memory at once, the fewer stay in a cache.
+_UNPACKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,29 +374,62 @@ def _latest_offsets(
     for segment in segments:
         if segment.base_offset == mark and segment.base_offset > start:
             marked = copy.deepcopy(tracker)
-        for columns in _ahead(segment, _dirty_records(segment, start, tracker)):
-            latest.put(columns, _keyed(columns, start))
+        for found, _ in _worked(segment, start, tracker, partial(_dirty_keys, segment, start, latest)):
+            for columns, keyed, hashes in found:
+                latest.put(columns, keyed, hashes)
         # Offsets that nothing holds any more count as seen.
         latest.latest_offset = end - 1
     return latest, marked
 
 
-def _dirty_records(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[RecordColumns]:
-    for window in _ahead(segment, segment_windows_from(segment, start)):
-        aborted, _ = tracker.discard(window.batches)
-        yield from _decode(segment, window, _with_keys(window.batches, aborted, start))
+def _dirty_keys(
+    segment: Segment, start: int, latest: LatestOffsets, window: BatchWindow, aborted: np.ndarray
+) -> list[tuple[RecordColumns, np.ndarray, np.ndarray]]:
+    """Records of a window; which of them have a key that counts, and the keys' hashes."""
+    found = []
+    for columns in _decode(segment, window, _with_keys(window.batches, aborted, start)):
+        keyed = _keyed(columns, start)
+        found.append((columns, keyed, latest.hashes(columns, keyed)))
+    return found
 
 
-def _ahead(segment: Segment, items: Iterator[T]) -> Iterator[T]:
-    """The items, the next of which is made while one is worked on.
+def _worked(
+    segment: Segment, start: int, tracker: AbortTracker, work: Callable[[BatchWindow, np.ndarray], T]
+) -> Iterator[tuple[T, list[AbortedTransaction]]]:
+    """What `work` makes of each window of a segment, and the aborted transactions that are kept, in log order.
 
-    Reading, kernels and codecs leave Python's lock alone, so that a task has work for two cores. It is cut in three:
-    keys are read, decoded and put; a copy is read, worked out and written. Any of these may be the longest. A segment
-    of one window is not worth the threads.
+    Reading, kernels and codecs leave Python's lock alone, so that a task has work for two cores: one window is read,
+    some are worked on, and what came of an earlier one is used. A segment of one window is not worth the threads.
     """
     if segment.size_bytes <= _window_bytes(segment):
-        yield from items
+        for window in segment_windows_from(segment, start):
+            aborted, kept = tracker.discard(window.batches)
+            yield work(window, aborted), kept
         return
+
+    def checked(window: BatchWindow, aborted: np.ndarray) -> T:
+        compute_crcs(window)
+        return work(window, aborted)
+
+    windows = _ahead(segment_windows_from(segment, start, crcs_later=True))
+    under_way: deque[tuple[Future[T], list[AbortedTransaction]]] = deque()
+    first = next(windows, None)
+    if first is None:
+        return
+    workers = _UNPACKERS if (first.batches["attributes"] & CODEC_MASK).any() else 1
+    with ThreadPoolExecutor(workers) as pool:
+        for window in itertools.chain((first,), windows):
+            aborted, kept = tracker.discard(window.batches)
+            under_way.append((pool.submit(checked, window, aborted), kept))
+            if len(under_way) > workers:
+                done, kept = under_way.popleft()
+                yield done.result(), kept
+        for done, kept in under_way:
+            yield done.result(), kept
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """The items, the next of which is made while one is worked on."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -431,16 +470,23 @@ def _with_keys(batches: BatchRows, aborted: np.ndarray, start: int) -> np.ndarra
 
 def _keyed(columns: RecordColumns, start: int) -> np.ndarray:
     """bool[records]: those with a key at or above an offset."""
-    keyed: np.ndarray = (columns.rows["key_size"] >= 0) & (columns.rows["offset"] >= start)
+    keyed = np.empty(columns.rows.size, np.bool_)
+    choose_keyed(columns.rows, start, keyed)
     return keyed
 
 
-def segment_windows_from(segment: Segment, start: int = 0) -> Iterator[BatchWindow]:
+def segment_windows_from(segment: Segment, start: int = 0, *, crcs_later: bool = False) -> Iterator[BatchWindow]:
     """The windows of a segment from the place that its index gives for `start`; damage is raised."""
     window_bytes = _window_bytes(segment)
     with segment.open() as file:
         position = segment.position_of(file, start) if start > segment.base_offset else 0
-        for item in read_windows(file, base_offset=segment.base_offset, start=position, window_bytes=window_bytes):
+        for item in read_windows(
+            file,
+            base_offset=segment.base_offset,
+            start=position,
+            crcs_later=crcs_later,
+            window_bytes=window_bytes,
+        ):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
             yield from _portions(item)
@@ -515,14 +561,12 @@ def _copy(
 ) -> None:
     rules = replace(rules, keep_old_tombstones=keep_old_tombstones)
 
-    def results() -> Iterator[tuple[Rewritten, list[AbortedTransaction]]]:
-        for window in _ahead(segment, segment_windows_from(segment)):
-            batches = window.batches
-            discard, kept = tracker.discard(batches)
-            verdicts = latest.verdicts(batches)
-            decoded = list(_decode(segment, window, ~settled(batches, discard, verdicts)))
-            yield rewrite(window.data, batches, decoded, discard, verdicts, rules, latest), kept
+    def work(window: BatchWindow, discard: np.ndarray) -> Rewritten:
+        batches = window.batches
+        verdicts = latest.verdicts(batches)
+        decoded = list(_decode(segment, window, ~settled(batches, discard, verdicts)))
+        return rewrite(window.data, batches, decoded, discard, verdicts, rules, latest)
 
-    for result, kept in _ahead(segment, results()):
+    for result, kept in _worked(segment, 0, tracker, work):
         counts.add(result.counts)
         writer.append(result.pieces, result.batches, kept)

@@ -89,6 +89,7 @@ def read_windows(
     start: int = 0,
     end: int | None = None,
     check_crcs: bool = True,
+    crcs_later: bool = False,
     search: bool = True,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[BatchWindow | Gap]:
@@ -101,6 +102,8 @@ def read_windows(
         end: position to stop at; default the file's size at the first call, so that a file that grows comes to an end.
         check_crcs: read whole batches and compute their CRCs. Without, only headers are read, and a window's data may
             lack the end of its last batch.
+        crcs_later: leave the CRCs to whoever gets the window, who calls `compute_crcs`. What comes behind the first
+            wrong one is of no use then: the search for where batches start again goes by CRCs.
         search: look for valid batches behind damage. A file that is being written has an incomplete end, no damage.
         window_bytes: size of a read.
     """
@@ -117,7 +120,13 @@ def read_windows(
         while status == scan.ROWS:
             rows = np.empty(min(MAX_BATCHES, data.size // MIN_ENTRY_BYTES[0] + 1), BATCH_ROW)
             count, taken, status = scan.scan_batches(
-                data.ctypes.data + at, data.size - at, end - position, position, check_crcs, rows
+                data.ctypes.data + at,
+                data.size - at,
+                end - position,
+                position,
+                check_crcs,
+                check_crcs and not crcs_later,
+                rows,
             )
             rows = rows[:count]
             valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
@@ -176,6 +185,11 @@ def read_headers(
         yield item.batches if isinstance(item, BatchWindow) else item
 
 
+def compute_crcs(window: BatchWindow) -> None:
+    """Fill the CRCs of a window that was read without them. Of a batch that it does not hold whole they are there."""
+    scan.compute_crcs(window.data.ctypes.data, window.data.size, window.position, window.batches)
+
+
 def _read(file: File, position: int, size_bytes: int) -> U8Array:
     data = np.empty(size_bytes, np.uint8)
     return data[: file.read_into(position, memoryview(data))]
@@ -197,7 +211,7 @@ def _too_large(file: File, position: int, size: int, check_crc: bool) -> BatchWi
     """The window of a batch that is not held whole; its CRC is computed from pieces."""
     header = _read(file, position, HEADER.size)
     rows = np.empty(1, BATCH_ROW)
-    scan.scan_batches(header.ctypes.data, header.size, size, position, False, rows)
+    scan.scan_batches(header.ctypes.data, header.size, size, position, False, False, rows)
     row = rows[0]
     pieces = _pieces_of(file)
     if check_crc:
