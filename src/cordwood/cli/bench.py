@@ -84,7 +84,7 @@ def main(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Measure how fast this machine reads a log: columns and Arrow, per codec, beside cp."""
+    """Measure how fast this machine reads a log, beside cp; or how fast it cleans one, beside Kafka's own cleaner."""
     if against_kafka:
         _against_kafka(size, directory, as_json=as_json)
         return

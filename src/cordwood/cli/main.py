@@ -44,7 +44,7 @@ VERBS = {
     "verify": ("cordwood.cli.verify", "Prove that one state of a log is what a clean may leave of another."),
     "undo": ("cordwood.cli.undo", "Put back what a clean in place took away and kept."),
     "demo": ("cordwood.cli.demo", "Make a small log, clean it on Spark, and show what went and why."),
-    "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log."),
+    "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log, or cleans one beside Kafka."),
 }
 
 

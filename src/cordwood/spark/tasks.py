@@ -1,7 +1,7 @@
 """What a task does for one partition: read, decide, write. Plain functions of plain values.
 
 A clean reads the log twice: the dirty section for the newest offset of its keys, and all that may be cleaned for what
-stays. Each reading is a stream of windows, so memory holds a window, the keys of the dirty section, and nothing else.
+stays. Each reading is a stream of windows, so memory holds a few windows, the keys of the dirty section, no more.
 """
 
 from __future__ import annotations
