@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from cordwood.spark import tasks
 from tests import drawn
 from tests.cleaning.against_kafka import (
     Comparison,
@@ -62,6 +63,13 @@ def run_scripts(oracle: Oracle, scripts: Iterable[tuple[str, Script]], work: Pat
     return result
 
 
+def cut_windows(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Every other time let a segment have many windows, which are worked on side by side, as those of real logs are."""
+    if seed % 2:
+        monkeypatch.setattr(tasks, "WINDOW_BYTES", 3_000)
+        monkeypatch.setattr(tasks, "PACKED_BYTES", 2_000)
+
+
 def test_every_clean_of_the_scenarios_comes_out_as_kafkas(kafka_oracle: Oracle, tmp_path: Path) -> None:
     scripts = [(path.stem, json.loads(path.read_text())) for path in sorted((FOLDER / "scenarios").glob("*.json"))]
     assert len(scripts) == 81
@@ -72,7 +80,10 @@ def test_every_clean_of_the_scenarios_comes_out_as_kafkas(kafka_oracle: Oracle, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_round_of_random_scripts_comes_out_as_kafkas(kafka_oracle: Oracle, tmp_path: Path, share: int) -> None:
+def test_every_round_of_random_scripts_comes_out_as_kafkas(
+    kafka_oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int
+) -> None:
+    cut_windows(monkeypatch, FIRST + share)
     seeds = range(FIRST + share, FIRST + SCRIPTS, SHARES)
     scripts = fuzz_scripts(seeds, steps=80)
     named = [
@@ -86,7 +97,10 @@ def test_every_round_of_random_scripts_comes_out_as_kafkas(kafka_oracle: Oracle,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILES)
-def test_random_logs_cleaned_again_and_again_stay_as_kafkas(kafka_oracle: Oracle, tmp_path: Path, profile: str) -> None:
+def test_random_logs_cleaned_again_and_again_stay_as_kafkas(
+    kafka_oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    cut_windows(monkeypatch, FIRST + PROFILES.index(profile))
     # The same logs three times: tombstones and markers get their horizons in one round and go in a later one.
     result = Comparison()
     seeds = [seed for seed in range(FIRST, FIRST + LOGS) if PROFILES[seed % len(PROFILES)] == profile]
