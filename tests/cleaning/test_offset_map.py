@@ -195,9 +195,13 @@ def test_the_map_does_what_the_slow_one_does(
 def test_tables_that_need_more_than_their_memory_are_refused_before_they_take_it() -> None:
     many = columns([b"%d" % at for at in range(5000)], range(5000))
     chosen = np.ones(5000, np.bool_)
+
+    def put_all(latest: LatestOffsets) -> None:
+        latest.put(many, chosen, latest.hashes(many, chosen))
+
     with pytest.raises(RequestError, match=r"5000 keys takes 655360 bytes.* 4 tasks .*at least --memory 2621440"):
-        LatestOffsets(MemoryShare(655_359, 4)).put(many, chosen)
-    LatestOffsets(MemoryShare(655_360, 4)).put(many, chosen)
+        put_all(LatestOffsets(MemoryShare(655_359, 4)))
+    put_all(LatestOffsets(MemoryShare(655_360, 4)))
     with pytest.raises(RequestError, match="A table of 5000 keys takes 240000 bytes"):
         OffsetMap(10_000, memory=MemoryShare(239_999)).put(many, chosen)
     OffsetMap(10_000, memory=MemoryShare(240_000)).put(many, chosen)

@@ -114,13 +114,13 @@ class LatestOffsets:
         self._slots = _free_slots(_FIRST_SLOTS)
         self._put = _Put()
 
-    def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array | None = None) -> None:
+    def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> None:
         """Enter the chosen (bool[records]) ones of some records, all of them with a key, in log order.
 
         Args:
             columns: the records.
             chosen: bool[records].
-            hashes: of their keys, if these are known (`hashes`).
+            hashes: uint64[records, 2], what `hashes` says of their keys.
 
         Raises:
             RequestError: their table would take more memory than it may.
@@ -132,7 +132,7 @@ class LatestOffsets:
         put = self._put
         first = put.add(columns, chosen)
         added, put.last_offset, in_order = put_latest(
-            self.hashes(columns, chosen) if hashes is None else hashes,
+            hashes,
             columns.rows["offset"],
             chosen,
             first,
