@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cordwood.cleaning.latest import MemoryShare
 from cordwood.cleaning.rewrite import Counts
-from cordwood.errors import CorruptBatchError
+from cordwood.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow
@@ -204,6 +207,51 @@ def test_damage_in_any_window_of_a_segment_is_found_in_the_dirty_part_and_in_the
                 producers=Producers(),
             )
         assert (caught.value.path, caught.value.position) == (str(path), at)
+
+
+@pytest.mark.parametrize("spoilt", ["the input", "the output", "the memory"])
+def test_a_clean_that_fails_leaves_no_thread_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str
+) -> None:
+    for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000)):
+        monkeypatch.setattr(tasks, name, size)
+    partition = tmp_path / "topic-0"
+    partition.mkdir()
+    write_keyed_log(PosixFileSystem(), str(partition), size_bytes=3_000_000, keys=5_000, shape=Shape(), seed=1)
+    log = Log(str(partition))
+    path = Path(log.segments[0].path)
+    settings = CleanSettings(memory=MemoryShare(1 << 18) if spoilt == "the memory" else None)
+    if spoilt == "the input":
+        stored = path.read_bytes()
+        path.write_bytes(stored[:150_000] + bytes(10) + stored[150_010:])
+    if spoilt == "the output":
+        monkeypatch.setattr(SegmentWriter, "append", fail_at_the_second_call())
+    before = threading.enumerate()
+    with pytest.raises((CordwoodError, OSError)) as caught:
+        clean_partition(
+            log,
+            str(tmp_path),
+            first_dirty=0,
+            first_uncleanable=log.segments[-1].base_offset,
+            now_ms=0,
+            settings=settings,
+            producers=Producers(),
+        )
+    # All that was left in the middle is still there, held by the error.
+    assert caught.traceback
+    assert threading.enumerate() == before
+
+
+def fail_at_the_second_call() -> Callable[..., int]:
+    calls = itertools.count(1)
+    real = SegmentWriter.append
+
+    def append(self: SegmentWriter, *args: Any) -> int:
+        if next(calls) == 2:
+            raise OSError("no space")
+        return real(self, *args)
+
+    return append
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,12 +54,10 @@ def faults(
         for end in [*group[1:], last_end if after is None else after]
     ]
     batches = records = size_bytes = 0
-    for base, end, (rows, fault) in zip(bases, ends, _read(list(map(segments.__getitem__, bases))), strict=True):
-        if fault:
-            yield f"{segments[base].path}: {fault}"
-        yield from (f"{segments[base].path}: {what}" for what in _segment_faults(segments[base], rows, end))
-        batches += rows.size
-        records += int(rows["record_count"].sum())
+    for base, seen in zip(bases, _looked_at([segments[base] for base in bases], ends), strict=True):
+        yield from (f"{segments[base].path}: {what}" for what in seen.faults)
+        batches += seen.batches
+        records += seen.records
         size_bytes += segments[base].size_bytes
     counts = cleaned.counts
     if cleaned.rounds > 1:
@@ -72,13 +71,27 @@ def faults(
             yield f"{is_there} {what} are there, {said} were written"
 
 
-def _read(segments: Sequence[Segment]) -> Iterator[tuple[BatchRows, str]]:
-    """What `_batches` finds in each, in order; two are read at a time unless they are too few or small for that."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a segment holds, and what is wrong with it."""
+
+    batches: int
+    records: int
+    faults: list[str]
+
+
+def _looked_at(segments: Sequence[Segment], ends: Sequence[int]) -> list[_Seen]:
+    """What is seen of each; two are read at a time unless they are too few or small for that."""
     if len(segments) == 1 or sum(segment.size_bytes for segment in segments) < _ALONE_BYTES:
-        yield from map(_batches, segments)
-        return
+        return list(map(_look_at, segments, ends))
     with ThreadPoolExecutor(2) as pool:
-        yield from pool.map(_batches, segments)
+        return list(pool.map(_look_at, segments, ends))
+
+
+def _look_at(segment: Segment, end: int) -> _Seen:
+    rows, fault = _batches(segment)
+    faults = [*([fault] if fault else []), *_segment_faults(segment, rows, end)]
+    return _Seen(rows.size, int(rows["record_count"].sum()), faults)
 
 
 def _batches(segment: Segment) -> tuple[BatchRows, str]:

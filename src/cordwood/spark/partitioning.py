@@ -223,8 +223,10 @@ def _outcomes(
     pack: Sequence[tuple[int, T]], do: Callable[[T], object], is_small: Callable[[T], bool]
 ) -> Iterator[tuple[int, object]]:
     small = [(at, item) for at, item in pack if is_small(item)]
+    # No row goes out before the threads have ended: a generator that is left in the middle must not hold any.
     with ThreadPoolExecutor(_SMALL_AT_A_TIME) as pool:
-        yield from zip((at for at, _ in small), pool.map(do, (item for _, item in small)), strict=True)
+        outcomes = list(pool.map(do, (item for _, item in small)))
+    yield from zip((at for at, _ in small), outcomes, strict=True)
     yield from ((at, do(item)) for at, item in pack if not is_small(item))
 
 

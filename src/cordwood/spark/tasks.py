@@ -10,7 +10,7 @@ import copy
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -48,9 +48,11 @@ WINDOW_BYTES = 8 << 20
 _WINDOWS, _SMALL_WINDOW_BYTES = 8, 4 << 20
 #: The same of batches that are compressed, as they grow when they are decoded.
 PACKED_BYTES = 2 << 20
-#: Windows of compressed batches that are worked on at a time: a codec takes longer than all else. Of others it is one,
-#: as the more of them are in memory at once, the fewer stay in a cache.
-_UNPACKERS = 2
+#: Threads of a clean, beside the one that uses what they make of windows.
+_THREADS = 3
+#: Windows that are worked on at a time. Codecs take longer than all else, so as many as can be. Of others it is one, as
+#: the more of them are in memory at once, the fewer stay in a cache.
+_PACKED_AT_ONCE, _PLAIN_AT_ONCE = _THREADS, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,19 +260,21 @@ def clean_partition(
         bases = list(part.groups)
     tracker, counts = carried.tracker, Counts()
     outputs, segments = [], []
-    for group in bases:
-        parts = tuple(Counts() for _ in group)
-        # The copy of a group is as old as its newest segment, and as private as its first.
-        newest, mode = by_base[group[-1]].files.log, by_base[group[0]].files.log.mode
-        with closing(_GroupWriter(log, target, group[0], settings, suffix, mode)) as writer:
-            for at, base in enumerate(group):
-                segment = by_base[base]
-                upper = group[at + 1] if at + 1 < len(group) else None
-                tracker.add(aborted_transactions(log, base, upper))
-                _copy(segment, rules, segment.mtime_ms > carried.old_horizon_ms, tracker, latest, writer, parts[at])
-                counts.add(parts[at])
-            segments.append(parts)
-            outputs.append(writer.finish(newest.mtime_ns))
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for group in bases:
+            parts = tuple(Counts() for _ in group)
+            # The copy of a group is as old as its newest segment, and as private as its first.
+            newest, mode = by_base[group[-1]].files.log, by_base[group[0]].files.log.mode
+            with closing(_GroupWriter(log, target, group[0], settings, suffix, mode)) as writer:
+                for at, base in enumerate(group):
+                    segment = by_base[base]
+                    upper = group[at + 1] if at + 1 < len(group) else None
+                    tracker.add(aborted_transactions(log, base, upper))
+                    keep_old_tombstones = segment.mtime_ms > carried.old_horizon_ms
+                    _copy(threads, segment, rules, keep_old_tombstones, tracker, latest, writer, parts[at])
+                    counts.add(parts[at])
+                segments.append(parts)
+                outputs.append(writer.finish(newest.mtime_ns))
     counts.check()
     left = [one.base_offset for one in facts if not bases or one.base_offset > bases[-1][-1]]
     _check_bases(log, [*(base for group in outputs for base in group), *left])
@@ -371,14 +375,15 @@ def _latest_offsets(
         table = OffsetMap(settings.offset_map_slots, limit, settings.memory)
         return _offset_map(segments, start, end, table, tracker), None
     latest, marked = LatestOffsets(settings.memory), None
-    for segment in segments:
-        if segment.base_offset == mark and segment.base_offset > start:
-            marked = copy.deepcopy(tracker)
-        for found, _ in _worked(segment, start, tracker, partial(_dirty_keys, segment, start, latest)):
-            for columns, keyed, hashes in found:
-                latest.put(columns, keyed, hashes)
-        # Offsets that nothing holds any more count as seen.
-        latest.latest_offset = end - 1
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for segment in segments:
+            if segment.base_offset == mark and segment.base_offset > start:
+                marked = copy.deepcopy(tracker)
+            for found, _ in _worked(threads, segment, start, tracker, partial(_dirty_keys, segment, start, latest)):
+                for columns, keyed, hashes in found:
+                    latest.put(columns, keyed, hashes)
+            # Offsets that nothing holds any more count as seen.
+            latest.latest_offset = end - 1
     return latest, marked
 
 
@@ -394,12 +399,29 @@ def _dirty_keys(
 
 
 def _worked(
-    segment: Segment, start: int, tracker: AbortTracker, work: Callable[[BatchWindow, np.ndarray], T]
+    threads: Executor,
+    segment: Segment,
+    start: int,
+    tracker: AbortTracker,
+    work: Callable[[BatchWindow, np.ndarray], T],
 ) -> Iterator[tuple[T, list[AbortedTransaction]]]:
     """What `work` makes of each window of a segment, and the aborted transactions that are kept, in log order.
 
     Reading, kernels and codecs leave Python's lock alone, so that a task has work for two cores: one window is read,
     some are worked on, and what came of an earlier one is used. A segment of one window is not worth the threads.
+
+    The threads are the caller's. A generator that is left in the middle, as after an error, ends whenever Python
+    collects it, maybe while it starts a thread; if it had threads of its own to wait for, both could wait for ever.
+
+    Args:
+        threads: as many as `_THREADS`; what is under way when this is left does no harm.
+        segment: to read.
+        start: from the place that its index gives for this offset on.
+        tracker: is shown every window's batches, in order.
+        work: is given a window and bool[batches], those of aborted transactions; in another thread.
+
+    Yields:
+        (what `work` returned, aborted transactions that are kept) of each window.
     """
     if segment.size_bytes <= _window_bytes(segment):
         for window in segment_windows_from(segment, start):
@@ -411,30 +433,27 @@ def _worked(
         compute_crcs(window)
         return work(window, aborted)
 
-    windows = _ahead(segment_windows_from(segment, start, crcs_later=True))
     under_way: deque[tuple[Future[T], list[AbortedTransaction]]] = deque()
-    first = next(windows, None)
-    if first is None:
-        return
-    workers = _UNPACKERS if (first.batches["attributes"] & CODEC_MASK).any() else 1
-    with ThreadPoolExecutor(workers) as pool:
-        for window in itertools.chain((first,), windows):
-            aborted, kept = tracker.discard(window.batches)
-            under_way.append((pool.submit(checked, window, aborted), kept))
-            if len(under_way) > workers:
-                done, kept = under_way.popleft()
-                yield done.result(), kept
-        for done, kept in under_way:
-            yield done.result(), kept
+    for window in _ahead(threads, segment_windows_from(segment, start, crcs_later=True)):
+        aborted, kept = tracker.discard(window.batches)
+        packed = bool((window.batches["attributes"] & CODEC_MASK).any())
+        at_once = _PACKED_AT_ONCE if packed else _PLAIN_AT_ONCE
+        # The next is under way before what came of this one is used.
+        oldest = under_way.popleft() if len(under_way) >= at_once else None
+        if oldest is not None:
+            wait([oldest[0]])
+        under_way.append((threads.submit(checked, window, aborted), kept))
+        if oldest is not None:
+            yield oldest[0].result(), oldest[1]
+    yield from ((one.result(), kept) for one, kept in under_way)
 
 
-def _ahead(items: Iterator[T]) -> Iterator[T]:
+def _ahead(threads: Executor, items: Iterator[T]) -> Iterator[T]:
     """The items, the next of which is made while one is worked on."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = pool.submit(next, items, None)
-            yield item
+    coming = threads.submit(next, items, None)
+    while (item := coming.result()) is not None:
+        coming = threads.submit(next, items, None)
+        yield item
 
 
 def _offset_map(
@@ -551,6 +570,7 @@ def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
 
 
 def _copy(
+    threads: Executor,
     segment: Segment,
     rules: Rules,
     keep_old_tombstones: bool,
@@ -567,6 +587,6 @@ def _copy(
         decoded = list(_decode(segment, window, ~settled(batches, discard, verdicts)))
         return rewrite(window.data, batches, decoded, discard, verdicts, rules, latest)
 
-    for result, kept in _worked(segment, 0, tracker, work):
+    for result, kept in _worked(threads, segment, 0, tracker, work):
         counts.add(result.counts)
         writer.append(result.pieces, result.batches, kept)
