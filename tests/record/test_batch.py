@@ -93,7 +93,8 @@ GOLDEN = {
 def window(data: bytes) -> BatchWindow:
     array = np.frombuffer(data, np.uint8)
     rows = np.empty(len(data) // 26 + 1, BATCH_ROW)
-    count, taken, status = scan.scan_batches(array.ctypes.data, len(data), len(data), 0, True, True, rows)
+    count, taken, status = scan.scan_batches(array.ctypes.data, len(data), len(data), 0, True, rows)
+    scan.compute_crcs(array.ctypes.data, len(data), 0, rows[:count])
     assert (taken, status) == (len(data), scan.END)
     return BatchWindow(0, array, rows[:count], lambda at, size: iter([data[at : at + size]]))
 

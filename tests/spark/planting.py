@@ -39,7 +39,7 @@ class Stored:
     @classmethod
     def of(cls, data: bytes) -> Stored:
         rows = np.empty(1, BATCH_ROW)
-        scan_batches(np.frombuffer(data, np.uint8).ctypes.data, len(data), len(data), 0, True, True, rows)
+        scan_batches(np.frombuffer(data, np.uint8).ctypes.data, len(data), len(data), 0, True, rows)
         return cls(data, Batch.of(rows[0]), read_batch(data))
 
     def rebuilt(self, records: Sequence[Record] | None = None, **changes: Any) -> Stored:
@@ -98,7 +98,7 @@ class State:
             for one in entries:
                 rows = np.empty(1, BATCH_ROW)
                 data = np.frombuffer(one.data, np.uint8)
-                scan_batches(data.ctypes.data, data.size, data.size, writer.size_bytes, False, False, rows)
+                scan_batches(data.ctypes.data, data.size, data.size, writer.size_bytes, False, rows)
                 writer.append([data], rows)
             writer.add_aborted(self.aborted.get(base, []))
             writer.finish(mtime_ns=(NOW - 1_000_000) * 1_000_000)

@@ -113,7 +113,7 @@ def compute_crcs(address, window_size, first_position, rows):
 
 
 @njit(cache=True, nogil=True)
-def scan_batches(address, window_size, file_left, first_position, whole_entries, check_crcs, rows):
+def scan_batches(address, window_size, file_left, first_position, whole_entries, rows):
     """Walk entries from the start of a window.
 
     Args:
@@ -123,8 +123,7 @@ def scan_batches(address, window_size, file_left, first_position, whole_entries,
         first_position: position in the file of the window's first byte.
         whole_entries: whether an entry is taken only when all of it is in the window. Without it its header is enough,
             so the last one may reach beyond the window.
-        check_crcs: whether to fill computed_crc, of whole entries; `compute_crcs` can do it later.
-        rows: BATCH_ROW[capacity], filled from the start.
+        rows: BATCH_ROW[capacity], filled from the start; computed_crc only by `compute_crcs`, until then it equals crc.
 
     Returns:
         (count, consumed, status): rows filled, the bytes their entries take, why the walk ended.
@@ -159,8 +158,6 @@ def scan_batches(address, window_size, file_left, first_position, whole_entries,
             return count, at, WINDOW
         row = rows[count]
         _fill(row, a, magic, size, first_position + at)
-        if check_crcs:
-            row["computed_crc"] = _crc(a, magic, size)
         if control and whole and row["record_count"] > 0:
             row["control_type"] = _control_type(a + 61, size - 61)
         count += 1

@@ -125,10 +125,11 @@ def read_windows(
                 end - position,
                 position,
                 check_crcs,
-                check_crcs and not crcs_later,
                 rows,
             )
             rows = rows[:count]
+            if check_crcs and not crcs_later:
+                scan.compute_crcs(data.ctypes.data + at, data.size - at, position, rows)
             valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
             if valid.size:
                 last_offset = int(rows["last_offset"][valid[-1]])
@@ -211,7 +212,7 @@ def _too_large(file: File, position: int, size: int, check_crc: bool) -> BatchWi
     """The window of a batch that is not held whole; its CRC is computed from pieces."""
     header = _read(file, position, HEADER.size)
     rows = np.empty(1, BATCH_ROW)
-    scan.scan_batches(header.ctypes.data, header.size, size, position, False, False, rows)
+    scan.scan_batches(header.ctypes.data, header.size, size, position, False, rows)
     row = rows[0]
     pieces = _pieces_of(file)
     if check_crc:

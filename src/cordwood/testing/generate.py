@@ -167,7 +167,7 @@ def _templates(shape: Shape, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndar
     batches = _batches(replace(shape, codec=Codec.NONE), seed)
     data = np.frombuffer(bytearray(b"".join(batches)), np.uint8)
     rows = np.empty(len(batches), BATCH_ROW)
-    scan_batches(data.ctypes.data, data.size, data.size, 0, True, True, rows)
+    scan_batches(data.ctypes.data, data.size, data.size, 0, True, rows)
     # Records of the same index differ in nothing that has a length.
     assert len({len(batch) for batch in batches}) == 1
     (first,) = decode(BatchWindow(0, data, rows[:1], lambda *_: iter(())))
