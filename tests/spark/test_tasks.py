@@ -209,6 +209,34 @@ def test_damage_in_any_window_of_a_segment_is_found_in_the_dirty_part_and_in_the
         assert (caught.value.path, caught.value.position) == (str(path), at)
 
 
+def test_of_two_damages_the_first_is_told_though_reading_meets_the_second_before_its_crc_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000)):
+        monkeypatch.setattr(tasks, name, size)
+    partition = tmp_path / "topic-0"
+    partition.mkdir()
+    write_keyed_log(
+        PosixFileSystem(),
+        str(partition),
+        size_bytes=150_000,
+        keys=50,
+        shape=Shape(batch_bytes=1000),
+        segment_bytes=100_000,
+        seed=1,
+    )
+    log = Log(str(partition))
+    path = Path(log.segments[0].path)
+    stored = bytearray(path.read_bytes())
+    stored[100] ^= 1
+    stored[5_000:] = b"\xff" * (len(stored) - 5_000)
+    path.write_bytes(stored)
+    for number in range(20):
+        with pytest.raises(CorruptBatchError, match="CRC-32C mismatch") as caught:
+            clean(log, tmp_path / f"out-{number}", log.segments[-1].base_offset)
+        assert caught.value.position == 0
+
+
 @pytest.mark.parametrize("spoilt", ["the input", "the output", "the memory"])
 def test_a_clean_that_fails_leaves_no_thread_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str

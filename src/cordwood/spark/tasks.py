@@ -11,9 +11,8 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -260,21 +259,23 @@ def clean_partition(
         bases = list(part.groups)
     tracker, counts = carried.tracker, Counts()
     outputs, segments = [], []
-    with ThreadPoolExecutor(_THREADS) as threads:
+    with _threads([by_base[base] for group in bases for base in group]) as threads:
+        copied = _copied(threads, _cleanable(log, bases, tracker), rules, carried.old_horizon_ms, latest)
+        coming = next(copied, None)
         for group in bases:
-            parts = tuple(Counts() for _ in group)
+            parts = {base: Counts() for base in group}
             # The copy of a group is as old as its newest segment, and as private as its first.
             newest, mode = by_base[group[-1]].files.log, by_base[group[0]].files.log.mode
             with closing(_GroupWriter(log, target, group[0], settings, suffix, mode)) as writer:
-                for at, base in enumerate(group):
-                    segment = by_base[base]
-                    upper = group[at + 1] if at + 1 < len(group) else None
-                    tracker.add(aborted_transactions(log, base, upper))
-                    keep_old_tombstones = segment.mtime_ms > carried.old_horizon_ms
-                    _copy(threads, segment, rules, keep_old_tombstones, tracker, latest, writer, parts[at])
-                    counts.add(parts[at])
-                segments.append(parts)
+                while coming is not None and coming[0].segment.base_offset <= group[-1]:
+                    shown, result = coming
+                    parts[shown.segment.base_offset].add(result.counts)
+                    writer.append(result.pieces, result.batches, shown.kept)
+                    coming = next(copied, None)
                 outputs.append(writer.finish(newest.mtime_ns))
+            segments.append(tuple(parts.values()))
+            for part_counts in parts.values():
+                counts.add(part_counts)
     counts.check()
     left = [one.base_offset for one in facts if not bases or one.base_offset > bases[-1][-1]]
     _check_bases(log, [*(base for group in outputs for base in group), *left])
@@ -375,85 +376,108 @@ def _latest_offsets(
         table = OffsetMap(settings.offset_map_slots, limit, settings.memory)
         return _offset_map(segments, start, end, table, tracker), None
     latest, marked = LatestOffsets(settings.memory), None
-    with ThreadPoolExecutor(_THREADS) as threads:
+
+    def dirty() -> Iterator[_Shown]:
+        nonlocal marked
         for segment in segments:
             if segment.base_offset == mark and segment.base_offset > start:
                 marked = copy.deepcopy(tracker)
-            for found, _ in _worked(threads, segment, start, tracker, partial(_dirty_keys, segment, start, latest)):
-                for columns, keyed, hashes in found:
-                    latest.put(columns, keyed, hashes)
-            # Offsets that nothing holds any more count as seen.
-            latest.latest_offset = end - 1
+            yield from _shown(segment, start, tracker)
+
+    def keys(shown: _Shown) -> list[tuple[RecordColumns, np.ndarray, np.ndarray]]:
+        """Records of a window; which of them have a key that counts, and the keys' hashes."""
+        found = []
+        for columns in _decode(shown.segment, shown.window, _with_keys(shown.window.batches, shown.discard, start)):
+            keyed = _keyed(columns, start)
+            found.append((columns, keyed, latest.hashes(columns, keyed)))
+        return found
+
+    with _threads(segments) as threads:
+        for _, found in _worked(threads, dirty(), keys):
+            for columns, keyed, hashes in found:
+                latest.put(columns, keyed, hashes)
+    if segments:
+        # Offsets that nothing holds any more count as seen.
+        latest.latest_offset = end - 1
     return latest, marked
 
 
-def _dirty_keys(
-    segment: Segment, start: int, latest: LatestOffsets, window: BatchWindow, aborted: np.ndarray
-) -> list[tuple[RecordColumns, np.ndarray, np.ndarray]]:
-    """Records of a window; which of them have a key that counts, and the keys' hashes."""
-    found = []
-    for columns in _decode(segment, window, _with_keys(window.batches, aborted, start)):
-        keyed = _keyed(columns, start)
-        found.append((columns, keyed, latest.hashes(columns, keyed)))
-    return found
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A window that a tracker of transactions was shown, CRCs not computed yet.
+
+    Attributes:
+        segment: that it is of.
+        window: its batches and bytes.
+        discard: bool[batches], what the tracker says of them.
+        kept: aborted transactions whose markers stay.
+    """
+
+    segment: Segment
+    window: BatchWindow
+    discard: np.ndarray
+    kept: list[AbortedTransaction]
+
+
+def _shown(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[_Shown]:
+    """The windows of a segment from the place that its index gives for `start`."""
+    for window in segment_windows_from(segment, start, crcs_later=True):
+        yield _Shown(segment, window, *tracker.discard(window.batches))
+
+
+def _threads(segments: Sequence[Segment]) -> AbstractContextManager[Executor | None]:
+    """Threads to work on segments, which end with the `with` block; None where that is not worth it.
+
+    They are nothing for a generator to hold. One that is left in the middle, as after an error, ends whenever Python
+    collects it, maybe while a thread is being started; would it then wait for others to end, all could wait for ever.
+    """
+    small = sum(segment.size_bytes for segment in segments) <= min(WINDOW_BYTES, _SMALL_WINDOW_BYTES)
+    return nullcontext() if small else ThreadPoolExecutor(_THREADS)
 
 
 def _worked(
-    threads: Executor,
-    segment: Segment,
-    start: int,
-    tracker: AbortTracker,
-    work: Callable[[BatchWindow, np.ndarray], T],
-) -> Iterator[tuple[T, list[AbortedTransaction]]]:
-    """What `work` makes of each window of a segment, and the aborted transactions that are kept, in log order.
+    threads: Executor | None, windows: Iterator[_Shown], work: Callable[[_Shown], T]
+) -> Iterator[tuple[_Shown, T]]:
+    """What `work` makes of each window, in their order.
 
     Reading, kernels and codecs leave Python's lock alone, so that a task has work for two cores: one window is read,
-    some are worked on, and what came of an earlier one is used. A segment of one window is not worth the threads.
-
-    The threads are the caller's. A generator that is left in the middle, as after an error, ends whenever Python
-    collects it, maybe while it starts a thread; if it had threads of its own to wait for, both could wait for ever.
+    some are worked on, and what came of an earlier one is used.
 
     Args:
-        threads: as many as `_THREADS`; what is under way when this is left does no harm.
-        segment: to read.
-        start: from the place that its index gives for this offset on.
-        tracker: is shown every window's batches, in order.
-        work: is given a window and bool[batches], those of aborted transactions; in another thread.
-
-    Yields:
-        (what `work` returned, aborted transactions that are kept) of each window.
+        threads: see `_threads`; what is under way when this is left does no harm.
+        windows: each is made in a thread, but only one at a time.
+        work: is given windows whose CRCs are computed; some at a time.
     """
-    if segment.size_bytes <= _window_bytes(segment):
-        for window in segment_windows_from(segment, start):
-            aborted, kept = tracker.discard(window.batches)
-            yield work(window, aborted), kept
+
+    def checked(shown: _Shown) -> T:
+        compute_crcs(shown.window)
+        return work(shown)
+
+    if threads is None:
+        yield from ((shown, checked(shown)) for shown in windows)
         return
-
-    def checked(window: BatchWindow, aborted: np.ndarray) -> T:
-        compute_crcs(window)
-        return work(window, aborted)
-
-    under_way: deque[tuple[Future[T], list[AbortedTransaction]]] = deque()
-    for window in _ahead(threads, segment_windows_from(segment, start, crcs_later=True)):
-        aborted, kept = tracker.discard(window.batches)
-        packed = bool((window.batches["attributes"] & CODEC_MASK).any())
+    under_way: deque[tuple[_Shown, Future[T]]] = deque()
+    coming, failure = next(windows, None), None
+    while coming is not None:
+        ahead = threads.submit(next, windows, None)
+        packed = bool((coming.window.batches["attributes"] & CODEC_MASK).any())
         at_once = _PACKED_AT_ONCE if packed else _PLAIN_AT_ONCE
         # The next is under way before what came of this one is used.
         oldest = under_way.popleft() if len(under_way) >= at_once else None
         if oldest is not None:
-            wait([oldest[0]])
-        under_way.append((threads.submit(checked, window, aborted), kept))
+            wait([oldest[1]])
+        under_way.append((coming, threads.submit(checked, coming)))
         if oldest is not None:
-            yield oldest[0].result(), oldest[1]
-    yield from ((one.result(), kept) for one, kept in under_way)
-
-
-def _ahead(threads: Executor, items: Iterator[T]) -> Iterator[T]:
-    """The items, the next of which is made while one is worked on."""
-    coming = threads.submit(next, items, None)
-    while (item := coming.result()) is not None:
-        coming = threads.submit(next, items, None)
-        yield item
+            yield oldest[0], oldest[1].result()
+        try:
+            coming = ahead.result()
+        except Exception as error:
+            # What is wrong with an earlier window comes first: it may be why there are no more.
+            coming, failure = None, error
+    for shown, done in under_way:
+        yield shown, done.result()
+    if failure is not None:
+        raise failure
 
 
 def _offset_map(
@@ -569,24 +593,29 @@ def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
     return RecordColumns(np.concatenate([part.data for part in parts]), np.concatenate(rows_list), parts[0].batches)
 
 
-def _copy(
-    threads: Executor,
-    segment: Segment,
+def _cleanable(log: Log, bases: Sequence[Sequence[int]], tracker: AbortTracker) -> Iterator[_Shown]:
+    """The windows of the segments that are copied, given by group."""
+    by_base = {segment.base_offset: segment for segment in log.segments}
+    for group in bases:
+        for base, upper in zip(group, [*group[1:], None], strict=True):
+            tracker.add(aborted_transactions(log, base, upper))
+            yield from _shown(by_base[base], 0, tracker)
+
+
+def _copied(
+    threads: Executor | None,
+    windows: Iterator[_Shown],
     rules: Rules,
-    keep_old_tombstones: bool,
-    tracker: AbortTracker,
+    old_horizon_ms: int,
     latest: LatestOffsets | OffsetMap,
-    writer: _GroupWriter,
-    counts: Counts,
-) -> None:
-    rules = replace(rules, keep_old_tombstones=keep_old_tombstones)
+) -> Iterator[tuple[_Shown, Rewritten]]:
+    """What stays of each window."""
 
-    def work(window: BatchWindow, discard: np.ndarray) -> Rewritten:
-        batches = window.batches
+    def stays(shown: _Shown) -> Rewritten:
+        segment, window, batches = shown.segment, shown.window, shown.window.batches
         verdicts = latest.verdicts(batches)
-        decoded = list(_decode(segment, window, ~settled(batches, discard, verdicts)))
-        return rewrite(window.data, batches, decoded, discard, verdicts, rules, latest)
+        decoded = list(_decode(segment, window, ~settled(batches, shown.discard, verdicts)))
+        own = replace(rules, keep_old_tombstones=segment.mtime_ms > old_horizon_ms)
+        return rewrite(window.data, batches, decoded, shown.discard, verdicts, own, latest)
 
-    for result, kept in _worked(threads, segment, 0, tracker, work):
-        counts.add(result.counts)
-        writer.append(result.pieces, result.batches, kept)
+    return _worked(threads, windows, stays)
