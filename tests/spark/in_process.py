@@ -11,18 +11,18 @@ Worker = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class InThisProcess:
-    """What the pipeline asks of a Spark session: workers' functions are called, one after the other."""
+    """What the pipeline asks of a Spark session: workers' functions are called, one with what the other gives."""
 
     def range(self, start: int, end: int, step: int, partitions: int) -> Self:
-        self._rows = pa.RecordBatch.from_arrays([pa.array(range(start, end, step))], ["id"])
+        self._batches = iter([pa.RecordBatch.from_arrays([pa.array(range(start, end, step))], ["id"])])
         return self
 
     def mapInArrow(self, worker: Worker, _schema: str) -> Self:  # noqa: N802 (as Spark has it)
-        self._results = worker(iter([self._rows]))
+        self._batches = worker(self._batches)
         return self
 
     def collect(self) -> list[dict[str, Any]]:
-        return [row for batch in self._results for row in batch.to_pylist()]
+        return [row for batch in self._batches for row in batch.to_pylist()]
 
     def addTag(self, tag: str) -> None:  # noqa: N802
         """Nothing runs beside us."""

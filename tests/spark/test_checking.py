@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.spark.partitioning import FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
+from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
 from cordwood.spark.planning import make_plan
 from tests.fixtures import fixture
 
@@ -71,8 +71,9 @@ def _misplaced(folder: Path, output: Output) -> Output:
 
 
 def test_what_was_written_as_it_should_be_passes(cleaned: tuple[PartitionTask, Output]) -> None:
-    assert check_output(cleaned) is None
-    assert cleaned[1].cleaned.counts.bytes_written > 0
+    task, output = cleaned
+    assert check_output(task, output) is output
+    assert output.cleaned.counts.bytes_written > 0
 
 
 @pytest.mark.parametrize(
@@ -91,12 +92,12 @@ def test_what_was_written_as_it_should_be_passes(cleaned: tuple[PartitionTask, O
 )
 def test_what_is_something_else_is_our_fault(cleaned: tuple[PartitionTask, Output], spoil: Spoil, said: str) -> None:
     task, output = cleaned
-    failure = check_output((task, spoil(Path(output.folder), output)))
-    assert failure is not None and failure.kind is FailureKind.BUG
+    failure = check_output(task, spoil(Path(output.folder), output))
+    assert isinstance(failure, Failure) and failure.kind is FailureKind.BUG
     assert said in failure.what and task.path in failure.what
 
 
 def test_an_offset_beyond_the_range_is_found(cleaned: tuple[PartitionTask, Output]) -> None:
     task, output = cleaned
-    failure = check_output((replace(task, first_uncleanable=task.first_uncleanable - 1), output))
-    assert failure is not None and "are not from" in failure.what
+    failure = check_output(replace(task, first_uncleanable=task.first_uncleanable - 1), output)
+    assert isinstance(failure, Failure) and "are not from" in failure.what

@@ -163,7 +163,7 @@ def test_a_clean_in_rounds_keeps_what_one_without_a_limit_keeps_and_passes_the_c
     assert rounds.cleaned.replaced[0][0] == once.cleaned.replaced[0][0]
     kept = [[r.offset for r in Log(one.folder, log_start_offset=0).records()] for one in (rounds, once)]
     assert kept[0] == kept[1]
-    assert check_output((small, rounds)) is None
+    assert check_output(small, rounds) is rounds
 
 
 def test_a_clean_in_rounds_on_trial_comes_to_the_same(tmp_path: Path) -> None:

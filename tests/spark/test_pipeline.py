@@ -174,8 +174,8 @@ def test_a_damaged_partition_is_copied_as_it_was_and_the_others_are_cleaned(
 def test_an_output_that_fails_its_check_is_not_used(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(work: tuple[PartitionTask, Output]) -> Failure | None:
-        return Failure(FailureKind.BUG, "not what was written") if work[0].path.endswith("orders-1") else None
+    def refuse(task: PartitionTask, outcome: Output | Failure) -> Output | Failure:
+        return Failure(FailureKind.BUG, "not what was written") if task.path.endswith("orders-1") else outcome
 
     monkeypatch.setattr(partitioning, "check_output", refuse)
     source, target = fixture("kraft-before"), tmp_path / "new"

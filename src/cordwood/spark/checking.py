@@ -1,4 +1,4 @@
-"""A second look at what a task wrote, by another task, before any of it counts.
+"""A second look at what a task wrote, by another process, before any of it counts.
 
 Only bytes on disk and the figures that came back are compared: files and their lengths, CRC and place of every batch,
 sums of batches, records and bytes, indexes against batches. None of the code that decided or wrote has a part in it.

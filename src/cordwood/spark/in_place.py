@@ -4,7 +4,7 @@
     load      what an interrupted clean or a crash left is completed or undone, as a broker's start would do
     plan      which partitions are cleaned, from where to where, and in how many waves, by the room there is
     try       a partition that takes several waves is cleaned without writing, so that damage stops it before any change
-    wave      Spark tasks write outputs into the partitions' work folders; other tasks check them; `verify` proves them
+    wave      Spark's workers write outputs to the partitions' work folders; others check them; `verify` proves them
     swap      group by group they take the places of what they stand for, which goes; see `storage.swapping`
     retain    with --retention, old segments go
     record    the cleaner's checkpoint

@@ -1,11 +1,14 @@
-"""What of a clean runs on Spark: partitions packed into tasks, and other tasks that look at what those wrote."""
+"""What of a clean runs on Spark: partitions packed into tasks, and a second look at what each wrote.
+
+A task has two Python processes. One cleans a partition; what it says of it goes to the other, which looks at the files.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import pickle
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
@@ -87,7 +90,7 @@ class Jobs:
     def clean(
         self, tasks: Sequence[PartitionTask], outputs: str | None, *, discard: bool = False
     ) -> list[Output | Failure]:
-        """What came of each task; what was written was looked at by another one.
+        """What came of each task; what was written was looked at by another process.
 
         Args:
             tasks: what to do.
@@ -101,12 +104,11 @@ class Jobs:
         cores = cores_of(running)
         tasks = partitioning.share_memory(tasks, cores)
         packs = [[(at, tasks[at]) for at in one] for one in partitioning.pack(tasks, cores)]
-        worker = partitioning.worker(packs, outputs, self.progress, discard=discard)
-        found: dict[int, Output | Failure] = _map(running, worker, len(packs))
+        workers = [partitioning.worker(packs, outputs, self.progress, discard=discard)]
+        if not discard:
+            workers.append(partitioning.checker(tasks))
+        found: dict[int, Output | Failure] = _map(running, workers, len(packs))
         assert len(found) == len(tasks), "every task answers"
-        # Of a copy nothing stays when the disk is full; in place the other partitions go on.
-        if not discard and (outputs is None or not any(is_full(outcome) for outcome in found.values())):
-            found |= _checked(running, tasks, found, cores)
         self.seconds += time.monotonic() - started
         return [found[at] for at in range(len(tasks))]
 
@@ -123,18 +125,9 @@ def stop_if_full(outcomes: Iterable[Output | Failure], consequence: str) -> None
             raise NoSpaceError(f"{outcome.what}. {consequence}")
 
 
-def _checked(
-    spark: SparkSession, tasks: Sequence[PartitionTask], found: Mapping[int, Output | Failure], cores: int
-) -> dict[int, Output | Failure]:
-    """The outputs that are not what their tasks said, as failures."""
-    written = {at: outcome for at, outcome in found.items() if isinstance(outcome, Output)}
-    packs = [[(at, (tasks[at], written[at])) for at in one if at in written] for one in partitioning.pack(tasks, cores)]
-    checked = _map(spark, partitioning.checker(packs), len(packs)) if written else {}
-    assert len(checked) == len(written), "every task answers"
-    return {at: failure for at, failure in checked.items() if failure is not None}
-
-
-def _map(spark: SparkSession, worker: Worker, packs: int) -> dict[int, Any]:
-    """What a worker says of each task, by its index."""
-    rows = spark.range(0, packs, 1, packs).mapInArrow(worker, partitioning.RESULT_SCHEMA).collect()
-    return {row["at"]: pickle.loads(row["outcome"]) for row in rows}
+def _map(spark: SparkSession, workers: Iterable[Worker], packs: int) -> dict[int, Any]:
+    """What the last of some workers, each of which is given what the one before says, says of each task, by index."""
+    rows = spark.range(0, packs, 1, packs)
+    for worker in workers:
+        rows = rows.mapInArrow(worker, partitioning.RESULT_SCHEMA)
+    return {row["at"]: pickle.loads(row["outcome"]) for row in rows.collect()}

@@ -238,9 +238,15 @@ def worker(
     return over_rows(packs, do, lambda task: task.size_bytes <= _SMALL_BYTES)
 
 
-def checker(packs: Sequence[Sequence[tuple[int, tuple[PartitionTask, Output]]]]) -> Worker:
-    """Checks outputs; see `check_output`."""
-    return over_rows(packs, check_output, lambda work: work[0].size_bytes <= _SMALL_BYTES)
+def checker(tasks: Sequence[PartitionTask]) -> Worker:
+    """Is given what a `worker` says of each task, and looks at what it wrote; see `check_output`."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for at, outcome in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield _row(at, pickle.dumps(check_output(tasks[at], pickle.loads(outcome))))
+
+    return run
 
 
 def run_task(
@@ -294,17 +300,18 @@ def run_task(
         return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
-def check_output(work: tuple[PartitionTask, Output]) -> Failure | None:
-    """Look at what another task wrote; None when it is what that task said."""
-    task, output = work
+def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Failure:
+    """Look at what another process wrote for a task; a failure when it is not what that one said."""
+    if isinstance(outcome, Failure):
+        return outcome
     try:
         found = next(
-            checking.faults(PosixFileSystem(), output.folder, output.files, output.cleaned, task.end),
+            checking.faults(PosixFileSystem(), outcome.folder, outcome.files, outcome.cleaned, task.end),
             None,
         )
     except Exception as error:
         return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
     if found is None:
-        return None
+        return outcome
     what = f"{task.path}: what was written for it is not what it should be, so it is not used: {found}"
     return Failure(FailureKind.BUG, what)

@@ -4,7 +4,7 @@
     load      a directory whose broker crashed is recovered into its copy, and taken from there
     plan      which partitions are cleaned, from where to where
     run       partitions packed into Spark tasks; each returns what it wrote, or why it could not
-    check     other tasks look at what was written
+    check     another process looks at what a task wrote
     build     what was not cleaned is copied, what was cleaned moves in, checkpoints are written
     retain    with --retention, old segments of the copy go
     publish   the copy gets its name
