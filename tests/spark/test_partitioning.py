@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.latest import MemoryShare
+from cordwood.cleaning.latest import LatestOffsets, MemoryShare
 from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.partitioning import (
@@ -133,6 +134,24 @@ def test_a_full_disk_comes_back_as_one(tmp_path: Path) -> None:
     assert isinstance(found, Failure)
     assert found.kind is FailureKind.FULL
     assert "No space left on device" in found.what
+
+
+def test_a_task_that_fails_leaves_no_table_of_keys_to_python_to_collect(tmp_path: Path) -> None:
+    directory = copy_of(fixture("kraft-before"), tmp_path / "kraft")
+    (log,) = (directory / "orders-0").glob("00000000000000000000.log")
+    stored = bytearray(log.read_bytes())
+    stored[len(stored) // 2] ^= 1
+    log.write_bytes(stored)
+    damaged = orders(directory)
+    gc.collect()
+    gc.disable()
+    try:
+        found = run_task(damaged, *folders(tmp_path))
+        left = [one for one in gc.get_objects() if isinstance(one, LatestOffsets | Log)]
+    finally:
+        gc.enable()
+    assert isinstance(found, Failure)
+    assert left == []
 
 
 def test_the_function_that_spark_runs_answers_row_by_row(tmp_path: Path) -> None:

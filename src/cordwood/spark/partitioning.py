@@ -289,15 +289,24 @@ def run_task(
         files = tuple((info.name, info.size_bytes) for info in written.list(folder))
         after = Log(folder, fs=written, log_start_offset=0)
         return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)))
-    except DataError as error:
-        return Failure(FailureKind.DAMAGE, str(error))
-    except CordwoodError as error:
-        return Failure(FailureKind.OTHER, str(error))
-    except OSError as error:
-        kind = FailureKind.FULL if is_full(error) else FailureKind.OTHER
-        return Failure(kind, f"{error.strerror or error}: {error.filename or task.path}")
     except Exception as error:
-        return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
+        failure = _failure(error, task)
+        # What an error holds goes when Python gets round to it. A table of keys must go now: the next needs its room.
+        traceback.clear_frames(error.__traceback__)
+        return failure
+
+
+def _failure(error: Exception, task: PartitionTask) -> Failure:
+    match error:
+        case DataError():
+            return Failure(FailureKind.DAMAGE, str(error))
+        case CordwoodError():
+            return Failure(FailureKind.OTHER, str(error))
+        case OSError():
+            kind = FailureKind.FULL if is_full(error) else FailureKind.OTHER
+            return Failure(kind, f"{error.strerror or error}: {error.filename or task.path}")
+        case _:
+            return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Failure:
