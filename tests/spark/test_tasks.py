@@ -28,7 +28,7 @@ from cordwood.spark.tasks import (
     segment_facts,
     segment_windows_from,
 )
-from cordwood.storage import producer_state
+from cordwood.storage import producer_state, segment
 from cordwood.storage.filenames import FileKind, offset_name
 from cordwood.storage.log import Log
 from cordwood.storage.producer_state import ProducerEntry
@@ -291,6 +291,37 @@ def test_a_batch_larger_than_a_window_is_rewritten_whole(tmp_path: Path, codec: 
     assert cleaned.counts.batches_rebuilt == 1
     kept = list(Log(str(tmp_path / "out"), log_start_offset=0).records())
     assert kept == [pair[1], Record(2, 0, b"a", b"v")]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("rebuilt", [True, False])
+def test_a_batch_too_large_to_be_read_at_once_is_copied_or_rewritten_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec, rebuilt: bool
+) -> None:
+    monkeypatch.setattr(segment, "LARGEST_WINDOW_BYTES", 20_000)
+    monkeypatch.setattr(tasks, "WINDOW_BYTES", 10_000)
+    noise = np.random.default_rng(7).bytes(30_000)
+    # Each is the last of its segment, whose file is closed by the time that the batch is worked on.
+    pairs = [
+        [Record(2 * n, 0, b"same" if rebuilt else b"%d" % n, noise), Record(2 * n + 1, 0, b"own %d" % n, noise)]
+        for n in range(4)
+    ]
+    segments = [(2 * n, [encode_batch(pair, codec=codec)]) for n, pair in enumerate(pairs)]
+    log = make_log(tmp_path / "t-0", *segments, (8, []))
+    cleaned = clean(log, tmp_path / "out", 8)
+    assert cleaned.counts.batches_verbatim == (1 if rebuilt else 4)
+    kept = list(Log(str(tmp_path / "out"), log_start_offset=0).records())
+    assert kept == [record for pair in pairs for record in pair if record.key != b"same" or record.offset == 6]
+
+
+def test_a_batch_larger_than_any_segment_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((segment, "LARGEST_WINDOW_BYTES"), (tasks, "_LARGEST_BATCH_BYTES")):
+        monkeypatch.setattr(module, name, 20_000)
+    monkeypatch.setattr(tasks, "WINDOW_BYTES", 10_000)
+    log = make_log(tmp_path / "t-0", (0, [data(0), data(1, size=30_000)]), (2, []))
+    with pytest.raises(CorruptBatchError, match="larger than a segment") as caught:
+        clean(log, tmp_path / "out", 2)
+    assert (caught.value.path, caught.value.offset) == (log.segments[0].path, 1)
 
 
 def test_counts_that_do_not_add_up_are_our_mistake() -> None:

@@ -90,7 +90,7 @@ def _looked_at(segments: Sequence[Segment], ends: Sequence[int]) -> list[_Seen]:
 
 def _look_at(segment: Segment, end: int) -> _Seen:
     rows, fault = _batches(segment)
-    faults = [*([fault] if fault else []), *_segment_faults(segment, rows, end)]
+    faults = [fault] if fault else list(_segment_faults(segment, rows, end))
     return _Seen(rows.size, int(rows["record_count"].sum()), faults)
 
 

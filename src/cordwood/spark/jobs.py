@@ -1,6 +1,7 @@
 """What of a clean runs on Spark: partitions packed into tasks, and a second look at what each wrote.
 
-A task has two Python processes. One cleans a partition; what it says of it goes to the other, which looks at the files.
+A task has two Python processes. One cleans partitions; what it says of each goes to the other, who looks at files.
+Should either be killed, Spark begins both anew.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def stop_if_full(outcomes: Iterable[Output | Failure], consequence: str) -> None
 
 
 def _map(spark: SparkSession, workers: Iterable[Worker], packs: int) -> dict[int, Any]:
-    """What the last of some workers, each of which is given what the one before says, says of each task, by index."""
+    """Chain workers, the first of which is given pack numbers; what the last says of each task, by its index."""
     rows = spark.range(0, packs, 1, packs)
     for worker in workers:
         rows = rows.mapInArrow(worker, partitioning.RESULT_SCHEMA)

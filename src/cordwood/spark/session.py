@@ -50,7 +50,7 @@ SETTINGS: Mapping[str, str] = {
     # Every plan is a handful of rows; compiling code for it takes longer than running it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
-    # A row is a task, and is sent for when the one before it is done.
+    # What becomes of a partition is checked at once, while the next is cleaned.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
 }
 _LOG_TAIL_BYTES = 4000

@@ -24,7 +24,7 @@ from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rewritten, Rules,
 from cordwood.cleaning.selection import group_segments, values
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import CorruptBatchError, DataError, RequestError
-from cordwood.fs.base import OWNER_WRITES
+from cordwood.fs.base import OWNER_WRITES, File
 from cordwood.kernels.latest import choose_keyed
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.layout import CODEC_MASK, BatchRows
@@ -47,6 +47,8 @@ WINDOW_BYTES = 8 << 20
 _WINDOWS, _SMALL_WINDOW_BYTES = 8, 4 << 20
 #: The same of batches that are compressed, as they grow when they are decoded.
 PACKED_BYTES = 2 << 20
+#: What Kafka's segments are at most; within a window, positions have no more bits.
+_LARGEST_BATCH_BYTES = 2**31 - 1
 #: Threads of a clean, beside the one that uses what they make of windows.
 _THREADS = 3
 #: Windows that are worked on at a time. Codecs take longer than all else, so as many as can be. Of others it is one, as
@@ -431,7 +433,7 @@ def _threads(segments: Sequence[Segment]) -> AbstractContextManager[Executor | N
     They are nothing for a generator to hold. One that is left in the middle, as after an error, ends whenever Python
     collects it, maybe while a thread is being started; would it then wait for others to end, all could wait for ever.
     """
-    small = sum(segment.size_bytes for segment in segments) <= min(WINDOW_BYTES, _SMALL_WINDOW_BYTES)
+    small = sum(segment.size_bytes for segment in segments) <= WINDOW_BYTES
     return nullcontext() if small else ThreadPoolExecutor(_THREADS)
 
 
@@ -440,12 +442,12 @@ def _worked(
 ) -> Iterator[tuple[_Shown, T]]:
     """What `work` makes of each window, in their order.
 
-    Reading, kernels and codecs leave Python's lock alone, so that a task has work for two cores: one window is read,
-    some are worked on, and what came of an earlier one is used.
+    Reading, kernels and codecs leave Python's lock alone, so that a task has work for more than one core: a window is
+    read, some are worked on, and what came of an earlier one is used.
 
     Args:
         threads: see `_threads`; what is under way when this is left does no harm.
-        windows: each is made in a thread, but only one at a time.
+        windows: one at a time is made, in any of the threads.
         work: is given windows whose CRCs are computed; some at a time.
     """
 
@@ -462,20 +464,17 @@ def _worked(
         ahead = threads.submit(next, windows, None)
         packed = bool((coming.window.batches["attributes"] & CODEC_MASK).any())
         at_once = _PACKED_AT_ONCE if packed else _PLAIN_AT_ONCE
-        # The next is under way before what came of this one is used.
-        oldest = under_way.popleft() if len(under_way) >= at_once else None
-        if oldest is not None:
-            wait([oldest[1]])
+        done = [under_way.popleft() for _ in range(len(under_way) + 1 - at_once)]
+        # The next is under way before what came of these is used.
+        wait(future for _, future in done)
         under_way.append((coming, threads.submit(checked, coming)))
-        if oldest is not None:
-            yield oldest[0], oldest[1].result()
+        yield from ((shown, future.result()) for shown, future in done)
         try:
             coming = ahead.result()
         except Exception as error:
             # What is wrong with an earlier window comes first: it may be why there are no more.
             coming, failure = None, error
-    for shown, done in under_way:
-        yield shown, done.result()
+    yield from ((shown, future.result()) for shown, future in under_way)
     if failure is not None:
         raise failure
 
@@ -532,7 +531,25 @@ def segment_windows_from(segment: Segment, start: int = 0, *, crcs_later: bool =
         ):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
-            yield from _portions(item)
+            yield from _portions(_whole(segment, file, item))
+
+
+def _whole(segment: Segment, file: File, window: BatchWindow) -> BatchWindow:
+    """The window; of a batch that is too large to be held by one, with all its bytes, which may have to be copied.
+
+    Whoever works on it cannot read on: by then the file may be closed.
+    """
+    last = window.batches[-1]
+    position, size = int(last["position"]), int(last["size_bytes"])
+    if position + size <= window.position + window.data.size:
+        return window
+    if size > _LARGEST_BATCH_BYTES:
+        what = f"a batch of {size} bytes is larger than a segment can be"
+        raise CorruptBatchError(what, path=segment.path, position=position, offset=int(last["base_offset"]))
+    data = np.empty(size, np.uint8)
+    if file.read_into(position, memoryview(data)) < size:
+        raise CorruptBatchError("the file was cut while it was read", path=segment.path, position=position)
+    return replace(window, data=data)
 
 
 def _window_bytes(segment: Segment) -> int:
