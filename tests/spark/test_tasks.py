@@ -40,6 +40,15 @@ from cordwood.types import Codec
 from tests.record.test_batch import window
 
 DAY = 86_400_000
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of some kilobytes have many windows."""
+    for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000), ("PACKED_BYTES", 10_000)):
+        monkeypatch.setattr(tasks, name, size)
+
+
 MTIME = 5_000_000
 
 
@@ -175,11 +184,10 @@ def test_a_damaged_batch_stops_the_clean_and_says_where_it_is(tmp_path: Path, fl
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize("dirty", [True, False])
+@pytest.mark.usefixtures("small_windows")
 def test_damage_in_any_window_of_a_segment_is_found_in_the_dirty_part_and_in_the_clean_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec, dirty: bool
+    tmp_path: Path, codec: Codec, dirty: bool
 ) -> None:
-    for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000), ("PACKED_BYTES", 10_000)):
-        monkeypatch.setattr(tasks, name, size)
     partition = tmp_path / "topic-0"
     partition.mkdir()
     shape = Shape(codec=codec, batch_bytes=1000)
@@ -209,11 +217,10 @@ def test_damage_in_any_window_of_a_segment_is_found_in_the_dirty_part_and_in_the
         assert (caught.value.path, caught.value.position) == (str(path), at)
 
 
+@pytest.mark.usefixtures("small_windows")
 def test_of_two_damages_the_first_is_told_though_reading_meets_the_second_before_its_crc_is_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000)):
-        monkeypatch.setattr(tasks, name, size)
     partition = tmp_path / "topic-0"
     partition.mkdir()
     write_keyed_log(
@@ -237,12 +244,11 @@ def test_of_two_damages_the_first_is_told_though_reading_meets_the_second_before
         assert caught.value.position == 0
 
 
+@pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("spoilt", ["the input", "the output", "the memory"])
 def test_a_clean_that_fails_leaves_no_thread_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str
 ) -> None:
-    for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000)):
-        monkeypatch.setattr(tasks, name, size)
     partition = tmp_path / "topic-0"
     partition.mkdir()
     write_keyed_log(PosixFileSystem(), str(partition), size_bytes=3_000_000, keys=5_000, shape=Shape(), seed=1)

@@ -24,7 +24,7 @@ from cordwood.cleaning.rewrite import ActiveProducers, Counts, Rewritten, Rules,
 from cordwood.cleaning.selection import group_segments, values
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import CorruptBatchError, DataError, RequestError
-from cordwood.fs.base import OWNER_WRITES, File
+from cordwood.fs.base import OWNER_WRITES
 from cordwood.kernels.latest import choose_keyed
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.layout import CODEC_MASK, BatchRows
@@ -250,31 +250,33 @@ def clean_partition(
         strict_kafka=settings.strict_kafka,
     )
     if part is None:
-        groups = group_segments(
+        planned = group_segments(
             values(facts, 0, end_offset),
             first_uncleanable,
             segment_bytes=settings.segment_bytes,
             index_bytes=settings.index.size_bytes,
         )
-        bases = [tuple(one.base_offset for one in group) for group in groups]
+        bases = [tuple(one.base_offset for one in group) for group in planned]
     else:
         bases = list(part.groups)
+    groups = [[by_base[base] for base in group] for group in bases]
     tracker, counts = carried.tracker, Counts()
     outputs, segments = [], []
-    with _threads([by_base[base] for group in bases for base in group]) as threads:
-        copied = _copied(threads, _cleanable(log, bases, tracker), rules, carried.old_horizon_ms, latest)
+    with _threads(list(itertools.chain.from_iterable(groups))) as threads:
+        copied = _copied(threads, _cleanable(log, groups, tracker), rules, carried.old_horizon_ms, latest)
         coming = next(copied, None)
-        for group in bases:
-            parts = {base: Counts() for base in group}
+        for group in groups:
+            parts = {segment.base_offset: Counts() for segment in group}
             # The copy of a group is as old as its newest segment, and as private as its first.
-            newest, mode = by_base[group[-1]].files.log, by_base[group[0]].files.log.mode
-            with closing(_GroupWriter(log, target, group[0], settings, suffix, mode)) as writer:
-                while coming is not None and coming[0].segment.base_offset <= group[-1]:
+            first, newest = group[0], group[-1]
+            mode = first.files.log.mode
+            with closing(_GroupWriter(log, target, first.base_offset, settings, suffix, mode)) as writer:
+                while coming is not None and coming[0].segment.base_offset <= newest.base_offset:
                     shown, result = coming
                     parts[shown.segment.base_offset].add(result.counts)
                     writer.append(result.pieces, result.batches, shown.kept)
                     coming = next(copied, None)
-                outputs.append(writer.finish(newest.mtime_ns))
+                outputs.append(writer.finish(newest.files.log.mtime_ns))
             segments.append(tuple(parts.values()))
             for part_counts in parts.values():
                 counts.add(part_counts)
@@ -531,25 +533,11 @@ def segment_windows_from(segment: Segment, start: int = 0, *, crcs_later: bool =
         ):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
-            yield from _portions(_whole(segment, file, item))
-
-
-def _whole(segment: Segment, file: File, window: BatchWindow) -> BatchWindow:
-    """The window; of a batch that is too large to be held by one, with all its bytes, which may have to be copied.
-
-    Whoever works on it cannot read on: by then the file may be closed.
-    """
-    last = window.batches[-1]
-    position, size = int(last["position"]), int(last["size_bytes"])
-    if position + size <= window.position + window.data.size:
-        return window
-    if size > _LARGEST_BATCH_BYTES:
-        what = f"a batch of {size} bytes is larger than a segment can be"
-        raise CorruptBatchError(what, path=segment.path, position=position, offset=int(last["base_offset"]))
-    data = np.empty(size, np.uint8)
-    if file.read_into(position, memoryview(data)) < size:
-        raise CorruptBatchError("the file was cut while it was read", path=segment.path, position=position)
-    return replace(window, data=data)
+            if item.data.size > _LARGEST_BATCH_BYTES:
+                what = f"a batch of {item.data.size} bytes is larger than a segment can be"
+                offset = int(item.batches["base_offset"][0])
+                raise CorruptBatchError(what, path=segment.path, position=item.position, offset=offset)
+            yield from _portions(item)
 
 
 def _window_bytes(segment: Segment) -> int:
@@ -610,13 +598,13 @@ def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
     return RecordColumns(np.concatenate([part.data for part in parts]), np.concatenate(rows_list), parts[0].batches)
 
 
-def _cleanable(log: Log, bases: Sequence[Sequence[int]], tracker: AbortTracker) -> Iterator[_Shown]:
+def _cleanable(log: Log, groups: Sequence[Sequence[Segment]], tracker: AbortTracker) -> Iterator[_Shown]:
     """The windows of the segments that are copied, given by group."""
-    by_base = {segment.base_offset: segment for segment in log.segments}
-    for group in bases:
-        for base, upper in zip(group, [*group[1:], None], strict=True):
-            tracker.add(aborted_transactions(log, base, upper))
-            yield from _shown(by_base[base], 0, tracker)
+    for group in groups:
+        for segment, after in zip(group, [*group[1:], None], strict=True):
+            upper = None if after is None else after.base_offset
+            tracker.add(aborted_transactions(log, segment.base_offset, upper))
+            yield from _shown(segment, 0, tracker)
 
 
 def _copied(

@@ -102,8 +102,9 @@ def read_windows(
         end: position to stop at; default the file's size at the first call, so that a file that grows comes to an end.
         check_crcs: read whole batches and compute their CRCs. Without, only headers are read, and a window's data may
             lack the end of its last batch.
-        crcs_later: leave the CRCs to whoever gets the window, who calls `compute_crcs`. What comes behind the first
-            wrong one is of no use then: the search for where batches start again goes by CRCs.
+        crcs_later: leave the CRCs to whoever gets the window, who calls `compute_crcs`, maybe when the file is closed:
+            every batch is held whole then, however large. And what comes behind the first wrong one is of no use: the
+            search for where batches start again goes by CRCs.
         search: look for valid batches behind damage. A file that is being written has an incomplete end, no damage.
         window_bytes: size of a read.
     """
@@ -159,7 +160,7 @@ def read_windows(
         if status == scan.WINDOW:
             if at == 0:
                 wanted = _entry_bytes(data)
-                if wanted > LARGEST_WINDOW_BYTES:
+                if wanted > LARGEST_WINDOW_BYTES and not crcs_later:
                     yield _too_large(file, position, wanted, check_crcs)
                     position += wanted
                     wanted = window_bytes
@@ -187,7 +188,7 @@ def read_headers(
 
 
 def compute_crcs(window: BatchWindow) -> None:
-    """Fill the CRCs of a window that was read without them. Of a batch that it does not hold whole they are there."""
+    """Fill the CRCs of a window that was read without them."""
     scan.compute_crcs(window.data.ctypes.data, window.data.size, window.position, window.batches)
 
 
