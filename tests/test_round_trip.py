@@ -25,7 +25,7 @@ from cordwood.record.layout import CRC_START, HEADER, LEGACY_CRC_START, LOG_APPE
 from cordwood.record.record import Record, to_records
 from cordwood.storage import filenames
 from cordwood.storage.filenames import FileKind
-from cordwood.storage.segment import Gap, read_windows
+from cordwood.storage.segment import Checks, Gap, WindowReader
 from cordwood.types import Codec
 from tests.fixtures import NAMES, fixture
 from tests.storage.test_formats import DAMAGE, FORMATS
@@ -133,7 +133,7 @@ def differences(path: Path, seen: Counter[str]) -> Iterator[tuple[int, str]]:
     original = path.read_bytes()
     position = 0
     with PosixFileSystem().open(str(path)) as file:
-        for item in read_windows(file):
+        for item in WindowReader(file, Checks.WHOLE):
             if isinstance(item, Gap):
                 assert item.position == position
                 seen[f"gap: {item.kind.value}"] += 1

@@ -91,7 +91,7 @@ def test_windows_of_a_cut_log_and_its_gap_cover_every_byte(sample: Sample) -> No
         put(fs, path, sample.data[:size])
         position = 0
         with fs.open(path) as file:
-            for item in segment.read_windows(file):
+            for item in segment.WindowReader(file, segment.Checks.WHOLE):
                 assert item.position == position
                 if isinstance(item, segment.Gap):
                     assert item.kind is segment.GapKind.TORN or not any(sample.data[position:size])

@@ -33,7 +33,7 @@ from cordwood.storage.filenames import FileKind, offset_name
 from cordwood.storage.log import Log
 from cordwood.storage.producer_state import ProducerEntry
 from cordwood.storage.producers import Producers
-from cordwood.storage.segment import read_windows
+from cordwood.storage.segment import Checks, WindowReader
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.testing.generate import Shape, write_keyed_log
 from cordwood.types import Codec
@@ -196,7 +196,7 @@ def test_damage_in_any_window_of_a_segment_is_found_in_the_dirty_part_and_in_the
     )
     log = Log(str(partition))
     _, second, third = (segment.base_offset for segment in log.segments)
-    batches = [row for window in read_windows(log.segments[0].open()) for row in window.batches]  # type: ignore[union-attr]
+    batches = [row for window in WindowReader(log.segments[0].open(), Checks.WHOLE) for row in window.batches]  # type: ignore[union-attr]
     path = Path(log.segments[0].path)
     whole = path.read_bytes()
     for number, row in enumerate(batches[::7]):
@@ -348,10 +348,12 @@ def test_a_compressed_window_is_cut_into_parts_that_hold_all_its_batches(
         PosixFileSystem(), str(partition), size_bytes=6_000_000, keys=50, shape=Shape(codec=Codec.LZ4), seed=1
     )
     log = Log(str(partition))
-    (whole, *_) = read_windows(log.segments[0].open(), window_bytes=tasks.WINDOW_BYTES)
+    (whole, *_) = WindowReader(log.segments[0].open(), Checks.WHOLE, window_bytes=tasks.WINDOW_BYTES)
     assert isinstance(whole, BatchWindow)
     parts = list(
-        itertools.takewhile(lambda part: part.position < whole.data.size, segment_windows_from(log.segments[0]))
+        itertools.takewhile(
+            lambda part: part.position < whole.data.size, segment_windows_from(log.segments[0], 0, Checks.DEFERRED)
+        )
     )
     assert len(parts) == tasks.WINDOW_BYTES // PACKED_BYTES
     assert np.array_equal(np.concatenate([part.batches for part in parts]), whole.batches)

@@ -11,7 +11,7 @@ from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.layout import BATCH_ROW
 from cordwood.record.record import Record, to_records
 from cordwood.storage import segment
-from cordwood.storage.segment import Gap, GapKind, compute_crcs, read_headers, read_windows
+from cordwood.storage.segment import Checks, Gap, GapKind, WindowReader, compute_crcs, read_headers
 from cordwood.testing.strategies import logs
 
 
@@ -29,7 +29,7 @@ def batch(offset: int, count: int = 3) -> bytes:
 def read(data: bytes, **options) -> tuple[list[Record], list[Gap]]:
     records: list[Record] = []
     gaps: list[Gap] = []
-    for item in read_windows(open_file(data), **options):
+    for item in WindowReader(open_file(data), Checks.WHOLE, **options):
         if isinstance(item, Gap):
             gaps.append(item)
         else:
@@ -55,9 +55,9 @@ def test_windows_of_any_size_hold_the_same_records(monkeypatch, log, window_byte
 @given(logs(), st.integers(17, 300))
 def test_headers_alone_are_those_of_whole_windows(log, window_bytes) -> None:
     data, _ = log
-    whole = [item.batches for item in read_windows(open_file(data)) if isinstance(item, BatchWindow)]
+    whole = [item.batches for item in WindowReader(open_file(data), Checks.WHOLE) if isinstance(item, BatchWindow)]
     alone = [item for item in read_headers(open_file(data)) if not isinstance(item, Gap)]
-    small = read_windows(open_file(data), check_crcs=False, window_bytes=window_bytes)
+    small = WindowReader(open_file(data), Checks.HEADERS, window_bytes=window_bytes)
     few = [item.batches for item in small if isinstance(item, BatchWindow)]
     empty = np.empty(0, BATCH_ROW)
     assert (np.concatenate([empty, *alone]) == np.concatenate([empty, *whole])).all()
@@ -71,19 +71,19 @@ def test_windows_whose_crcs_come_later_are_the_same_up_to_the_first_damage(log, 
         if at < len(data):
             data[at] ^= flip
 
-    def read_until_damage(**options: bool) -> list[object]:
+    def read_until_damage(checks: Checks) -> list[object]:
         found: list[object] = []
-        for item in read_windows(open_file(bytes(data)), window_bytes=window_bytes, **options):
+        for item in WindowReader(open_file(bytes(data)), checks, window_bytes=window_bytes):
             if isinstance(item, Gap):
                 return [*found, item.position, item.kind]
-            if options:
+            if checks is Checks.DEFERRED:
                 compute_crcs(item)
             found += item.batches.tolist()
             if not is_valid(item.batches).all():
                 return found[: len(found) - item.batches.size + int(np.argmin(is_valid(item.batches))) + 1]
         return found
 
-    assert read_until_damage(crcs_later=True) == read_until_damage()
+    assert read_until_damage(Checks.DEFERRED) == read_until_damage(Checks.WHOLE)
 
 
 def test_a_file_that_ends_inside_a_batch_is_torn_there() -> None:
@@ -150,7 +150,7 @@ def test_the_end_of_a_file_that_is_being_written_is_not_searched() -> None:
 def test_a_wrong_crc_marks_its_batch_and_no_other() -> None:
     broken = bytearray(batch(3))
     broken[-2] ^= 1
-    (item,) = read_windows(open_file(batch(0) + bytes(broken) + batch(6)))
+    (item,) = WindowReader(open_file(batch(0) + bytes(broken) + batch(6)), Checks.WHOLE)
     assert isinstance(item, BatchWindow)
     assert is_valid(item.batches).tolist() == [True, False, True]
 
@@ -167,7 +167,7 @@ def test_a_file_that_shrinks_while_it_is_read_ends_where_it_ends_now() -> None:
     size = len(batch(0))
     with fs.create("log") as file:
         file.write(0, b"".join(batch(3 * i) for i in range(40)))
-        found = read_windows(fs.open("log"), window_bytes=4 * size)
+        found = iter(WindowReader(fs.open("log"), Checks.WHOLE, window_bytes=4 * size))
         first = next(found)
         assert isinstance(first, BatchWindow)
         file.truncate(6 * size + 10)

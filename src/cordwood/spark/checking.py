@@ -18,7 +18,7 @@ from cordwood.record.layout import BATCH_ROW, BatchRows
 from cordwood.spark.tasks import Cleaned
 from cordwood.storage import offset_index, time_index
 from cordwood.storage.log import Log, Segment
-from cordwood.storage.segment import read_windows
+from cordwood.storage.segment import Checks, WindowReader
 
 #: Outputs that are read within some milliseconds are not worth the threads.
 _ALONE_BYTES = 32 << 20
@@ -99,7 +99,7 @@ def _batches(segment: Segment) -> tuple[BatchRows, str]:
     none = np.empty(0, BATCH_ROW)[_KEPT].copy()
     parts = [none]
     with segment.open() as file:
-        for item in read_windows(file, base_offset=segment.base_offset, search=False):
+        for item in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, search=False):
             if not isinstance(item, BatchWindow):
                 return none, f"position {item.position}: {item.what}"
             valid = is_valid(item.batches)

@@ -47,7 +47,7 @@ from cordwood.storage.log import Log, Segment, gap_error
 from cordwood.storage.node import Node, Place
 from cordwood.storage.producers import Producers, newest_snapshot
 from cordwood.storage.restoring import LoadSettings
-from cordwood.storage.segment import Gap, GapKind, read_headers
+from cordwood.storage.segment import Checks, Gap, GapKind, read_headers
 from cordwood.storage.segment_writer import IndexLimits
 from cordwood.storage.transactions import is_control
 from cordwood.types import NONE, TopicPartition
@@ -538,7 +538,7 @@ def _first_unstable_offset(log: Log, transaction: OpenTransaction) -> int | None
 
     Source: Kafka UnifiedLog.maybeIncrementFirstUnstableOffset, which reads a batch there and takes its offset.
     """
-    windows = log.windows(start_offset=max(transaction.first_offset, log.log_start_offset), check_crcs=False)
+    windows = log.windows(start_offset=max(transaction.first_offset, log.log_start_offset), checks=Checks.HEADERS)
     return next((int(item.batches["base_offset"][0]) for _, item in windows if not isinstance(item, Gap)), None)
 
 

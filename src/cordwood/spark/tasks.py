@@ -31,7 +31,7 @@ from cordwood.record.layout import CODEC_MASK, BatchRows
 from cordwood.storage.log import Log, Segment, gap_error
 from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.storage.recovery import next_offset
-from cordwood.storage.segment import MAX_OFFSETS, Gap, compute_crcs, read_windows
+from cordwood.storage.segment import MAX_OFFSETS, Checks, Gap, WindowReader, compute_crcs
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transaction_index import AbortedTransaction
 from cordwood.storage.transactions import is_control
@@ -425,7 +425,7 @@ class _Shown:
 
 def _shown(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[_Shown]:
     """The windows of a segment from the place that its index gives for `start`."""
-    for window in segment_windows_from(segment, start, crcs_later=True):
+    for window in segment_windows_from(segment, start, Checks.DEFERRED):
         yield _Shown(segment, window, *tracker.discard(window.batches))
 
 
@@ -486,7 +486,7 @@ def _offset_map(
 ) -> OffsetMap:
     """Fill Kafka's map. When it is full it speaks for all batches before that point, and for what it took since."""
     for at, segment in enumerate(segments):
-        for window in segment_windows_from(segment, start):
+        for window in segment_windows_from(segment, start, Checks.WHOLE):
             aborted, _ = tracker.discard(window.batches)
             wanted = _with_keys(window.batches, aborted, start)
             for columns in _decode(segment, window, wanted):
@@ -519,17 +519,13 @@ def _keyed(columns: RecordColumns, start: int) -> np.ndarray:
     return keyed
 
 
-def segment_windows_from(segment: Segment, start: int = 0, *, crcs_later: bool = False) -> Iterator[BatchWindow]:
+def segment_windows_from(segment: Segment, start: int, checks: Checks) -> Iterator[BatchWindow]:
     """The windows of a segment from the place that its index gives for `start`; damage is raised."""
     window_bytes = _window_bytes(segment)
     with segment.open() as file:
         position = segment.position_of(file, start) if start > segment.base_offset else 0
-        for item in read_windows(
-            file,
-            base_offset=segment.base_offset,
-            start=position,
-            crcs_later=crcs_later,
-            window_bytes=window_bytes,
+        for item in WindowReader(
+            file, checks, base_offset=segment.base_offset, start=position, window_bytes=window_bytes
         ):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)

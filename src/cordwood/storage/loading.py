@@ -28,7 +28,7 @@ from cordwood.storage.filenames import WORK_FOLDER, FileKind, PartitionFile, par
 from cordwood.storage.log import Log
 from cordwood.storage.recovery import INDEX_KINDS, SEGMENT_KINDS
 from cordwood.storage.restoring import LoadSettings, Restored, rewrite_indexes, rewrite_unflushed
-from cordwood.storage.segment import read_windows
+from cordwood.storage.segment import Checks, WindowReader
 from cordwood.storage.swapping import Keep, complete, remove_unfinished, swap_in
 
 
@@ -111,7 +111,7 @@ def _check_cut(log: Log, base_offset: int, position: int) -> None:
     at = next(at for at, segment in enumerate(log.segments) if segment.base_offset == base_offset)
     segment, later = log.segments[at], log.segments[at + 1 :]
     with segment.open() as file:
-        behind = read_windows(file, base_offset=base_offset, start=position)
+        behind = WindowReader(file, Checks.WHOLE, base_offset=base_offset, start=position)
         whole = any(isinstance(item, BatchWindow) and is_valid(item.batches).any() for item in behind)
     if whole or any(one.size_bytes for one in later):
         raise CorruptBatchError(

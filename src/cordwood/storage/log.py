@@ -31,7 +31,7 @@ from cordwood.record.record import Record, to_records
 from cordwood.storage import checkpoints, filenames, offset_index, time_index, transaction_index
 from cordwood.storage.filenames import FileKind, PartitionDirectory, parse_directory, parse_file
 from cordwood.storage.recovery import Recovery, SegmentFiles, plan_recovery
-from cordwood.storage.segment import Gap, GapKind, read_headers, read_windows
+from cordwood.storage.segment import Checks, Gap, GapKind, WindowReader, read_headers
 from cordwood.storage.transactions import READ_COMMITTED, READ_UNCOMMITTED, Isolation, Transactions
 
 if TYPE_CHECKING:
@@ -128,15 +128,18 @@ class Segment:
         return 0
 
     def windows(
-        self, *, start_offset: int = 0, end_offset: int = MAX_OFFSET, check_crcs: bool = True, search: bool = True
+        self,
+        *,
+        start_offset: int = 0,
+        end_offset: int = MAX_OFFSET,
+        checks: Checks = Checks.WHOLE,
+        search: bool = True,
     ) -> Iterator[BatchWindow | Gap]:
         """The batches that hold any offset of [start_offset, end_offset), and gaps, in file order."""
         with self.open() as file:
             start = self.position_of(file, start_offset) if start_offset > self.base_offset else 0
             is_behind = False
-            for item in read_windows(
-                file, base_offset=self.base_offset, start=start, check_crcs=check_crcs, search=search
-            ):
+            for item in WindowReader(file, checks, base_offset=self.base_offset, start=start, search=search):
                 if isinstance(item, Gap):
                     yield item
                     continue
@@ -254,7 +257,7 @@ class Log:
         *,
         start_offset: int = 0,
         end_offset: int = MAX_OFFSET,
-        check_crcs: bool = True,
+        checks: Checks = Checks.WHOLE,
         on_unreadable: Callable[[Segment, OSError], None] | None = None,
     ) -> Iterator[tuple[Segment, BatchWindow | Gap]]:
         """Batches of all segments from the one that holds `start_offset` on.
@@ -262,7 +265,7 @@ class Log:
         Args:
             start_offset: lowest offset.
             end_offset: batches from here on are left out.
-            check_crcs: compute them.
+            checks: how much of each batch is read, and who computes its checksum.
             on_unreadable: called with each segment that the system does not let us read; reading then goes on with the
                 next. None: the error is raised.
         """
@@ -277,7 +280,7 @@ class Log:
                         continue
                     try:
                         for item in segment.windows(
-                            start_offset=next_base, end_offset=end_offset, check_crcs=check_crcs, search=not self.live
+                            start_offset=next_base, end_offset=end_offset, checks=checks, search=not self.live
                         ):
                             yield segment, item
                             if isinstance(item, BatchWindow):

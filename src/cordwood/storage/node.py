@@ -25,7 +25,7 @@ from cordwood.storage.cluster_metadata import ClusterMetadata
 from cordwood.storage.directory import LogDirectory, Partition, PathKind, log_directories, look
 from cordwood.storage.filenames import DirectoryState, FileKind, PartitionDirectory, Temporary, parse_directory
 from cordwood.storage.log import Log, read_file
-from cordwood.storage.segment import Gap, read_windows
+from cordwood.storage.segment import Checks, Gap, WindowReader
 from cordwood.storage.transactions import READ_UNCOMMITTED, is_control
 from cordwood.types import TopicPartition
 
@@ -341,7 +341,7 @@ def _snapshot(fs: FileSystem, path: str, on_damage: OnDamage) -> Iterator[Record
         on_damage(error.at(path))
 
     with fs.open(path) as file:
-        for item in read_windows(file):
+        for item in WindowReader(file, Checks.WHOLE):
             if isinstance(item, Gap):
                 what = f"{item.what} ({item.size_bytes} bytes)"
                 on_damage(CorruptBatchError(what, path=path, position=item.position))

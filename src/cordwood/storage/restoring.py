@@ -37,7 +37,7 @@ from cordwood.storage.leader_epochs import LeaderEpochs
 from cordwood.storage.log import Log, Segment, read_file
 from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.storage.recovery import SEGMENT_KINDS
-from cordwood.storage.segment import Gap, read_windows
+from cordwood.storage.segment import Checks, Gap, WindowReader
 from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.transactions import is_control
 from cordwood.types import NONE
@@ -299,7 +299,7 @@ def _rewrite(
     """
     writers = [begin(segment.base_offset)]
     with segment.open() as file:
-        for item in read_windows(file, base_offset=segment.base_offset, search=False):
+        for item in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, search=False):
             if isinstance(item, Gap):
                 break
             valid = is_valid(item.batches)

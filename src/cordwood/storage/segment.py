@@ -82,105 +82,215 @@ class Gap:
         return self.position + self.size_bytes
 
 
-def read_windows(
-    file: File,
-    *,
-    base_offset: int = 0,
-    start: int = 0,
-    end: int | None = None,
-    check_crcs: bool = True,
-    crcs_later: bool = False,
-    search: bool = True,
-    window_bytes: int = WINDOW_BYTES,
-) -> Iterator[BatchWindow | Gap]:
-    """Read the batches of a log file from one of their positions on.
+class Checks(Enum):
+    """How much of each batch is read, and who computes its checksum.
 
-    Args:
-        file: the open `.log` file.
-        base_offset: of the segment; batches found behind damage must lie in its range.
-        start: position of a batch.
-        end: position to stop at; default the file's size at the first call, so that a file that grows comes to an end.
-        check_crcs: read whole batches and compute their CRCs. Without, only headers are read, and a window's data may
-            lack the end of its last batch.
-        crcs_later: leave the CRCs to whoever gets the window, who calls `compute_crcs`, maybe when the file is closed:
-            every batch is held whole then, however large. And what comes behind the first wrong one is of no use: the
-            search for where batches start again goes by CRCs.
-        search: look for valid batches behind damage. A file that is being written has an incomplete end, no damage.
-        window_bytes: size of a read.
+    HEADERS    Only headers are read; small reads skip what lies between them. No checksum is computed: each row's
+               `computed_crc` equals its `crc`. The data of a window may lack the end of its last batch.
+               Memory: one window of at most `LARGEST_HEADER_WINDOW_BYTES`, or one control batch.
+    WHOLE      Whole batches are read, and their checksums are computed before the window is given out. A batch above
+               `LARGEST_WINDOW_BYTES` is not held: the data of its window is the header only, its checksum is computed
+               from pieces, and `BatchWindow.read` gives its bytes again.
+               Memory: one window, or one batch of at most `LARGEST_WINDOW_BYTES`.
+    DEFERRED   Whole batches are read, and their consumer computes the checksums with `compute_crcs`, perhaps in another
+               thread and after the file is closed. So every batch is held whole, however large, and nothing behind the
+               first wrong checksum is of use: the search for the next valid batch goes by checksums.
+               Memory: one window, or one batch of any size.
     """
-    end = file.size() if end is None else min(end, file.size())
-    position = start
-    wanted = window_bytes
-    last_offset = base_offset - 1
-    budget = 4 * (end - start) + LARGEST_WINDOW_BYTES if search else -1
-    while position < end:
-        data = _read(file, position, min(wanted, end - position))
-        if data.size < min(wanted, end - position):
-            end = position + data.size  # cut off by its owner while we read
-        at, status = 0, scan.ROWS
-        while status == scan.ROWS:
-            rows = np.empty(min(MAX_BATCHES, data.size // MIN_ENTRY_BYTES[0] + 1), BATCH_ROW)
-            count, taken, status = scan.scan_batches(
-                data.ctypes.data + at,
-                data.size - at,
-                end - position,
-                position,
-                check_crcs,
-                rows,
+
+    HEADERS = "headers"
+    WHOLE = "whole"
+    DEFERRED = "deferred"
+
+
+class WindowReader:
+    """Iterates over the batches of a log file, from the position of one of them to the end.
+
+    It reads one window after the other and gives out what the scan finds in it. Only one iteration at a time: the
+    reader holds the position in the file.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        checks: Checks,
+        *,
+        base_offset: int = 0,
+        start: int = 0,
+        end: int | None = None,
+        search: bool = True,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            file: the open `.log` file.
+            checks: how much of each batch is read, and who computes its checksum.
+            base_offset: of the segment; batches found behind damage must lie in its range.
+            start: position of a batch.
+            end: position to stop at; default the file's size now, so that the reading of a growing file ends.
+            search: look for valid batches behind damage. The end of a file that is being written is incomplete, but
+                not damaged.
+            window_bytes: size of a read.
+        """
+        self._file = file
+        self._checks = checks
+        self._base_offset = base_offset
+        self._window_bytes = window_bytes
+        self._end = file.size() if end is None else min(end, file.size())
+        #: Of the next byte that is not in any window or gap given out so far.
+        self._position = start
+        #: Size of the next read.
+        self._read_bytes = window_bytes
+        #: Of the last batch with a right checksum. A batch found behind damage must end above it.
+        self._last_offset = base_offset - 1
+        #: Bytes that the search may still compute checksums over; negative: it searches no more.
+        self._search_budget = 4 * (self._end - start) + LARGEST_WINDOW_BYTES if search else -1
+
+    def __iter__(self) -> Iterator[BatchWindow | Gap]:
+        """The windows and gaps, in file order."""
+        while self._position < self._end:
+            data = self._read()
+            scanned, status, next_valid = 0, scan.ROWS, -1
+            while status == scan.ROWS:  # more batches in this window than rows: scan on in the same bytes
+                rows, consumed, status = self._scan(data, scanned)
+                if status in _BROKEN:
+                    rows, next_valid = self._search_overrun(rows)
+                if rows.size:
+                    part = data[scanned : scanned + consumed]
+                    yield BatchWindow(self._position, part, rows, _pieces_of(self._file))
+                scanned += consumed
+                self._position += consumed
+            self._read_bytes = self._usual_read_bytes(data.size, scanned)
+            match status:
+                case scan.END:  # the last batch ends where the file does
+                    return
+                case scan.WINDOW if scanned:  # the window ends inside a batch: the next window starts with that batch
+                    continue
+                case scan.WINDOW:  # not even one batch fits into the window: the next window is as large as this batch
+                    size = _entry_bytes(data)
+                    if size <= LARGEST_WINDOW_BYTES or self._checks is Checks.DEFERRED:
+                        self._read_bytes = size
+                        continue
+                    yield self._too_large(size)
+                    self._position += size
+                case _ if next_valid >= 0:  # no batch starts here, and the last batches overran valid ones: go to those
+                    overrun_end = int(rows["position"][-1] + rows["size_bytes"][-1])
+                    if next_valid > overrun_end:
+                        what = "bytes behind a batch with a wrong CRC"
+                        yield Gap(overrun_end, next_valid - overrun_end, GapKind.DAMAGE, what)
+                    self._position = next_valid
+                case _:  # PARTIAL, BAD_SIZE, BAD_MAGIC: no batch starts here
+                    gap = self._gap(status, data[scanned:])
+                    yield gap
+                    self._position = gap.end
+
+    def _read(self) -> U8Array:
+        wanted = min(self._read_bytes, self._end - self._position)
+        data = _read(self._file, self._position, wanted)
+        if data.size < wanted:
+            self._end = self._position + data.size  # the file's owner cut it off while we read
+        return data
+
+    def _scan(self, data: U8Array, at: int) -> tuple[BatchRows, int, int]:
+        """Rows of the batches from `data[at]` on, how many bytes these batches take, and why the scan ended."""
+        rows = np.empty(min(MAX_BATCHES, data.size // MIN_ENTRY_BYTES[0] + 1), BATCH_ROW)
+        count, consumed, status = scan.scan_batches(
+            data.ctypes.data + at,
+            data.size - at,
+            self._end - self._position,
+            self._position,
+            self._checks is not Checks.HEADERS,
+            rows,
+        )
+        rows = rows[:count]
+        if self._checks is Checks.WHOLE:
+            scan.compute_crcs(data.ctypes.data + at, data.size - at, self._position, rows)
+        valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
+        if valid.size:
+            self._last_offset = int(rows["last_offset"][valid[-1]])
+        return rows, consumed, status
+
+    def _search_overrun(self, rows: BatchRows) -> tuple[BatchRows, int]:
+        """Look for valid batches within the last batches of a scan, if their checksums are wrong.
+
+        No batch starts where the last one says that it ends. So the size of the first batch of the wrong run may be
+        what is damaged: then it and its successors span bytes of valid batches.
+
+        Returns:
+            (rows without those that span valid batches, position of the first valid batch); (rows, -1) without one.
+        """
+        valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
+        first_wrong = int(valid[-1]) + 1 if valid.size else 0
+        if first_wrong == rows.size:
+            return rows, -1
+        next_valid = self._search(int(rows["position"][first_wrong]) + 1)
+        return (rows, -1) if next_valid < 0 else (rows[: first_wrong + 1], next_valid)
+
+    def _usual_read_bytes(self, window_bytes: int, scanned: int) -> int:
+        """Size of the read behind a window; `scanned` is larger than the window when its last batch reaches beyond."""
+        reads_on = self._checks is not Checks.HEADERS
+        if reads_on or scanned > window_bytes + window_bytes // 4:
+            return self._window_bytes
+        # Of headers alone: where a read skips little of what lies between them, fewer and larger reads cost less.
+        return max(self._window_bytes, min(2 * window_bytes, LARGEST_HEADER_WINDOW_BYTES))
+
+    def _too_large(self, size: int) -> BatchWindow:
+        """The window of a batch that is not held whole; its checksum is computed from pieces."""
+        header = _read(self._file, self._position, HEADER.size)
+        rows = np.empty(1, BATCH_ROW)
+        scan.scan_batches(header.ctypes.data, header.size, size, self._position, False, rows)
+        row = rows[0]
+        pieces = _pieces_of(self._file)
+        if self._checks is Checks.WHOLE:
+            crc = 0
+            if row["magic"] == 2:
+                for piece in pieces(self._position + CRC_START, size - CRC_START):
+                    crc = crc32c.crc32c(piece, crc)
+            else:
+                for piece in pieces(self._position + LEGACY_CRC_START, size - LEGACY_CRC_START):
+                    crc = zlib.crc32(piece, crc)
+            row["computed_crc"] = crc
+        return BatchWindow(self._position, header, rows, pieces)
+
+    def _gap(self, status: int, data: U8Array) -> Gap:
+        """The gap at the position, up to where valid batches start again."""
+        position, left = self._position, self._end - self._position
+        if _is_zero(self._file, position, self._end):
+            return Gap(position, left, GapKind.ZEROS, f"{left} zero bytes")
+        what = _describe(status, data, left)
+        found = self._search(position + 1)
+        if found >= 0:
+            return Gap(position, found - position, GapKind.DAMAGE, what)
+        return Gap(position, left, GapKind.TORN if status == scan.PARTIAL else GapKind.DAMAGE, what)
+
+    def _search(self, at: int) -> int:
+        """Position from `at` on where a valid batch starts that fits the segment, or -1."""
+        below = min(self._base_offset + MAX_OFFSETS, 2**63 - 1)
+        while self._search_budget >= 0 and at < self._end:
+            data = _read(self._file, at, min(_SEARCH_BYTES, self._end - at))
+            found, self._search_budget = scan.find_batch(
+                data.ctypes.data, data.size, self._end - at, self._last_offset, below, self._search_budget
             )
-            rows = rows[:count]
-            if check_crcs and not crcs_later:
-                scan.compute_crcs(data.ctypes.data + at, data.size - at, position, rows)
-            valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
-            if valid.size:
-                last_offset = int(rows["last_offset"][valid[-1]])
-            swallowed = -1
-            if status in _BROKEN and (run := int(valid[-1]) + 1 if valid.size else 0) < count:
-                # Wrong CRCs, and where the last of these batches says that it ends, nothing starts. The size of the
-                # first may be what is wrong: then good batches lie within what it and the next take for themselves.
-                first = int(rows["position"][run])
-                swallowed, budget = _search(file, first + 1, end, base_offset, last_offset, budget)
-                if swallowed >= 0:
-                    rows = rows[: run + 1]
-            if rows.size:
-                yield BatchWindow(position, data[at : at + taken], rows, _pieces_of(file))
-            at += taken
-            position += taken
-        # Headers alone: while a read skips little of what lies between them, fewer and larger ones cost less.
-        skips = check_crcs or at > data.size + data.size // 4
-        wanted = window_bytes if skips else max(window_bytes, min(2 * data.size, LARGEST_HEADER_WINDOW_BYTES))
-        if swallowed >= 0:
-            position = int(rows["position"][-1] + rows["size_bytes"][-1])
-            if swallowed > position:
-                yield Gap(position, swallowed - position, GapKind.DAMAGE, "bytes behind a batch with a wrong CRC")
-            position = swallowed
-            continue
-        if status == scan.END:
-            return
-        if status == scan.WINDOW:
-            if at == 0:
-                wanted = _entry_bytes(data)
-                if wanted > LARGEST_WINDOW_BYTES and not crcs_later:
-                    yield _too_large(file, position, wanted, check_crcs)
-                    position += wanted
-                    wanted = window_bytes
-            continue
-        what = _describe(status, data[at:], end - position)
-        gap, budget = _gap(file, position, end, what, status, base_offset, last_offset, budget)
-        yield gap
-        position = gap.end
+            if found >= 0:
+                return at + int(found)
+            if data.size < _SEARCH_BYTES:
+                break
+            # Half a window on, so that every batch of up to half a window is seen whole.
+            at += _SEARCH_BYTES // 2
+        return -1
 
 
 def read_headers(
     file: File, *, base_offset: int = 0, start: int = 0, end: int | None = None, search: bool = True
 ) -> Iterator[BatchRows | Gap]:
     """The headers of a log file's batches, without their bytes: BATCH_ROW[some], CRCs not checked."""
-    for item in read_windows(
+    for item in WindowReader(
         file,
+        Checks.HEADERS,
         base_offset=base_offset,
         start=start,
         end=end,
-        check_crcs=False,
         search=search,
         window_bytes=HEADER_WINDOW_BYTES,
     ):
@@ -188,7 +298,7 @@ def read_headers(
 
 
 def compute_crcs(window: BatchWindow) -> None:
-    """Fill the CRCs of a window that was read without them."""
+    """Compute the checksums of a window that was read with `Checks.DEFERRED`."""
     scan.compute_crcs(window.data.ctypes.data, window.data.size, window.position, window.batches)
 
 
@@ -209,25 +319,6 @@ def _pieces_of(file: File) -> Callable[[int, int], Iterator[bytes]]:
     return pieces
 
 
-def _too_large(file: File, position: int, size: int, check_crc: bool) -> BatchWindow:
-    """The window of a batch that is not held whole; its CRC is computed from pieces."""
-    header = _read(file, position, HEADER.size)
-    rows = np.empty(1, BATCH_ROW)
-    scan.scan_batches(header.ctypes.data, header.size, size, position, False, rows)
-    row = rows[0]
-    pieces = _pieces_of(file)
-    if check_crc:
-        crc = 0
-        if row["magic"] == 2:
-            for piece in pieces(position + CRC_START, size - CRC_START):
-                crc = crc32c.crc32c(piece, crc)
-        else:
-            for piece in pieces(position + LEGACY_CRC_START, size - LEGACY_CRC_START):
-                crc = zlib.crc32(piece, crc)
-        row["computed_crc"] = crc
-    return BatchWindow(position, header, rows, pieces)
-
-
 def _describe(status: int, data: U8Array, left: int) -> str:
     if data.size < MAGIC_END:
         return f"{left} bytes are too few for a batch header"
@@ -238,41 +329,6 @@ def _describe(status: int, data: U8Array, left: int) -> str:
     if status == scan.BAD_MAGIC:
         return f"magic {magic} is none that Kafka writes"
     return f"a size field of {size} is too small for a batch of magic {magic}"
-
-
-def _gap(
-    file: File,
-    position: int,
-    end: int,
-    what: str,
-    status: int,
-    base_offset: int,
-    last_offset: int,
-    budget: int,
-) -> tuple[Gap, int]:
-    """The gap at `position`, reaching to where valid batches start again, and what is left of the search budget."""
-    if _is_zero(file, position, end):
-        return Gap(position, end - position, GapKind.ZEROS, f"{end - position} zero bytes"), budget
-    found, budget = _search(file, position + 1, end, base_offset, last_offset, budget)
-    if found >= 0:
-        return Gap(position, found - position, GapKind.DAMAGE, what), budget
-    kind = GapKind.TORN if status == scan.PARTIAL else GapKind.DAMAGE
-    return Gap(position, end - position, kind, what), budget
-
-
-def _search(file: File, at: int, end: int, base_offset: int, last_offset: int, budget: int) -> tuple[int, int]:
-    """Where in [at, end) a valid batch starts that fits the segment, or -1; and what is left of the search budget."""
-    below = min(base_offset + MAX_OFFSETS, 2**63 - 1)
-    while budget >= 0 and at < end:
-        data = _read(file, at, min(_SEARCH_BYTES, end - at))
-        found, budget = scan.find_batch(data.ctypes.data, data.size, end - at, last_offset, below, budget)
-        if found >= 0:
-            return at + found, budget
-        if data.size < _SEARCH_BYTES:
-            break
-        # Half a window on, so that every batch of up to half a window is seen whole.
-        at += _SEARCH_BYTES // 2
-    return -1, budget
 
 
 def _is_zero(file: File, position: int, end: int) -> bool:

@@ -23,7 +23,7 @@ from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
 from cordwood.record.layout import CODEC_MASK, CONTROL, TRANSACTIONAL, BatchRows
 from cordwood.storage.check.findings import FINDINGS_MAX, Findings, Kind, Severity
 from cordwood.storage.check.records import BoolArray, RecordCheck, has_flag, is_marker
-from cordwood.storage.segment import MAX_OFFSETS, Gap, GapKind, read_windows
+from cordwood.storage.segment import MAX_OFFSETS, Checks, Gap, GapKind, WindowReader
 from cordwood.types import Codec, ControlType
 
 #: A broker opens no log file that is longer.
@@ -223,7 +223,7 @@ class LogCheck:
             self._report(Kind.SEGMENT_SIZE, f"{size} bytes; a segment has at most {SEGMENT_BYTES_MAX}")
         place = self.place
         seen = 0
-        for item in read_windows(file, base_offset=place.base_offset, end=size, search=not place.live):
+        for item in WindowReader(file, Checks.WHOLE, base_offset=place.base_offset, end=size, search=not place.live):
             if self._gap is not None:
                 self._report_gap(self._gap, followed=True)
                 self._gap = None
