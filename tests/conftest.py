@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis' settings, Kafka as a fixture, and how much a run left out.
+"""What all tests share: Hypothesis' settings and seed, Kafka as a fixture, and how much a run left out.
 
 Tests that use `kafka_oracle` or `kafka_broker` carry the marker `kafka`, and the latter `broker`, without saying so.
 `make test` leaves out `kafka` and `slow`; `make check-kafka` runs just those.
@@ -6,7 +6,6 @@ Tests that use `kafka_oracle` or `kafka_broker` carry the marker `kafka`, and th
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,17 +18,20 @@ from tests import crashes, drawn, kafka_tools
 from tests.cleaning import mutants
 from tests.damage.summary import lines_for
 
-# A kernel's first call compiles it, so the time of one example says nothing. In CI Hypothesis' own profile says so too.
-if "CI" not in os.environ:
-    settings.register_profile("cordwood", deadline=None)
-    settings.load_profile("cordwood")
+# A kernel's first call compiles it, so the time of one example says nothing. A derandomized test derives its examples
+# from its own source.
+settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile("fresh" if drawn.FRESH else "fixed")
 
 _left_out = pytest.StashKey[int]()
 
 
-def pytest_report_header() -> str:
-    """What makes a run the same again."""
-    return f"CORDWOOD_KAFKA_SEED={drawn.SEED} CORDWOOD_SHARE={drawn.SHARE}"
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis draw by the run's seed, too, before its plugin reads the option."""
+    if drawn.FRESH and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(drawn.SEED)
 
 
 @pytest.fixture(scope="session")
@@ -95,10 +97,12 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how much damage, which power cuts and mutants were tried, and how many slow tests did not run."""
+    """Say which damage, cuts and mutants were tried, how many slow tests did not run, and what repeats the run."""
     for lines in (lines_for, crashes.lines_for, mutants.lines_for):
         for line in lines(terminalreporter):
             terminalreporter.write_line(line)
+    if drawn.FRESH:
+        terminalreporter.write_line(f"to repeat:  CORDWOOD_KAFKA_SEED={drawn.SEED} CORDWOOD_SHARE={drawn.SHARE}")
     if count := config.stash.get(_left_out, 0):
         terminalreporter.write_line(
             f"{count} slow tests and comparisons with Kafka left out; to run them:  make check-kafka"

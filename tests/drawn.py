@@ -1,7 +1,11 @@
-"""Long lists of which a run takes a share: another one every time, and all of them when asked.
+"""What a run draws: seeds of random logs and scripts, and the share of long lists that it takes.
 
-CORDWOOD_KAFKA_SEED  decides which; default: another one every time
-CORDWOOD_SHARE       one in so many; default 4, 1 takes all
+A run is a function of the commit: the seed is fixed, and Hypothesis derives its examples from each test's source.
+Fresh data takes a switch, and a run with a seed of its own can be repeated:
+
+CORDWOOD_FRESH=1     takes the seed from the clock; the run's last lines show it
+CORDWOOD_KAFKA_SEED  gives the seed, such as that of a fresh run that failed
+CORDWOOD_SHARE       takes one of so many items of a long list, by the seed; default 4, 1 takes all
 """
 
 from __future__ import annotations
@@ -13,8 +17,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: The processes of one run (pytest-xdist) have to agree on it; they inherit it.
-SEED = int(os.environ.setdefault("CORDWOOD_KAFKA_SEED", str(int(time.time()))))
+_NAME = "CORDWOOD_KAFKA_SEED"
+_FIXED_SEED = 20_261_122
+
+if os.environ.get("CORDWOOD_FRESH", "") not in ("", "0") and not os.environ.get(_NAME):
+    # The processes of one run (pytest-xdist) have to agree on the seed; they inherit it.
+    os.environ[_NAME] = str(int(time.time()))
+#: Whether this run draws other data than the gate does.
+FRESH = bool(os.environ.get(_NAME))
+SEED = int(os.environ[_NAME]) if FRESH else _FIXED_SEED
 SHARE = int(os.environ.get("CORDWOOD_SHARE", "4"))
 
 

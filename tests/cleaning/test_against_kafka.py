@@ -1,6 +1,6 @@
 """Every clean that Kafka does, done by us from the same files: the same files come out.
 
-    CORDWOOD_KAFKA_SEED     of the first random log and script; default: another one every time
+    CORDWOOD_KAFKA_SEED     of the first random log and script; see tests/drawn.py
     CORDWOOD_KAFKA_SCRIPTS  how many random scripts; default 160
     CORDWOOD_KAFKA_LOGS     how many random logs; default 40
 

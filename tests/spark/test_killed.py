@@ -1,6 +1,7 @@
 """Kill −9 of whoever takes part in a clean in place, at random moments: nothing is lost, and the next clean succeeds.
 
-`CORDWOOD_KILLS` says how many (default: 4), `CORDWOOD_KILLS_SEED` repeats a run whose seed was printed.
+`CORDWOOD_KILLS` says how many (default: 4). Which process is killed, and after which delay, is drawn by the run's seed,
+see `tests/drawn.py`; what the process does at that moment depends on the machine.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 import cordwood
 from cordwood.spark.results import Fate
 from cordwood.storage.filenames import WORK_FOLDER, FileKind, Temporary
+from tests import drawn
 from tests.kafka_tools import Broker
 from tests.spark.in_process import InThisProcess
 from tests.spark.killing import CONFIG, Directory, Process, be_slow, java, processes, workers
@@ -34,7 +36,6 @@ pytestmark = [
 ]
 
 KILLS = int(os.environ.get("CORDWOOD_KILLS", "4"))
-SEED = int(os.environ.get("CORDWOOD_KILLS_SEED", random.SystemRandom().randrange(1 << 32)))
 ROOT = Path(__file__).parents[2]
 OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
 #: Who is killed, over and over. A driver alone, with its tasks in its own process, takes no Spark, and so no time.
@@ -44,8 +45,7 @@ WAIT_SECONDS = 240
 
 @pytest.fixture
 def choose() -> random.Random:
-    print(f"CORDWOOD_KILLS_SEED={SEED}")
-    return random.Random(SEED)
+    return random.Random(drawn.SEED)
 
 
 # ---- a driver alone --------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """`verify` proves every clean of Kafka's own cleaner: what it does not let pass would be refused of us for no reason.
 
-CORDWOOD_KAFKA_SEED    of the first random script; default: another one every time
+CORDWOOD_KAFKA_SEED    of the first random script; see tests/drawn.py
 CORDWOOD_KAFKA_PROOFS  how many random scripts; default 24
 """
 
