@@ -50,5 +50,5 @@ lock: setup
 	    --no-emit-index-url --all-extras --group dev --custom-compile-command "make lock" $(ARGS)
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .benchmarks build dist
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
