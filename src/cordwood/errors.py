@@ -14,13 +14,15 @@
       └ BatchTooLargeError           a batch that decompresses to more than max_batch_bytes
 
 A message says what, where, why we think so and what to do. The same facts are attributes: ``path`` and ``position``
-(byte in that file), and for a batch its ``offset``; each is None where it does not apply.
+(byte in that file), for a batch its ``offset``, and ``kind``, which says what is wrong in a word; each is None where it
+does not apply. Code that treats errors differently looks at their class or kind; the words of a message may change.
 
-Code that only sees bytes (`record`) raises with ``path=None``; whoever opened the file fills the place in with `at`.
+Code that only sees bytes (`record`) raises with ``path=None``; the code that opened the file fills it in with `at`.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Self
 
 
@@ -52,29 +54,67 @@ class MissingCodecError(RequestError):
     """A compression library is missing; the message names what to install."""
 
 
+class BatchProblem(StrEnum):
+    """The `kind` of a `CorruptBatchError` whose batch was found, but whose records cannot be read."""
+
+    #: The codec is unknown or not allowed, or cannot decompress the records.
+    COMPRESSION = "compression"
+    #: The fields of a record are not possible.
+    RECORD = "record"
+    #: Bytes follow the last record.
+    TRAILING_BYTES = "trailing-bytes"
+    #: The batch ends before its last record.
+    MISSING_RECORDS = "missing-records"
+    #: A compressed message set (magic 0 and 1), or a message in it, is not possible.
+    INNER_MESSAGE = "inner-message"
+    #: The CRC of a message in a compressed message set is wrong.
+    INNER_CRC = "inner-crc"
+
+
+class IndexProblem(StrEnum):
+    """The `kind` of a `CorruptFileError` about an index file."""
+
+    #: An entry is not possible, or not possible after the one before it.
+    ENTRY = "entry"
+    #: The file ends inside an entry.
+    INCOMPLETE_ENTRY = "incomplete-entry"
+    #: An entry has a version that Kafka does not know.
+    VERSION = "version"
+
+
 class DataError(CordwoodError):
     """Bytes that are not what their name or header claims.
 
     Attributes:
         what: the finding, without its place.
+        kind: what is wrong, in a word; None where no caller needs to distinguish it from other errors of its class.
         path: the file, as the user would name it; None while only bytes are known.
         position: byte in that file where the broken thing starts.
         offset: log offset of the batch or record concerned.
     """
 
     def __init__(
-        self, what: str, *, path: str | None = None, position: int | None = None, offset: int | None = None
+        self,
+        what: str,
+        *,
+        kind: BatchProblem | IndexProblem | None = None,
+        path: str | None = None,
+        position: int | None = None,
+        offset: int | None = None,
     ) -> None:
         super().__init__(what)
         self.what = what
+        self.kind = kind
         self.path = path
         self.position = position
         self.offset = offset
 
-    def at(self, path: str, *, position: int = 0) -> Self:
-        """The same error with its file filled in; `position` is where this error's own position counts from."""
+    def at(self, path: str) -> Self:
+        """Fill in the file, and return this same error.
+
+        It changes in place instead of being copied, because a copy would lose the traceback, the cause and the notes.
+        """
         self.path = path
-        self.position = (self.position or 0) + position
         return self
 
     def __str__(self) -> str:

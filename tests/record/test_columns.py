@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cordwood.errors import BatchTooLargeError, CorruptBatchError, DataError
+from cordwood.errors import BatchProblem, BatchTooLargeError, CorruptBatchError, DataError
 from cordwood.record import columns
 from cordwood.record.batch import encode_batch, encode_message_set, seal
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
@@ -93,7 +93,9 @@ def test_of_a_batch_with_a_broken_record_nothing_is_given_out() -> None:
     lying = seal(good[:57] + (4).to_bytes(4, "big") + good[61:])
     damage: list[DataError] = []
     assert records(decode(window(lying + good), on_damage=damage.append)) == FEW[:3]
-    assert [error.what for error in damage] == ["the batch ends before its last record"]
+    assert [(error.kind, error.what) for error in damage] == [
+        (BatchProblem.MISSING_RECORDS, "the batch ends before its last record")
+    ]
 
 
 def test_a_record_count_that_the_bytes_cannot_hold_costs_no_memory() -> None:

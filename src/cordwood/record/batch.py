@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import crc32c
 import numpy as np
 
-from cordwood.errors import CorruptBatchError
+from cordwood.errors import BatchProblem, CorruptBatchError
 from cordwood.record.compression import compress
 from cordwood.record.layout import (
     BATCH_ROW,
@@ -43,7 +43,8 @@ def codec_of(attributes: int) -> Codec:
     """
     number = attributes & CODEC_MASK
     if number > Codec.ZSTD:
-        raise CorruptBatchError(f"unknown compression type {number}; Kafka has 0 to {int(Codec.ZSTD)}")
+        what = f"unknown compression type {number}; Kafka has 0 to {int(Codec.ZSTD)}"
+        raise CorruptBatchError(what, kind=BatchProblem.COMPRESSION)
     return Codec(number)
 
 

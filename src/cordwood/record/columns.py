@@ -22,7 +22,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import BatchTooLargeError, CorruptBatchError, DataError
+from cordwood.errors import BatchProblem, BatchTooLargeError, CorruptBatchError, DataError
 from cordwood.kernels import decode as kernel
 from cordwood.kernels.lz4 import decompress_frames
 from cordwood.record.batch import codec_of
@@ -94,6 +94,22 @@ class _Kind(IntEnum):
     MESSAGE = 3
     WRAPPER = 4
 
+
+#: What each negative status of a decoding kernel means for the batch.
+_PROBLEMS = {
+    kernel.BAD_VARINT: BatchProblem.RECORD,
+    kernel.BAD_LENGTH: BatchProblem.RECORD,
+    kernel.RECORD_OVERRUN: BatchProblem.RECORD,
+    kernel.LENGTH_MISMATCH: BatchProblem.RECORD,
+    kernel.BAD_HEADERS: BatchProblem.RECORD,
+    kernel.TRAILING_BYTES: BatchProblem.TRAILING_BYTES,
+    kernel.MISSING_RECORDS: BatchProblem.MISSING_RECORDS,
+    kernel.NESTED_WRAPPER: BatchProblem.INNER_MESSAGE,
+    kernel.BAD_MESSAGE_SIZE: BatchProblem.INNER_MESSAGE,
+    kernel.BAD_MESSAGE_MAGIC: BatchProblem.INNER_MESSAGE,
+    kernel.BAD_MESSAGE_CRC: BatchProblem.INNER_CRC,
+}
+assert set(_PROBLEMS) == set(kernel.PROBLEMS)
 
 #: By whether the magic is 2, and whether there is a codec.
 _KINDS = np.array([[_Kind.MESSAGE, _Kind.WRAPPER], [_Kind.PLAIN, _Kind.PACKED]], np.int8)
@@ -337,7 +353,7 @@ class _Reader:
             if len(parts) == 2:
                 break
         if not parts:
-            raise CorruptBatchError("a compressed message set holds no message")
+            raise _inner_error("a compressed message set holds no message")
         first_inner = int(parts[0][1]["offset"][0])
         if len(parts) == 2:
             # Too much to keep. The offset of the last message is needed before the first can be given out, so the set
@@ -349,7 +365,7 @@ class _Reader:
         if batch["magic"] == 1 and batch["last_offset"] != 0:
             # Some early clients numbered the messages from zero and left zero in the wrapper: nothing to shift then.
             if batch["last_offset"] < last_inner:
-                raise CorruptBatchError(
+                raise _inner_error(
                     f"a wrapper's offset {batch['last_offset']} is below that of its last inner message, {last_inner}"
                 )
             shift = int(batch["last_offset"]) - last_inner
@@ -383,7 +399,7 @@ class _Reader:
                     data.ctypes.data, data.size, at, final, True, rows, magics
                 )
                 if status < 0:
-                    raise CorruptBatchError(kernel.PROBLEMS[status])
+                    raise _problem_error(status)
                 if count:
                     yield data, rows[:count], magics[:count]
             if status == kernel.DONE:
@@ -397,13 +413,13 @@ class _Reader:
         at = 18 if batch["magic"] == 0 else 26
         for _ in range(2):
             if len(message) < at + 4:
-                raise CorruptBatchError("a wrapper ends before its value")
+                raise _inner_error("a wrapper ends before its value")
             size = int.from_bytes(message[at : at + 4], "big", signed=True)
             at += 4
             value = message[at : at + max(size, 0)]
             at += max(size, 0)
         if size < 0 or len(value) < size:
-            raise CorruptBatchError("a wrapper has no value" if size < 0 else "a wrapper's value is cut off")
+            raise _inner_error("a wrapper has no value" if size < 0 else "a wrapper's value is cut off")
         return codec, value
 
     # ---- bytes and damage --------------------------------------------------------------------------------------------
@@ -424,13 +440,23 @@ class _Reader:
         return codec, payload
 
     def _problem(self, batch: np.void, status: int) -> None:
-        self._damaged(batch, CorruptBatchError(kernel.PROBLEMS[status]))
+        self._damaged(batch, _problem_error(status))
 
     def _damaged(self, batch: np.void, error: DataError) -> None:
         if error.position is None:
             error.position = int(batch["position"])
             error.offset = int(batch["base_offset"]) if batch["base_offset"] >= 0 else int(batch["last_offset"])
         self.on_damage(error)
+
+
+def _problem_error(status: int) -> CorruptBatchError:
+    """The error for a negative status of a decoding kernel."""
+    return CorruptBatchError(kernel.PROBLEMS[status], kind=_PROBLEMS[status])
+
+
+def _inner_error(what: str) -> CorruptBatchError:
+    """The error for a compressed message set that is not possible."""
+    return CorruptBatchError(what, kind=BatchProblem.INNER_MESSAGE)
 
 
 def _gather(held: bytes | bytearray, pieces: Iterator[bytes | bytearray], needed: int) -> tuple[bytes, bool]:

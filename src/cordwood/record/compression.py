@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import BatchTooLargeError, ConfigError, CorruptBatchError, MissingCodecError
+from cordwood.errors import BatchProblem, BatchTooLargeError, ConfigError, CorruptBatchError, MissingCodecError
 from cordwood.types import Codec
 
 DEFAULT_MAX_BATCH_BYTES = 2 << 30
@@ -133,7 +133,8 @@ def _too_large(max_bytes: int) -> BatchTooLargeError:
 
 
 def _corrupt(codec: Codec, what: object, at: int) -> CorruptBatchError:
-    return CorruptBatchError(f"{codec.label} cannot be decompressed: {what}, at byte {at} of the compressed records")
+    what = f"{codec.label} cannot be decompressed: {what}, at byte {at} of the compressed records"
+    return CorruptBatchError(what, kind=BatchProblem.COMPRESSION)
 
 
 @functools.cache

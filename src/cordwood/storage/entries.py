@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes
 
 Int64Array = npt.NDArray[np.int64]
@@ -55,3 +56,9 @@ def relative(offsets: Int64Array, base_offset: int) -> Int64Array:
     difference = offsets - np.int64(base_offset)
     assert np.array_equal(difference, difference.astype(np.int32)), "a segment with such offsets must be split first"
     return difference
+
+
+def incomplete_entry(rest: bytes, entry: np.dtype[np.void], position: int) -> CorruptFileError:
+    """The fault of an index file that ends with `rest`, a part of an entry, at this position."""
+    what = f"{len(rest)} bytes after the last whole entry of {entry.itemsize} bytes"
+    return CorruptFileError(what, kind=IndexProblem.INCOMPLETE_ENTRY, position=position)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError
+from cordwood.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes
-from cordwood.storage.entries import Int64Array, put_together, relative, take_apart
+from cordwood.storage.entries import Int64Array, incomplete_entry, put_together, relative, take_apart
 
 ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 assert ENTRY.itemsize == 8
@@ -98,7 +98,7 @@ def faults(index: OffsetIndex) -> Iterator[CorruptFileError]:
             what = f"offset {offset} follows offset {offsets[entry - 1]}"
         else:
             what = f"position {position} follows position {positions[entry - 1]}"
-        yield CorruptFileError(f"index entry {entry}: {what}", position=entry * ENTRY.itemsize, offset=offset)
+        what, position = f"index entry {entry}: {what}", entry * ENTRY.itemsize
+        yield CorruptFileError(what, kind=IndexProblem.ENTRY, position=position, offset=offset)
     if index.rest:
-        what = f"{len(index.rest)} bytes after the last whole entry of {ENTRY.itemsize} bytes"
-        yield CorruptFileError(what, position=index.max_entries * ENTRY.itemsize)
+        yield incomplete_entry(index.rest, ENTRY, index.max_entries * ENTRY.itemsize)

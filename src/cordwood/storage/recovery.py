@@ -41,6 +41,18 @@ class Verb(StrEnum):
     REBUILD = "rebuild"
 
 
+class Reason(StrEnum):
+    """Why a loader does something to a file."""
+
+    DELETION_INTERRUPTED = "deletion-interrupted"
+    SWAP_INCOMPLETE = "swap-incomplete"
+    CLEAN_INTERRUPTED = "clean-interrupted"
+    REPLACED = "replaced"
+    SWAP_INTERRUPTED = "swap-interrupted"
+    NO_LOG = "no-log"
+    NO_OFFSET_INDEX = "no-offset-index"
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One step of a recovery.
@@ -48,12 +60,14 @@ class Action:
     Attributes:
         verb: what would be done.
         file: to which file of the partition.
-        why: the reason.
+        reason: why.
+        why: the reason in words.
         target: new name of a renamed file.
     """
 
     verb: Verb
     file: str
+    reason: Reason
     why: str
     target: str = ""
 
@@ -98,13 +112,13 @@ class _Files:
     def of(self, *temporaries: Temporary) -> list[tuple[str, PartitionFile, FileInfo]]:
         return [(name, file, info) for name, (file, info) in self.kept.items() if file.temporary in temporaries]
 
-    def delete(self, name: str, why: str) -> None:
-        self.actions.append(Action(Verb.DELETE, self.kept.pop(name)[1].name, why))
+    def delete(self, name: str, reason: Reason, why: str) -> None:
+        self.actions.append(Action(Verb.DELETE, self.kept.pop(name)[1].name, reason, why))
 
-    def rename(self, name: str, why: str) -> None:
+    def rename(self, name: str, reason: Reason, why: str) -> None:
         file, info = self.kept.pop(name)
         target = PartitionFile(file.kind, file.offset).name
-        self.actions.append(Action(Verb.RENAME, info.name, why, target))
+        self.actions.append(Action(Verb.RENAME, info.name, reason, why, target))
         self.kept[target] = (PartitionFile(file.kind, file.offset), info)
 
 
@@ -138,16 +152,17 @@ def plan_recovery(fs: FileSystem, directory: str, names: Sequence[FileInfo]) -> 
 def _remove_leftovers(files: _Files) -> None:
     for name, file, _ in files.of(Temporary.DELETED):
         if file.kind is not FileKind.CHECKPOINT_SNAPSHOT:
-            files.delete(name, "its deletion was interrupted")
+            files.delete(name, Reason.DELETION_INTERRUPTED, "its deletion was interrupted")
     cleaned = files.of(Temporary.CLEANED)
     if not cleaned:
         return
     first_cleaned = min(file.offset for _, file, _ in cleaned)
     for name, file, _ in files.of(Temporary.SWAP):
         if file.offset >= first_cleaned:
-            files.delete(name, "the swap it is part of was interrupted before all of its files were ready")
+            why = "the swap it is part of was interrupted before all of its files were ready"
+            files.delete(name, Reason.SWAP_INCOMPLETE, why)
     for name, _, _ in cleaned:
-        files.delete(name, "a clean was interrupted while writing it")
+        files.delete(name, Reason.CLEAN_INTERRUPTED, "a clean was interrupted while writing it")
 
 
 def _finish_swaps(fs: FileSystem, directory: str, files: _Files) -> None:
@@ -158,9 +173,9 @@ def _finish_swaps(fs: FileSystem, directory: str, files: _Files) -> None:
         end = max(next_offset(fs, f"{directory}/{info.name}", base_offset) for base_offset, info in logs)
         for name, file, _ in files.of(Temporary.NONE):
             if first <= file.offset < end and file.kind is not FileKind.CHECKPOINT_SNAPSHOT:
-                files.delete(name, f"the swapped segment replaces offsets {first} to {end - 1}")
+                files.delete(name, Reason.REPLACED, f"the swapped segment replaces offsets {first} to {end - 1}")
     for name, _, _ in swaps:
-        files.rename(name, "its swap was interrupted")
+        files.rename(name, Reason.SWAP_INTERRUPTED, "its swap was interrupted")
 
 
 def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
@@ -172,13 +187,14 @@ def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
     for base_offset, names in sorted(by_base.items()):
         if FileKind.LOG not in names:
             for name in names.values():
-                files.delete(name, "it has no log file")
+                files.delete(name, Reason.NO_LOG, "it has no log file")
             continue
         kinds = {kind: files.kept[name][1] for kind, name in names.items()}
         log = kinds.pop(FileKind.LOG)
         if FileKind.OFFSET_INDEX not in kinds:
             name = PartitionFile(FileKind.OFFSET_INDEX, base_offset).name
-            files.actions.append(Action(Verb.REBUILD, name, "it is missing; the segment's tail is checked with it"))
+            why = "it is missing; the segment's tail is checked with it"
+            files.actions.append(Action(Verb.REBUILD, name, Reason.NO_OFFSET_INDEX, why))
         segments.append(SegmentFiles(base_offset, log, kinds))
     return tuple(segments)
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError
+from cordwood.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes
-from cordwood.storage.entries import Int64Array, put_together, relative, take_apart
+from cordwood.storage.entries import Int64Array, incomplete_entry, put_together, relative, take_apart
 from cordwood.types import NONE
 
 ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
@@ -105,7 +105,7 @@ def faults(index: TimeIndex) -> Iterator[CorruptFileError]:
             what = f"timestamp {timestamp} follows timestamp {timestamps[entry - 1]}"
         else:
             what = f"offset {offset} follows offset {offsets[entry - 1]}"
-        yield CorruptFileError(f"time index entry {entry}: {what}", position=entry * ENTRY.itemsize, offset=offset)
+        what, position = f"time index entry {entry}: {what}", entry * ENTRY.itemsize
+        yield CorruptFileError(what, kind=IndexProblem.ENTRY, position=position, offset=offset)
     if index.rest:
-        what = f"{len(index.rest)} bytes after the last whole entry of {ENTRY.itemsize} bytes"
-        yield CorruptFileError(what, position=index.max_entries * ENTRY.itemsize)
+        yield incomplete_entry(index.rest, ENTRY, index.max_entries * ENTRY.itemsize)

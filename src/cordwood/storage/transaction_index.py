@@ -20,9 +20,9 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError
+from cordwood.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes
-from cordwood.storage.entries import Int64Array, put_together
+from cordwood.storage.entries import Int64Array, incomplete_entry, put_together
 
 ENTRY = np.dtype(
     [
@@ -113,7 +113,7 @@ def decode(data: Bytes, path: str | None = None) -> TransactionIndex:
     if len(unknown):
         entry = int(unknown[0])
         what = f"aborted transaction {entry}: version {versions[entry]}, only 0 is known"
-        raise CorruptFileError(what, path=path, position=entry * ENTRY.itemsize)
+        raise CorruptFileError(what, kind=IndexProblem.VERSION, path=path, position=entry * ENTRY.itemsize)
     return TransactionIndex(
         versions,
         entries["producer_id"].astype(np.int64),
@@ -158,8 +158,7 @@ def faults(index: TransactionIndex, base_offset: int) -> Iterator[CorruptFileErr
             what = f"first offset {first[entry]} is not below last offset {last[entry]}"
         else:
             what = f"last offset {last[entry]} follows last offset {last[entry - 1]}"
-        position = entry * ENTRY.itemsize
-        yield CorruptFileError(f"aborted transaction {entry}: {what}", position=position, offset=int(last[entry]))
+        what, position = f"aborted transaction {entry}: {what}", entry * ENTRY.itemsize
+        yield CorruptFileError(what, kind=IndexProblem.ENTRY, position=position, offset=int(last[entry]))
     if index.rest:
-        what = f"{len(index.rest)} bytes after the last whole entry of {ENTRY.itemsize} bytes"
-        yield CorruptFileError(what, position=index.entries * ENTRY.itemsize)
+        yield incomplete_entry(index.rest, ENTRY, index.entries * ENTRY.itemsize)

@@ -16,9 +16,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import BatchTooLargeError, DataError
+from cordwood.errors import BatchProblem, BatchTooLargeError, DataError
 from cordwood.fs.base import File
-from cordwood.kernels import decode as kernel
 from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
 from cordwood.record.layout import CODEC_MASK, CONTROL, TRANSACTIONAL, BatchRows
 from cordwood.storage.check.findings import FINDINGS_MAX, Findings, Kind, Severity
@@ -161,22 +160,16 @@ _RULES = (
 #: Bits that no release sets.
 _UNUSED_BITS = (0xF0, 0xF0, 0xFF80)
 
-#: What a decoding problem is, by what the decoder calls it. All else is RECORD, or of a wrapper INNER_MESSAGE.
-_PROBLEMS = {
-    kernel.PROBLEMS[kernel.TRAILING_BYTES]: Kind.TRAILING_BYTES,
-    kernel.PROBLEMS[kernel.MISSING_RECORDS]: Kind.MISSING_RECORDS,
-    kernel.PROBLEMS[kernel.BAD_MESSAGE_CRC]: Kind.INNER_CRC,
-    **{
-        kernel.PROBLEMS[status]: Kind.RECORD
-        for status in (
-            kernel.BAD_VARINT,
-            kernel.BAD_LENGTH,
-            kernel.RECORD_OVERRUN,
-            kernel.LENGTH_MISMATCH,
-            kernel.BAD_HEADERS,
-        )
-    },
+#: What a batch is reported as whose records cannot be read.
+_UNREADABLE_RECORDS: dict[BatchProblem, Kind] = {
+    BatchProblem.COMPRESSION: Kind.COMPRESSION,
+    BatchProblem.RECORD: Kind.RECORD,
+    BatchProblem.TRAILING_BYTES: Kind.TRAILING_BYTES,
+    BatchProblem.MISSING_RECORDS: Kind.MISSING_RECORDS,
+    BatchProblem.INNER_MESSAGE: Kind.INNER_MESSAGE,
+    BatchProblem.INNER_CRC: Kind.INNER_CRC,
 }
+assert set(_UNREADABLE_RECORDS) == set(BatchProblem)
 
 
 class LogCheck:
@@ -378,12 +371,9 @@ class LogCheck:
             self._records.spoil(error.position)
         if isinstance(error, BatchTooLargeError):
             kind = Kind.BATCH_TOO_LARGE
-        elif error.what in _PROBLEMS:
-            kind = _PROBLEMS[error.what]
-        elif error.what in kernel.PROBLEMS.values() or "wrapper" in error.what or "message set" in error.what:
-            kind = Kind.INNER_MESSAGE
         else:
-            kind = Kind.COMPRESSION
+            assert isinstance(error.kind, BatchProblem), "decoding says what is wrong with the records of a batch"
+            kind = _UNREADABLE_RECORDS[error.kind]
         self._report(kind, error.what, position=error.position, offset=error.offset)
 
     def _batch(self, kind: Kind, batch: np.void, what: str) -> None:

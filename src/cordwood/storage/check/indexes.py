@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError
+from cordwood.errors import CorruptFileError, IndexProblem
 from cordwood.record.layout import CODEC_MASK, BatchRows
 from cordwood.storage import offset_index, time_index, transaction_index
 from cordwood.storage.check.findings import FINDINGS_MAX, KINDS, Finding, Findings, Kind, Severity
@@ -82,11 +82,10 @@ class IndexCheck:
         """Report what a decoder found wrong; positions of the entries concerned."""
         bad: set[int] = set()
         for fault in faults:
-            torn = "after the last whole entry" in fault.what
-            if not (torn and self.handling.live):
-                self.report(
-                    Kind.INDEX_SIZE if torn else order, fault.what, position=fault.position, offset=fault.offset
-                )
+            incomplete = fault.kind is IndexProblem.INCOMPLETE_ENTRY
+            if not (incomplete and self.handling.live):
+                kind = Kind.INDEX_SIZE if incomplete else order
+                self.report(kind, fault.what, position=fault.position, offset=fault.offset)
             bad.add(fault.position or 0)
         return bad
 

@@ -33,7 +33,7 @@ from cordwood.storage.filenames import (
     parse_file,
 )
 from cordwood.storage.log import Log, Segment, read_file, why_unreadable
-from cordwood.storage.recovery import Verb
+from cordwood.storage.recovery import Reason, Verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class PartitionCheck:
                 )
             elif action.verb is Verb.REBUILD:
                 self._index_missing(path, offset)
-            elif action.why == _NO_LOG:
+            elif action.reason is Reason.NO_LOG:
                 # The log goes first: who is stopped then in the middle of a swap leaves it under its last name.
                 going = f"{action.file.partition('.')[0]}{FileKind.LOG}{Temporary.DELETED}"
                 expected = self.stop.crashed or any(info.name == going for info in log.entries)
@@ -289,7 +289,6 @@ class PartitionCheck:
         return TransactionIndexCheck(data, path, segment.base_offset, self.findings, self._transactions, handling)
 
 
-_NO_LOG = "it has no log file"
 _FIXED_NAMES = (str(FileKind.LEADER_EPOCHS), str(FileKind.PARTITION_METADATA), str(FileKind.QUORUM_STATE))
 
 
