@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import cordwood
 from cordwood.cleaning.plan import Reason
@@ -12,11 +14,20 @@ from cordwood.tables import Column, html_table
 from cordwood.types import TopicPartition
 from tests.fixtures import fixture
 
+PYTHON_PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
-def test_every_name_can_be_imported() -> None:
-    assert {"Finding", "Log", "check", "clean", "ls", "open_log", "plan", "plan_exact"} <= set(cordwood.__all__)
-    for name in cordwood.__all__:
-        assert getattr(cordwood, name) is not None
+
+def test_public_names_are_those_in_the_docs() -> None:
+    section = PYTHON_PAGE.read_text().partition("\n## Names\n")[2].partition("\n## ")[0]
+    documented: dict[str, str] = {}
+    for line in section.splitlines():
+        if line.startswith("| `"):
+            names, what = line.strip("| ").split(" | ")
+            documented |= dict.fromkeys(re.findall(r"`(\w+)`", names), what)
+    assert sorted(documented) == cordwood.__all__
+    # A name that leads nowhere fails here; so does a class that is documented as a function.
+    for name, what in documented.items():
+        assert isinstance(getattr(cordwood, name), type) is not what.startswith("function"), name
 
 
 def test_importing_the_package_loads_nothing_else() -> None:

@@ -369,7 +369,7 @@ def test_a_wrong_override_is_refused_in_words(argument: str, message: str) -> No
     assert str(raised.value) == message
 
 
-def test_an_override_may_hold_colons_and_equal_signs_in_its_value_and_the_last_counts() -> None:
+def test_override_value_may_hold_colons_and_the_last_override_counts() -> None:
     layers = overrides(["orders:leader.replication.throttled.replicas=0:1", "retention.ms=1", "retention.ms=2"])
     assert [(str(layer.source), layer.texts) for layer in layers] == [
         ("--config orders:", {"leader.replication.throttled.replicas": "0:1"}),

@@ -105,7 +105,7 @@ def test_the_table_is_of_the_sources_as_they_are() -> None:
     assert len({one.rule for one in MUTANTS}) == len(MUTANTS) >= 25
 
 
-def test_every_broken_rule_is_noticed_and_nobody_has_a_word_about_the_cleaner_as_it_is(
+def test_every_broken_rule_is_detected_and_the_intact_cleaner_passes(
     spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     outcomes = outcomes_of_some(spark, tmp_path)

@@ -36,7 +36,7 @@ def test_data_of_one_transaction_does_not_keep_the_marker_of_the_next() -> None:
     assert discard(tracker, abort(4)) == ([True], [])
 
 
-def test_a_transaction_whose_marker_is_missing_goes_on_until_the_next_one_of_its_producer() -> None:
+def test_transaction_without_marker_ends_at_its_producers_next_marker() -> None:
     tracker = AbortTracker()
     tracker.add([SECOND, FIRST])
     assert discard(tracker, data(0), data(3), abort(4)) == ([True, True, False], [FIRST])

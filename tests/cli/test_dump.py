@@ -555,7 +555,7 @@ def test_a_batch_that_cannot_be_decompressed_is_damage_where_it_lies(tmp_path: P
     ]
 
 
-def test_damage_at_the_end_of_a_large_batch_is_told_behind_the_records_that_were_there(tmp_path: Path) -> None:
+def test_damage_at_the_end_of_a_large_batch_is_printed_after_its_records(tmp_path: Path) -> None:
     large = bytearray(encode_batch([Record(n, TIME, b"k", bytes(1 << 20)) for n in range(6)], codec=Codec.GZIP))
     large[57:61] = (7).to_bytes(4, "big")
     log = tmp_path / "t-0" / "00000000000000000000.log"

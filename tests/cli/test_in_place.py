@@ -162,7 +162,7 @@ def test_reading_goes_on_while_another_process_holds_the_directory(directory: Pa
 
 
 @on_linux
-def test_who_takes_a_new_lock_file_in_the_middle_is_noticed_before_anything_is_replaced(directory: Path) -> None:
+def test_lock_taken_over_during_a_clean_stops_it_before_the_swap(directory: Path) -> None:
     before = segments(directory)
     with contextlib.ExitStack() as held:
         taken: list[subprocess.Popen[str]] = []

@@ -27,6 +27,6 @@ def test_no_size_is_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5g", "m", "4x", "4 g", "nan", "1" * 30])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_invalid_size_error_shows_an_example(text: str) -> None:
     with pytest.raises(RequestError, match=r"--memory .*: give a number of bytes, or one like 512m or 4g"):
         bytes_of(text, "--memory")

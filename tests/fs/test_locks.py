@@ -182,7 +182,7 @@ def test_the_lock_is_on_the_file_that_is_there_however_often_it_is_made_anew(tmp
         assert taken == 20, "it is to be had between two unlinks"
 
 
-def test_a_lock_file_that_is_replaced_between_opening_and_locking_is_not_the_one_we_keep(
+def test_lock_file_replaced_between_open_and_lock_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replaced: list[int] = []

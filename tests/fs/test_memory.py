@@ -301,7 +301,7 @@ def test_each_name_of_a_file_is_lost_or_kept_by_itself() -> None:
     assert crashed(fs) == [{"c": b"abc"}]
 
 
-def test_a_linked_file_is_lost_when_its_old_name_is_durably_gone_and_its_new_one_never_was() -> None:
+def test_crash_loses_a_linked_file_if_only_its_removed_name_was_durable() -> None:
     fs = holding(f=b"abc")
     fs.make_directory("kept")
     fs.sync_directory("/")

@@ -25,7 +25,7 @@ def table(size: int) -> np.ndarray:
 
 
 @given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 6))), st.integers(0, 6))
-def test_records_count_that_have_a_key_and_are_not_below_an_offset(records, start) -> None:
+def test_choose_keyed_skips_keyless_records_and_those_below_an_offset(records, start) -> None:
     rows = np.zeros(len(records), RECORD_ROW)
     rows["key_size"], rows["offset"] = np.array(records, np.int64).reshape(-1, 2).T
     chosen = np.empty(len(records), np.bool_)

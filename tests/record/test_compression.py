@@ -523,9 +523,11 @@ def test_damage_gives_an_error_of_ours_or_some_bytes_the_same_both_ways(
     assert outcome(lambda: b"".join(stream)) == whole
 
 
-@given(st.sampled_from(COMPRESSED), st.binary(max_size=300))
-def test_garbage_gives_an_error_of_ours_or_some_bytes(codec: Codec, garbage: bytes) -> None:
-    outcome(lambda: decompress(codec, garbage, magic=2, max_bytes=1 << 20))
+@given(st.sampled_from(COMPRESSED), st.binary(max_size=300), windows)
+def test_garbage_gives_the_same_outcome_whole_and_streamed(codec: Codec, garbage: bytes, window: int) -> None:
+    whole = outcome(lambda: decompress(codec, garbage, magic=2, max_bytes=1 << 20))
+    stream = decompress_stream(codec, garbage, magic=2, max_bytes=1 << 20, window_bytes=window)
+    assert outcome(lambda: b"".join(stream)) == whole
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)

@@ -427,13 +427,11 @@ def check_full_disk(scene: Scene, *, every: int, stays_full: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stays_full", [False, True], ids=["for a moment", "for good"])
 @pytest.mark.parametrize("name", SCENES)
-def test_a_disk_that_fills_at_any_operation_leaves_each_group_old_or_new_and_a_later_run_finishes(
-    name: str, stays_full: bool
-) -> None:
+def test_full_disk_at_any_operation_leaves_each_group_old_or_new(name: str, stays_full: bool) -> None:
     check_full_disk(built(name), every=EVERY if name == "waves" else 9 * EVERY, stays_full=stays_full)
 
 
-def test_a_disk_that_fills_leaves_each_group_old_or_new_and_a_later_run_finishes() -> None:
+def test_full_disk_leaves_each_group_old_or_new() -> None:
     check_full_disk(built("waves"), every=60, stays_full=True)
 
 

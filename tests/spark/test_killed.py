@@ -6,7 +6,6 @@ see `tests/drawn.py`; what the process does at that moment depends on the machin
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import random
@@ -16,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -154,15 +154,36 @@ MOMENTS = {
 # ---- the loop --------------------------------------------------------------------------------------------------------
 
 
-def kill(directory: Directory, kills: int, choose: random.Random, append: Callable[[int], None]) -> str:
-    """Append, clean and kill, check, clean, check, until so many were killed; says what happened."""
-    killed: Counter[str] = Counter()
-    left: Counter[str] = Counter()
-    ends: Counter[str] = Counter()
-    usual, rounds = 1.0, 0
+@dataclass
+class Kills:
+    """What happened in a loop of kills.
+
+    Attributes:
+        killed: processes that were killed, by victim.
+        left: what the kills left in the directory.
+        ended: how runs ended whose process on Spark was killed.
+        runs: cleans that were started to be killed.
+        completed: cleans that came to their end.
+        records: records in the directory at the end.
+    """
+
+    killed: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
+    completed: int = 0
+    records: int = 0
+
+
+def kill(directory: Directory, kills: int, choose: random.Random, append: Callable[[int], None]) -> Kills:
+    """Append, clean and kill, check, clean, check, until so many were killed."""
+    done = Kills()
+    killed = done.killed
+    usual = 1.0
     while killed.total() < kills:
-        append(rounds)
-        rounds += 1
+        assert done.runs < 20 * (kills + 1), "nearly all runs end before they are killed"
+        append(done.runs)
+        done.runs += 1
         victim = VICTIMS[killed.total() % len(VICTIMS)]
         if victim == "driver alone":
             took = run_alone(directory.path, choose.random() * usual)
@@ -170,26 +191,40 @@ def kill(directory: Directory, kills: int, choose: random.Random, append: Callab
         else:
             status, said, hit = run_on_spark(directory.path, victim, choose)
             if hit:
-                ends[f"{victim}: {status}"] += 1
+                done.ended[f"{victim}: {status}"] += 1
             check_end(victim, status, said, hit)
         if not hit:
+            done.completed += 1
             continue
         killed[victim] += 1
-        left[directory.left()] += 1
+        done.left[directory.left()] += 1
         print(f"{killed.total()}: {victim}, left: {directory.left()}", flush=True)
         directory.check(killed=True)
         # Often the next run is killed, too, on what this one left.
         if choose.random() < 0.7:
             took = run_alone(directory.path, None)
             assert took is not None
+            done.completed += 1
             usual = 0.7 * usual + 0.3 * took
             directory.check(killed=False)
             assert directory.left() == "nothing"
     assert run_alone(directory.path, None) is not None
+    done.completed += 1
     directory.check(killed=False)
-    records = sum(len(one.written) for one in directory.expected.values())
-    kept = {"killed": dict(killed), "left": dict(left), "ended": dict(ends), "rounds": rounds, "records": records}
-    return json.dumps(kept)
+    done.records = sum(len(one.written) for one in directory.expected.values())
+    print(done)
+    return done
+
+
+def check_kills(done: Kills, kills: int) -> None:
+    """The loop killed every victim in turn, some in the middle of their work, and other runs came to their end."""
+    assert done.killed == Counter(VICTIMS[at % len(VICTIMS)] for at in range(kills))
+    assert done.ended.total() == sum(count for victim, count in done.killed.items() if victim != "driver alone")
+    assert done.left.total() == kills
+    assert done.completed >= 1
+    assert done.records > 0
+    # A kill before the first write leaves nothing, so a few kills may all do so; many must not.
+    assert kills < 20 or set(done.left) != {"nothing"}
 
 
 def check_end(victim: str, status: int, said: str, hit: bool) -> None:
@@ -203,13 +238,13 @@ def check_end(victim: str, status: int, said: str, hit: bool) -> None:
         assert "Traceback" not in said, said
 
 
-def test_whoever_is_killed_nothing_is_lost(choose: random.Random, tmp_path: Path) -> None:
+def test_killing_any_process_of_a_clean_loses_nothing(choose: random.Random, tmp_path: Path) -> None:
     directory = Directory(tmp_path / "logs", partitions=3, seed=choose.randrange(1 << 32))
     directory.make()
-    print(kill(directory, KILLS, choose, lambda _: directory.append()))
+    check_kills(kill(directory, KILLS, choose, lambda _: directory.append()), KILLS)
 
 
-def test_nor_is_anything_that_a_broker_wrote_in_between(
+def test_killing_a_clean_between_runs_of_a_broker_loses_nothing(
     choose: random.Random, kafka_broker: Broker, tmp_path: Path
 ) -> None:
     directory = Directory(tmp_path / "logs", partitions=2, seed=choose.randrange(1 << 32))
@@ -222,5 +257,6 @@ def test_nor_is_anything_that_a_broker_wrote_in_between(
         else:
             directory.append()
 
-    print(kill(directory, max(KILLS // 2, 1), choose, append))
+    kills = max(KILLS // 2, 1)
+    check_kills(kill(directory, kills, choose, append), kills)
     directory.append_with(kafka_broker, tmp_path)

@@ -206,7 +206,7 @@ def test_tasks_have_an_equal_part_of_the_memory_as_many_as_run_at_once() -> None
     assert by_default is not None and 1 << 24 < by_default.size_bytes < 1 << 50
 
 
-def test_a_partition_with_too_many_keys_for_its_memory_is_refused_and_the_option_named(tmp_path: Path) -> None:
+def test_partition_with_too_many_keys_for_its_memory_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     make_log(directory, *((base, [data(base + at, b"%d" % (base + at)) for at in range(1500)]) for base in (0, 1500)))
     plan = make_plan(str(directory), overrides=["cleanup.policy=compact"], ignore_ratio=True, memory=50_000)

@@ -51,7 +51,7 @@ def kept(target: Path) -> list[int]:
     return [record.offset for record in Log(str(target), log_start_offset=0).records()]
 
 
-def test_rounds_follow_each_other_until_the_log_is_clean_and_only_the_last_ones_outputs_stay(tmp_path: Path) -> None:
+def test_rounds_repeat_until_the_log_is_clean_and_keep_the_last_outputs(tmp_path: Path) -> None:
     log = four_keys(tmp_path / "t-0")
     before = {path.name: path.read_bytes() for path in (tmp_path / "t-0").iterdir()}
     cleaned = in_rounds(log, tmp_path / "out", 8, 3)
@@ -107,7 +107,7 @@ def test_a_map_without_room_for_a_key_is_refused(tmp_path: Path) -> None:
         in_rounds(four_keys(tmp_path / "t-0"), tmp_path / "out", 8, 1, offset_map_load_factor=0.9)
 
 
-def test_a_group_that_needed_two_segments_still_stands_for_its_sources_after_the_next_round(tmp_path: Path) -> None:
+def test_group_written_as_two_segments_replaces_its_sources_after_a_round(tmp_path: Path) -> None:
     # The time index has room for so few entries that a merged output ends early and another begins; the next round
     # reads both, and has a group for each.
     folder = tmp_path / "t-0"

@@ -146,7 +146,7 @@ def clean(log: Log, target: Path, end: int, suffix: str = "") -> tasks.Cleaned:
     )
 
 
-def test_outputs_get_the_suffix_and_the_time_of_the_last_source_and_the_log_stays_as_it_is(tmp_path: Path) -> None:
+def test_outputs_get_the_suffix_and_the_last_sources_time(tmp_path: Path) -> None:
     log = make_log(tmp_path / "t-0", (0, [data(0)]), (1, [data(1)]), (2, []))
     before = {path.name: path.read_bytes() for path in (tmp_path / "t-0").iterdir()}
     cleaned = clean(log, tmp_path / "out", 2, ".cleaned")
@@ -185,9 +185,7 @@ def test_a_damaged_batch_stops_the_clean_and_says_where_it_is(tmp_path: Path, fl
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize("dirty", [True, False])
 @pytest.mark.usefixtures("small_windows")
-def test_damage_in_any_window_of_a_segment_is_found_in_the_dirty_part_and_in_the_clean_one(
-    tmp_path: Path, codec: Codec, dirty: bool
-) -> None:
+def test_damage_in_any_window_fails_the_clean(tmp_path: Path, codec: Codec, dirty: bool) -> None:
     partition = tmp_path / "topic-0"
     partition.mkdir()
     shape = Shape(codec=codec, batch_bytes=1000)
@@ -218,7 +216,7 @@ def test_damage_in_any_window_of_a_segment_is_found_in_the_dirty_part_and_in_the
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_of_two_damages_the_first_is_told_though_reading_meets_the_second_before_its_crc_is_computed(
+def test_error_names_the_first_of_two_damaged_batches(
     tmp_path: Path,
 ) -> None:
     partition = tmp_path / "topic-0"

@@ -168,7 +168,7 @@ def test_after_the_swap_only_old_segments_wait_to_be_deleted() -> None:
     assert {f.severity for f in found} == {Severity.RECOVERY}
 
 
-def test_a_last_batch_that_a_crash_left_half_written_is_no_damage_but_a_flushed_one_is(tmp_path: Path) -> None:
+def test_torn_last_batch_is_damage_only_below_the_recovery_point(tmp_path: Path) -> None:
     partition = site("orders", tmp_path)
     (partition.parent / ".kafka_cleanshutdown").unlink()
     log = partition / f"{484:020d}.log"
@@ -220,9 +220,7 @@ def test_odd_and_harmless_things_are_notes(tmp_path: Path) -> None:
         "../meta.properties",
     ],
 )
-def test_what_is_no_regular_file_is_reported_and_keeps_nothing_else_from_being_checked(
-    name: str, tmp_path: Path
-) -> None:
+def test_irregular_file_is_reported_and_everything_else_is_checked(name: str, tmp_path: Path) -> None:
     partition = site("orders", tmp_path)
     other = partition.parent / "other-0"
     other.mkdir()

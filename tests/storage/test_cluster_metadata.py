@@ -211,7 +211,7 @@ def test_a_topic_made_again_has_nothing_of_the_one_before() -> None:
     assert [metadata.replica_count("orders", number) for number in (0, 1)] == [1, None]
 
 
-def test_a_topic_made_twice_without_being_deleted_is_a_problem_and_the_newer_one_counts() -> None:
+def test_topic_created_twice_is_a_problem_and_the_newer_one_counts() -> None:
     metadata = told(topic(), config("a", "1"), topic(topic_id=OTHER_ID))
     assert metadata.topics["orders"].topic_id == OTHER_ID
     assert what(metadata) == ["Unreadable cluster metadata record: TopicRecord: orders already exists (offset 2)"]

@@ -51,7 +51,7 @@ def copied(
 # ---- files and partitions --------------------------------------------------------------------------------------------
 
 
-def test_a_partition_that_was_stopped_in_good_order_is_copied_file_by_file_with_its_times(tmp_path: Path) -> None:
+def test_cleanly_shut_down_partition_is_copied_with_its_files_times(tmp_path: Path) -> None:
     source = fixture("kraft-before") / "payments-0"
     expected = contents(source)
     del expected[filenames.offset_name(358, ".snapshot")]  # its segment was cleaned away; a broker removes it

@@ -125,9 +125,7 @@ def orders() -> tuple[Path, list[Record]]:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_filters_give_what_filtering_everything_gives_whether_the_indexes_are_good_or_not(
-    tmp_path: Path, broken: bool
-) -> None:
+def test_filters_are_exact_with_good_and_with_broken_indexes(tmp_path: Path, broken: bool) -> None:
     path, records = orders()
     if broken:
         path = copy_of(path, tmp_path / "orders-0")

@@ -131,7 +131,7 @@ def test_without_a_metadata_log_policies_are_in_doubt_until_somebody_says_them(t
     assert str(said) == f"compact (server.properties: {tmp_path}/server.properties)"
 
 
-def test_a_topic_that_the_metadata_does_not_know_is_in_doubt_even_with_server_properties(tmp_path: Path) -> None:
+def test_topic_missing_in_the_metadata_is_in_doubt(tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text("log.cleanup.policy=compact\n")
     broker = node(fixture("kraft-before"), properties=tmp_path / "server.properties")
     assert broker.doubt("astray") == "not in the metadata"
@@ -178,7 +178,7 @@ def test_the_users_mistakes_are_named(tmp_path: Path) -> None:
 # ---- several directories ---------------------------------------------------------------------------------------------
 
 
-def test_a_folder_of_log_directories_and_the_directories_themselves_are_the_same_node() -> None:
+def test_parent_folder_and_its_log_directories_give_the_same_node() -> None:
     broker = fixture("kraft-jbod-before")
     together, apart = node(broker), node(broker / "a", broker / "b")
     assert [place.path for place in together.places] == [place.path for place in apart.places]

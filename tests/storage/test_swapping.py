@@ -194,9 +194,7 @@ class Failing(WrappedFileSystem):
 
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("name", ["several outputs", "transaction index gone"])
-def test_what_fails_before_the_commit_is_undone_and_the_rest_is_completed_by_the_next_load(
-    name: str, once: bool
-) -> None:
+def test_swap_that_fails_is_undone_before_its_commit_and_completed_after_it(name: str, once: bool) -> None:
     scene = built(name)
     seen = []
     for calls in itertools.count():

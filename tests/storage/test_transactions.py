@@ -58,7 +58,7 @@ def test_read_uncommitted_leaves_out_control_records_only() -> None:
     assert read(INTERLEAVED, Isolation.READ_UNCOMMITTED) == [0, 1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14, 15, 16]
 
 
-def test_read_committed_leaves_out_aborted_data_and_stops_at_the_first_open_transaction() -> None:
+def test_read_committed_skips_aborted_data_and_stops_at_an_open_transaction() -> None:
     assert read(INTERLEAVED, Isolation.READ_COMMITTED) == [0, 1, 4, 5, 7, 8, 11, 12]
     assert INTERLEAVED.transactions().last_stable_offset == 13
 
