@@ -22,6 +22,7 @@ from cordwood.storage.filenames import WORK_FOLDER, FileKind, offset_name
 from cordwood.storage.loading import load_partition
 from cordwood.storage.log import Log, read_file
 from cordwood.storage.node import Node
+from cordwood.storage.recovery import SEGMENT_KINDS
 from cordwood.storage.restoring import LoadSettings, restore_indexes, restore_partition
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fixtures import CRASHED, copy_of, fixture
@@ -32,6 +33,7 @@ from tests.storage.test_swapping import built, loaded_by_kafka, only_logs
 
 RecordProperty = Callable[[str, object], None]
 posix = PosixFileSystem()
+TWO_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
 #: Within a day of what the fixtures' producers wrote.
 FIXTURES_NOW_MS = 1_763_700_000_000
 
@@ -90,6 +92,45 @@ def test_a_log_that_ends_below_its_start_begins_anew_there_as_in_a_copy(tmp_path
     loaded = load_partition(log, crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
     assert loaded.next_offset == 1_000_000 and "ends below its log start offset" in loaded.notes[-1]
     assert contents(inside) == contents(target)
+
+
+def torn_start(folder: Path) -> Log:
+    """A log whose last segment begins with damage, and that seems to end below its start; whole batches follow."""
+    (folder / "t-0").mkdir()
+    batches = [encode_batch([Record(at, 1000, b"k", b"v")]) for at in range(10, 15)]
+    (folder / "t-0" / offset_name(10, FileKind.LOG)).write_bytes(b"\x01" * len(batches[0]) + b"".join(batches[1:]))
+    return Log(str(folder / "t-0"), log_start_offset=12)
+
+
+def test_crashed_log_with_whole_batches_behind_damage_is_not_emptied_in_place(tmp_path: Path) -> None:
+    log = torn_start(tmp_path)
+    before = contents(tmp_path / "t-0")
+    with pytest.raises(CorruptBatchError, match="no whole batch, but there are some behind it"):
+        load_partition(log, crashed=True, recovery_point=0, now_ms=NOW_MS)
+    assert contents(tmp_path / "t-0") == before
+    load_partition(log, crashed=True, recovery_point=0, now_ms=NOW_MS, keep=kept)
+    assert set(contents(tmp_path / "t-0")) == {offset_name(12, kind) for kind in (FileKind.LOG, *TWO_INDEXES)}
+
+
+def test_log_whose_batches_reach_its_start_behind_damage_is_not_emptied(tmp_path: Path) -> None:
+    log = torn_start(tmp_path)
+    assert not log.ends_below_start
+    load_partition(log, crashed=False, recovery_point=0, now_ms=NOW_MS)
+    assert Log(str(tmp_path / "t-0")).size_bytes == log.size_bytes
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_emptied_log_is_finished_wherever_the_load_was_cut_off(crashed: bool, tmp_path: Path) -> None:
+    """No segment is left when the old ones are gone and the new one is not in its place yet."""
+    inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
+    ended = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "whole" / "orders-0")
+    load_partition(Log(str(ended), log_start_offset=10**6), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
+    for path in inside.iterdir():
+        if path.suffix in SEGMENT_KINDS:
+            path.unlink()
+    load_partition(Log(str(inside), log_start_offset=10**6), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
+    assert contents(inside) == contents(ended)
+    assert all(path.stat().st_mode & 0o777 == 0o644 for path in inside.glob("*.log"))
 
 
 @pytest.mark.slow
@@ -230,6 +271,29 @@ def check_loads(fs: MemoryFileSystem, record_property: RecordProperty, **choice:
 
 def test_a_recovery_that_was_cut_off_comes_to_the_same_the_next_time(record_property: RecordProperty) -> None:
     check_loads(torn(), record_property, subsets_max=0, sampled=0)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_emptying_that_was_cut_off_comes_to_the_same_the_next_time(
+    crashed: bool, record_property: RecordProperty
+) -> None:
+    script = Script()("7:a=1 7:abort b=1 | 7:c=1 c=2 | e=1")
+    script.stop(clean=not crashed)
+
+    def empty(fs: FileSystem) -> None:
+        log = Log(PATH, fs=fs, log_start_offset=1000)
+        load_partition(log, crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
+
+    expected = durable(script.fs)
+    empty(expected)
+    assert {info.name for info in expected.list(PATH)} >= {offset_name(1000, FileKind.LOG)}
+    cuts = Cuts(durable(script.fs), empty, subsets_max=6, sampled=60)
+    for after in cuts:
+        empty(after)
+        # After a crash, a load that finds the empty segment already there also writes the snapshot of its end.
+        found = {name: data for name, data in tree(after, PATH).items() if not crashed or data != EMPTY_SNAPSHOT}
+        assert found == tree(expected, PATH)
+    cuts.tell(record_property, "logs that end below their start")
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ from cordwood.errors import RequestError
 
 #: Permissions that a copy's owner has, also when the original is kept read-only.
 OWNER_WRITES = 0o600
+#: All permissions that a file has which is no program.
+ALL_READ_AND_WRITE = 0o666
 
 Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 

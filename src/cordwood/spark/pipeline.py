@@ -42,7 +42,7 @@ from cordwood.storage.copying import DirectoryCopy, Replacement, Workspace, in_p
 from cordwood.storage.filenames import DirectoryState, FileKind
 from cordwood.storage.log import Log, lock_holder_in
 from cordwood.storage.node import Node, Place
-from cordwood.storage.restoring import Restored, restore_indexes, restore_partition
+from cordwood.storage.restoring import Restored, restore_indexes, restore_partition, start_anew
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -420,7 +420,12 @@ def _copy(
         copying.copy_as_it_is(fs, place.path, target)
         return
     copying.copy_partition(log, target, replacement, link=link)
-    assert place.topic is not None, "a partition that is loaded has a name"
+    assert place.name is not None and place.topic is not None, "a partition that is loaded has a name"
+    if log.ends_below_start:
+        start = start_anew(log, target, clean_shutdown=True).next_offset
+        copy.recovery_points[place.name.topic_partition] = start
+        fs.sync_directory(target)
+        return
     mine = Log(target, fs=fs, log_start_offset=log.log_start_offset)
     restore_indexes(mine, now_ms=now_ms, settings=load_settings(node, place.topic))
 

@@ -299,6 +299,9 @@ def _plan(node: Node, place: Place, choices: Choices, now_ms: int) -> PartitionP
     )
     if why_never is not None or place.topic is None or not log.segments:
         return left
+    if log.ends_below_start and not place.directory.live:
+        what = f"it ends at offset {end}, below its log start offset: the next load replaces it by an empty log"
+        return replace(left, reason=Reason(what, f"{start} in log-start-offset-checkpoint"), log_end_offset=start)
     config = node.config_of(place.topic)
     name = left.topic_partition
     assert name is not None, "what has a topic has a name"

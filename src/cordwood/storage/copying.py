@@ -236,16 +236,23 @@ def write_file(fs: FileSystem, path: str, data: Bytes) -> None:
         file.sync()
 
 
+#: Files that say something of the records of a log; a load that empties the log replaces them.
+_OF_RECORDS = (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT, FileKind.LEADER_EPOCHS)
+
+
 def files_when_loaded(log: Log) -> Iterator[tuple[str, str, PartitionFile | None]]:
-    """The regular files that a partition has once it is loaded.
+    """The files of a partition that it keeps when it is loaded.
 
     Yields:
         (name now, name then, what it is; None for a name that Kafka could not have given)
     """
     strays = set(stray_snapshots(log.recovery))
+    emptied = log.ends_below_start
     for info, name in swapped_files(log):
-        if info.name not in strays:
-            yield info.name, name, parse_file(name)
+        file = parse_file(name)
+        if info.name in strays or (emptied and file is not None and file.kind in _OF_RECORDS):
+            continue
+        yield info.name, name, file
 
 
 def swapped_files(log: Log) -> Iterator[tuple[FileInfo, str]]:

@@ -4,6 +4,7 @@
     2  what `recovery` plans is done: leftovers go, swaps are completed, indexes without a log go
     3  without a crash: a whole segment without an offset index gets its indexes; stray producer snapshots go
        after one: see `restoring`; what is new is written to .cordwood/ and renamed over what is there
+       either way: a log that ends below its log start offset is replaced by an empty one
 
 It can be cut off anywhere, and the next load, ours or a broker's, comes to the same. What is still true is never
 removed before what takes its place is durable. In step 3 an order matters only here:
@@ -19,15 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from cordwood.errors import CorruptBatchError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, FileSystem
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.copying import Replacement, give_to_owner, remove_tree, stray_snapshots
 from cordwood.storage.filenames import WORK_FOLDER, FileKind, PartitionFile, parse_file
 from cordwood.storage.log import Log
 from cordwood.storage.recovery import INDEX_KINDS, SEGMENT_KINDS
-from cordwood.storage.restoring import LoadSettings, Restored, rewrite_indexes, rewrite_unflushed
+from cordwood.storage.restoring import LoadSettings, Restored, Rewritten, rewrite_indexes, rewrite_unflushed, start_anew
 from cordwood.storage.segment import Checks, WindowReader
 from cordwood.storage.swapping import Keep, complete, remove_unfinished, swap_in
 
@@ -68,17 +70,20 @@ def load_partition(
         log = Log(path, fs=fs, log_start_offset=start)
     with _folder(fs, work):
         if crashed:
-            return _recover(log, work, recovery_point, now_ms, settings, keep)
+            new = rewrite_unflushed(
+                log, work, recovery_point=recovery_point, now_ms=now_ms, settings=settings, whole_too=False
+            )
+            return _put_in_place(log, work, new, keep)
+        if log.ends_below_start:
+            return _put_in_place(log, work, start_anew(log, work, clean_shutdown=True), keep)
         for segment, paths in rewrite_indexes(log, work, now_ms=now_ms, settings=settings):
             _take_over(log, work, [path.rpartition("/")[2] for path in paths], {segment.base_offset}, keep)
     _remove(log, stray_snapshots(log.recovery), keep)
     return Restored(log.next_offset)
 
 
-def _recover(
-    log: Log, work: str, recovery_point: int, now_ms: int, settings: LoadSettings | None, keep: Keep | None
-) -> Restored:
-    new = rewrite_unflushed(log, work, recovery_point=recovery_point, now_ms=now_ms, settings=settings, whole_too=False)
+def _put_in_place(log: Log, work: str, new: Rewritten, keep: Keep | None) -> Restored:
+    """Replace files of a log by what was written to the work folder."""
     if new.cut is not None and keep is None:
         _check_cut(log, *new.cut)
     files = _files(log.fs, log.path)
@@ -93,7 +98,12 @@ def _recover(
         for base, became in split.items()
     }
     apart = {name for names in parts.values() for name in names}
-    _take_over(log, work, [name for name in made if name not in apart], new.segments.keys() - split.keys(), keep)
+    names = [name for name in made if name not in apart]
+    # An emptied log gets its segment last: until then no segment is there, and the next load starts anew as well.
+    last = [] if new.kept else [name for name in names if name.endswith(FileKind.LOG)]
+    _take_over(log, work, [name for name in names if name not in last], new.segments.keys() - split.keys(), keep)
+    if last:
+        _take_over(log, work, last, (), keep)
     for base, names in parts.items():
         bases = frozenset({base}), frozenset(split[base])
         swap_in(log.fs, log.path, Replacement(work, tuple(names), *bases, new.next_offset), keep=keep)
@@ -133,8 +143,9 @@ def _take_over(log: Log, work: str, names: Sequence[str], bases: Collection[int]
     ]
     if keep is not None:
         keep(path, [*stale, *(name for name in names if name in old)])
+    like = log.segments[0].files.log if log.segments else _as_file(fs.stat(path))
     for name in names:
-        give_to_owner(fs, f"{work}/{name}", old.get(name) or log.segments[0].files.log)
+        give_to_owner(fs, f"{work}/{name}", old.get(name) or like)
     for name in stale:
         fs.unlink(f"{path}/{name}")
     last = [name for name in names if name.endswith(FileKind.OFFSET_INDEX)]
@@ -153,6 +164,11 @@ def _remove(log: Log, names: Sequence[str], keep: Keep | None) -> None:
     for name in names:
         log.fs.unlink(f"{log.path}/{name}")
     log.fs.sync_directory(log.path)
+
+
+def _as_file(directory: FileInfo) -> FileInfo:
+    """The owner of a directory, with the mode of a file."""
+    return replace(directory, mode=directory.mode & ALL_READ_AND_WRITE)
 
 
 def _files(fs: FileSystem, path: str) -> dict[str, PartitionFile]:

@@ -252,6 +252,15 @@ class Log:
             return last + 1
         return 0
 
+    @property
+    def ends_below_start(self) -> bool:
+        """Whether the log start offset is beyond the log's end: a load then replaces the whole log by an empty one.
+
+        Source: Kafka LogLoader.load, deleteSegmentsIfLogStartGreaterThanLogEnd; also after a clean shutdown.
+        """
+        last_base = self.segments[-1].base_offset if self.segments else 0
+        return self.log_start_offset > last_base and self.log_start_offset > self.next_offset
+
     def windows(
         self,
         *,

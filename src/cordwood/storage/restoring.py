@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
-from cordwood.fs.base import OWNER_WRITES
+from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES
 from cordwood.fs.sharing import Link
 from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.control import coordinator_epoch
@@ -210,29 +210,49 @@ def rewrite_unflushed(
                 size = sum(one.size_bytes for one in left)
                 notes.append(f"{len(left)} segments behind the cut are left out, {size} bytes")
             break
-    if log.segments and next_offset < log.log_start_offset:
-        return _start_anew(log, folder, notes)
+    if next_offset < log.log_start_offset:
+        return start_anew(log, folder, clean_shutdown=False, notes=notes, cut=cut)
     _write_epochs(log, folder, epochs, next_offset)
     if producers is not None and next_offset > 0:
         _write_snapshot(log, folder, producers, next_offset)
     return Rewritten(next_offset, tuple(notes), frozenset(kept), segments, cut)
 
 
-def _start_anew(log: Log, folder: str, notes: Sequence[str]) -> Rewritten:
-    """Instead of a log that ends below its start, and so holds nothing that is not deleted, an empty one from there on.
+def start_anew(
+    log: Log,
+    folder: str,
+    *,
+    clean_shutdown: bool,
+    notes: Sequence[str] = (),
+    cut: tuple[int, int] | None = None,
+) -> Rewritten:
+    """Write the empty log that replaces a log that ends below its start.
 
-    Source: Kafka LogLoader.recoverLog, deleteSegmentsIfLogStartGreaterThanLogEnd.
+    All records below the log start offset are deleted for consumers, so the old log holds nothing that they could read.
+    A broker does the same, whether the log was shut down cleanly or not. Only after a clean shutdown it writes an empty
+    producer snapshot, because it finds no snapshot at all then.
+
+    Args:
+        log: is only read.
+        folder: an existing directory; segments and snapshots that are in it go.
+        clean_shutdown: whether the log was shut down cleanly.
+        notes: what was cut off before, in words.
+        cut: base offset of the segment in which the log was cut before, and the position there.
+
+    Source: Kafka LogLoader.load, deleteSegmentsIfLogStartGreaterThanLogEnd; UnifiedLog.rebuildProducerState.
     """
     for info in log.fs.list(folder):
         file = parse_file(info.name)
         if file is not None and file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
             log.fs.unlink(f"{folder}/{info.name}")
     start = log.log_start_offset
-    mode = log.segments[0].files.log.mode | OWNER_WRITES
-    SegmentWriter(log.fs, folder, start, IndexLimits(), mode=mode).finish()
+    like = log.segments[0].files.log if log.segments else log.fs.stat(log.path)
+    SegmentWriter(log.fs, folder, start, IndexLimits(), mode=like.mode & ALL_READ_AND_WRITE | OWNER_WRITES).finish()
     _write_epochs(log, folder, LeaderEpochs(), start)
+    if clean_shutdown:
+        _write_snapshot(log, folder, Producers(), start)
     note = f"{log.path} ends below its log start offset {start}: its records were deleted, now its segments are, too"
-    return Rewritten(start, (*notes, note), frozenset(), {log.segments[0].base_offset: (start,)})
+    return Rewritten(start, (*notes, note), frozenset(), {}, cut)
 
 
 def restore_indexes(log: Log, *, now_ms: int, settings: LoadSettings | None = None) -> None:

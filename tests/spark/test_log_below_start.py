@@ -1,0 +1,109 @@
+"""A log that ends below its log start offset, in a directory that was shut down cleanly.
+
+A broker that loads such a log deletes all of it and starts an empty log at the log start offset; so do we, in a copy
+and in place. What Kafka does is case 168 of its log manager, and `LogLoader.deleteSegmentsIfLogStartGreaterThanLogEnd`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import cordwood
+from cordwood.cleaning.plan import Decision
+from cordwood.spark.in_place import clean_in_place
+from cordwood.spark.pipeline import clean
+from cordwood.spark.planning import make_plan
+from cordwood.spark.results import Fate
+from cordwood.storage import checkpoints, filenames
+from cordwood.storage.check import Kind
+from cordwood.storage.log import Log
+from cordwood.types import TopicPartition
+from tests.fixtures import copy_of, facts, fixture
+from tests.kafka_tools import Broker
+from tests.storage.swaps import EMPTY_SNAPSHOT
+
+ORDERS = TopicPartition("orders", 0)
+#: Beyond the end of orders-0, whatever is in it.
+START = 1_000_000
+NOW_MS = int(facts("kraft")["cleaning_1_ended_ms"])
+#: What a broker leaves of the log and of what it knew about it.
+EMPTY = {
+    **{f"{START:020}{kind}": b"" for kind in (".log", ".index", ".timeindex")},
+    f"{START:020}.snapshot": EMPTY_SNAPSHOT,
+    "leader-epoch-checkpoint": b"0\n0\n",
+}
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory that a broker shut down cleanly, and whose checkpoint was then changed."""
+    path = copy_of(fixture("kraft-before"), tmp_path / "logs")
+    starts = path / filenames.LOG_START_OFFSETS
+    starts.write_bytes(checkpoints.encode({**checkpoints.decode(starts.read_bytes()), ORDERS: START}))
+    return path
+
+
+def expected(directory: Path) -> dict[str, bytes]:
+    return {**EMPTY, "partition.metadata": (directory / "orders-0" / "partition.metadata").read_bytes()}
+
+
+def test_plan_says_that_the_next_load_empties_the_log(directory: Path) -> None:
+    (found,) = make_plan(str(directory / "orders-0"), now_ms=NOW_MS).partitions
+    assert (found.decision, found.log_start_offset, found.log_end_offset) == (Decision.LEAVE, START, START)
+    end = Log(str(fixture("kraft-before") / "orders-0")).next_offset
+    assert str(found.reason) == (
+        f"it ends at offset {end}, below its log start offset: the next load replaces it by an empty log "
+        f"({START} in log-start-offset-checkpoint)"
+    )
+
+
+def test_check_finds_nothing_but_the_log_start_offset(directory: Path) -> None:
+    (found,) = cordwood.check(str(directory))
+    assert (found.kind, found.offset) == (Kind.CHECKPOINT_BEYOND_END, START)
+    assert found.path == str(directory / filenames.LOG_START_OFFSETS)
+
+
+def test_copy_has_an_empty_log_at_the_log_start_offset(directory: Path, spark: SparkSession, tmp_path: Path) -> None:
+    source = contents(directory / "orders-0")
+    target = tmp_path / "new"
+    result = clean(str(directory), output=str(target), spark=spark, topics=["orders"], now_ms=NOW_MS, single_copy=True)
+    assert contents(target / "orders-0") == expected(directory)
+    assert contents(directory / "orders-0") == source
+    points = checkpoints.decode((target / filenames.RECOVERY_POINTS).read_bytes())
+    assert points[ORDERS] == START
+    (orders,) = [one for one in result.partitions if one.name == "orders-0"]
+    assert orders.fate is Fate.COPIED and "below its log start offset" in orders.why
+    assert orders.bytes_before > 0 and orders.bytes_after == 0
+    assert cordwood.check(str(target)) == []
+
+
+def test_in_place_leaves_an_empty_log_at_the_log_start_offset(directory: Path, spark: SparkSession) -> None:
+    before = expected(directory)
+    result = clean_in_place(str(directory), spark=spark, topics=["orders"], now_ms=NOW_MS, single_copy=True)
+    (orders,) = [one for one in result.partitions if one.name == "orders-0"]
+    assert orders.notes == (
+        f"{directory}/orders-0 ends below its log start offset {START}: "
+        "its records were deleted, now its segments are, too",
+    )
+    assert contents(directory / "orders-0") == before
+    assert cordwood.check(str(directory)) == []
+
+
+@pytest.mark.kafka
+def test_broker_makes_the_same_empty_log(directory: Path, kafka_broker: Broker) -> None:
+    kafka_broker.start(directory, log_cleaner_enable="false", file_delete_delay_ms="0", log_segment_delete_delay_ms="0")
+    kafka_broker("stop", directory)
+    found = contents(directory / "orders-0")
+    ours = expected(directory)
+    # It led the partition in a new epoch, from the log's start on; files that wait to be deleted may still be there.
+    version, count, entry, end = found.pop("leader-epoch-checkpoint").split(b"\n")
+    assert (version, count, entry.split(b" ")[1], end) == (b"0", b"1", str(START).encode(), b"")
+    assert ours.pop("leader-epoch-checkpoint") == b"0\n0\n"
+    assert {name: data for name, data in found.items() if not name.endswith(".deleted")} == ours
