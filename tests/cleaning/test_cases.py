@@ -1,4 +1,4 @@
-"""The specified behaviours of a clean, by their numbers, as conversations with a log: see `cases/*.txt`.
+"""The cases of docs/cases.md about a clean, by their numbers, as conversations with a log: see `cases/*.txt`.
 
 With CORDWOOD_REWRITE=1 the files are written anew with what is shown now.
 """

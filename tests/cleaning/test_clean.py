@@ -161,6 +161,7 @@ def check_clean(log: ScriptedLog, *, now_ms: int, back: int | None) -> None:
 @settings(max_examples=150)
 @given(st.data())
 def test_cleans_leave_what_the_plain_cleaner_leaves(monkeypatch_window, window_bytes, data) -> None:
+    # cases 22, 133
     monkeypatch_window(window_bytes)
     config = {
         "delete.retention.ms": data.draw(st.sampled_from([0, 500, 86_400_000])),
@@ -220,6 +221,7 @@ def test_what_only_replicas_keep_is_counted_and_goes_once_there_are_none() -> No
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_segment_whose_offsets_span_too_much_becomes_several(strict: bool) -> None:
+    # case 146
     # Case 146. Old brokers' cleaners could merge segments that far; Kafka splits such a one and cleans it afterwards.
     far = 2**31 + 7
     log = ScriptedLog()

@@ -38,6 +38,7 @@ def files(log: ScriptedLog, base: int) -> list[bytes]:
 
 
 def test_a_mixed_segment() -> None:
+    # cases 80, 138
     # Case 80.
     log = ScriptedLog({"delete.retention.ms": 1000, "index.interval.bytes": 100}, now_ms=T0)
     before = """
@@ -66,6 +67,7 @@ def test_a_mixed_segment() -> None:
 
 
 def test_a_horizon_on_a_mixed_batch() -> None:
+    # case 90
     # Case 90.
     log = ScriptedLog({"delete.retention.ms": 1000}, now_ms=T0)
     log.append(batch(0, (b"a", None, 0), (b"b", b"1", 5), (b"c", b"1", 2)) + batch(3, (b"c", b"2", 9)))
@@ -86,6 +88,7 @@ def test_a_horizon_on_a_mixed_batch() -> None:
 
 
 def test_an_emptied_batch_and_its_transaction_index() -> None:
+    # case 115
     # Case 115.
     log = ScriptedLog({"segment.bytes": 200}, now_ms=T0)
     one: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "transactional": True}
@@ -116,6 +119,7 @@ def test_an_emptied_batch_and_its_transaction_index() -> None:
 
 
 def test_what_is_left_of_a_wrapper_of_magic_1() -> None:
+    # case 136
     # Case 136. The compressed bytes are those of Java's zlib; others may compress differently, so records decide.
     log = ScriptedLog(now_ms=T0)
     three = [Record(0, T0, b"a", b"1"), Record(1, T0 + 7, b"b", b"1"), Record(2, T0 + 3, b"c", b"1")]

@@ -1,4 +1,4 @@
-"""Kafka's offset map beside Kafka's own, and by the specified cases that `cases/offset-map.txt` does not have."""
+"""The offset map beside Kafka's own, and in the cases of docs/cases.md that `cases/offset-map.txt` does not have."""
 
 from __future__ import annotations
 
@@ -50,14 +50,16 @@ def slots_in_use(map_: OffsetMap) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("count", [10, 100, 1000, 5000])
-def test_1_every_key_that_was_put_is_found(count: int) -> None:
+def test_every_key_that_was_put_is_found(count: int) -> None:
+    # case 1
     map_ = OffsetMap(slots_of(48 * count))
     keys = [b"%d" % at for at in range(count)]
     put(map_, *zip(keys, range(count), strict=True))
     assert get(map_, *keys) == list(range(count))
 
 
-def test_2_nothing_is_left_after_clear() -> None:
+def test_nothing_is_left_after_clear() -> None:
+    # case 2
     map_ = OffsetMap(slots_of(4096))
     assert map_.slots == 170
     put(map_, *((b"%d" % at, at) for at in range(10)))
@@ -66,7 +68,8 @@ def test_2_nothing_is_left_after_clear() -> None:
     assert (map_.keys, map_.latest_offset) == (0, -1)
 
 
-def test_3_4_8_a_full_map_finds_what_it_has_and_takes_nothing_more() -> None:
+def test_a_full_map_finds_what_it_has_and_takes_nothing_more() -> None:
+    # cases 3, 4, 8
     map_ = OffsetMap(slots_of(4096))
     put(map_, *((b"%d" % (37 + at), at) for at in range(170)))
     assert (map_.keys, map_.latest_offset) == (170, 169)
@@ -78,7 +81,8 @@ def test_3_4_8_a_full_map_finds_what_it_has_and_takes_nothing_more() -> None:
     assert get(map_, b"37") == [0]
 
 
-def test_5_6_the_last_put_of_a_key_counts_whatever_its_offset() -> None:
+def test_the_last_put_of_a_key_counts_whatever_its_offset() -> None:
+    # cases 5, 6
     map_ = OffsetMap(10)
     put(map_, (b"a", 5), (b"a", 9))
     assert (map_.keys, get(map_, b"a"), map_.latest_offset) == (1, [9], 9)
@@ -86,7 +90,8 @@ def test_5_6_the_last_put_of_a_key_counts_whatever_its_offset() -> None:
     assert (map_.keys, get(map_, b"a"), map_.latest_offset) == (1, [5], 5)
 
 
-def test_7_utilization_is_the_part_of_the_slots_that_is_taken() -> None:
+def test_utilization_is_the_part_of_the_slots_that_is_taken() -> None:
+    # case 7
     map_ = OffsetMap(4)
     found = [map_.utilization]
     for at in range(4):
@@ -95,13 +100,15 @@ def test_7_utilization_is_the_part_of_the_slots_that_is_taken() -> None:
     assert found == [0, 0.25, 0.5, 0.75, 1]
 
 
-def test_9_keys_stand_in_the_slots_of_kafkas_map() -> None:
+def test_keys_stand_in_the_slots_of_kafkas_map() -> None:
+    # case 9
     map_ = OffsetMap(slots_of(240))
     put(map_, *((bytes([97 + at]), at) for at in range(6)))
     assert slots_in_use(map_) == {0: 7, 1: 6, 2: 0, 3: 3, 4: 9, 5: 5}
 
 
-def test_13_a_map_that_is_filled_to_its_limit_says_where_it_stopped() -> None:
+def test_a_map_that_is_filled_to_its_limit_says_where_it_stopped() -> None:
+    # case 13
     map_ = OffsetMap(3, keys_max(3, 0.75))
     keys = columns([b"%d" % at for at in range(5)], range(5))
     chosen = keys.rows["offset"] >= 2
@@ -121,7 +128,8 @@ def scripted(*batches: Sequence[bytes], roll_every: int = 1000) -> ScriptedLog:
     return log
 
 
-def test_11_the_map_of_a_range_has_the_keys_of_that_range() -> None:
+def test_the_map_of_a_range_has_the_keys_of_that_range() -> None:
+    # case 11
     log = scripted(*([b"%d" % at] for at in range(500)), roll_every=60).log()
     bases = [segment.base_offset for segment in log.segments]
     for start, end in ((0, bases[1]), (bases[1], bases[3]), (bases[3], bases[-1]), (70, bases[3])):
@@ -135,7 +143,8 @@ def test_11_the_map_of_a_range_has_the_keys_of_that_range() -> None:
         assert get(found, b"%d" % (start - 1), b"%d" % end) == [-1, -1]
 
 
-def test_22_the_size_of_what_is_read_at_once_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_what_is_read_at_once_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    # case 22
     def files() -> dict[str, bytes]:
         log = scripted(*([b"%d" % (at % 7), b"%d" % (at % 5), b"%d" % at] for at in range(40)))
         _, end, cleaned = log.clean(offset_map_slots=30)

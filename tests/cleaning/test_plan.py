@@ -1,6 +1,6 @@
 """What follows from a log's facts, without a log: ranges, ratios, decisions, groups, retention.
 
-Numbers in comments are those of the cases in the cleaner's specification that the tests stand for.
+Numbers of cases in comments are those of docs/cases.md.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def offsets(of: Compaction) -> tuple[int, int]:
     ("checkpoint", "start", "end", "expected"),
     [
         (None, 7, 50, (7, "never cleaned")),
-        (200, 0, 50, (0, "checkpoint 200 is above the log end offset")),  # 28
-        (0, 10, 50, (10, "checkpoint 0 is below the log start offset")),  # 29
-        (15, 20, 20, (20, "checkpoint 15 is below the log start offset")),  # 32
-        (10, 15, 50, (15, "checkpoint 10 is below the log start offset")),  # 33
-        (15, 10, 20, (15, "")),  # 34
+        (200, 0, 50, (0, "checkpoint 200 is above the log end offset")),  # case 28
+        (0, 10, 50, (10, "checkpoint 0 is below the log start offset")),  # case 29
+        (15, 20, 20, (20, "checkpoint 15 is below the log start offset")),  # case 32
+        (10, 15, 50, (15, "checkpoint 10 is below the log start offset")),  # case 33
+        (15, 10, 20, (15, "")),  # case 34
         (15, 20, 40, (20, "checkpoint 15 is below the log start offset")),
         (25, 10, 20, (10, "checkpoint 25 is above the log end offset")),
         (20, 10, 20, (20, "")),
@@ -115,9 +115,9 @@ def test_dirty_section_starts_at_the_checkpoint_unless_that_lies_outside_of_the_
 
 
 def test_a_log_of_one_segment_has_nothing_to_clean() -> None:
-    one = facts(segment(0), start=2, end=10, checkpoint=0)  # 30
+    one = facts(segment(0), start=2, end=10, checkpoint=0)  # case 30
     assert (compaction(one).cleanable_bytes, decision(one)[0]) == (0, Decision.LEAVE)
-    inside = facts(segment(0), end=10, checkpoint=3)  # 31
+    inside = facts(segment(0), end=10, checkpoint=3)  # case 31
     assert decision(inside) == (
         Decision.LEAVE,
         Reason("the active segment holds all dirty data, offsets 3 to 9", until="after it rolls"),
@@ -141,7 +141,7 @@ EIGHT = [segment(base * 10) for base in range(8)]
 
 
 def test_range_ends_at_the_high_watermark_rounded_down_to_a_segment() -> None:
-    log = facts(*EIGHT, end=80, mark=50)  # 35
+    log = facts(*EIGHT, end=80, mark=50)  # case 35
     assert offsets(compaction(log)) == (0, 50)
     assert compaction(log).range.bound is Bound.HIGH_WATERMARK
     inside = compaction(facts(*EIGHT, end=80, mark=55))
@@ -153,15 +153,15 @@ def test_range_ends_at_the_high_watermark_rounded_down_to_a_segment() -> None:
 
 
 def test_range_ends_at_the_active_segment_at_the_latest() -> None:
-    found = compaction(facts(*EIGHT, end=80))  # 36
+    found = compaction(facts(*EIGHT, end=80))  # case 36
     assert (offsets(found), found.range.bound) == ((0, 70), Bound.ACTIVE_SEGMENT)
-    at_end = compaction(facts(segment(0), segment(1), end=1, checkpoint=1))  # 48
+    at_end = compaction(facts(segment(0), segment(1), end=1, checkpoint=1))  # case 48
     assert (offsets(at_end), at_end.cleanable_bytes) == ((1, 1), 0)
 
 
 def test_range_ends_at_the_first_segment_that_is_too_young() -> None:
     old, young = T0, T0 + HOUR + 1
-    log = facts(*(segment(base, time=old if base < 4 else young) for base in range(8)), end=8)  # 37
+    log = facts(*(segment(base, time=old if base < 4 else young) for base in range(8)), end=8)  # case 37
     found = compaction(log, now_ms=young, min_compaction_lag_ms=HOUR)
     assert (offsets(found), found.range.bound) == ((0, 4), Bound.MIN_COMPACTION_LAG)
     assert found.bound_reason == Reason(
@@ -170,7 +170,7 @@ def test_range_ends_at_the_first_segment_that_is_too_young() -> None:
         f"from {utc(young + HOUR)} on",
     )
     assert offsets(compaction(log, now_ms=young + HOUR - 1, min_compaction_lag_ms=HOUR)) == (0, 4)
-    assert offsets(compaction(log, now_ms=young + HOUR, min_compaction_lag_ms=HOUR)) == (0, 7)  # 38
+    assert offsets(compaction(log, now_ms=young + HOUR, min_compaction_lag_ms=HOUR)) == (0, 7)  # case 38
 
 
 def test_an_old_segment_behind_a_young_one_stays_too() -> None:
@@ -182,7 +182,7 @@ def test_an_old_segment_behind_a_young_one_stays_too() -> None:
 
 def test_range_ends_at_the_first_open_transaction() -> None:
     data = segment(0)
-    undecided = facts(data, segment(3, 0), end=3, open_at=[(0, 12)])  # 39
+    undecided = facts(data, segment(3, 0), end=3, open_at=[(0, 12)])  # case 39
     found = compaction(undecided, now_ms=T0 + 2 * HOUR, min_compaction_lag_ms=HOUR)
     assert (offsets(found), found.range.bound) == ((0, 0), Bound.LAST_STABLE_OFFSET)
     assert decision(undecided) == (
@@ -216,11 +216,11 @@ def test_a_clean_ends_where_what_is_left_of_an_open_transaction_may_start() -> N
 
 
 def test_clean_and_cleanable_bytes_are_those_of_whole_segments() -> None:
-    sizes = [segment(base, 100 + base) for base in range(7)]  # 40
+    sizes = [segment(base, 100 + base) for base in range(7)]  # case 40
     found = compaction(facts(*sizes, end=7, checkpoint=2, mark=4))
     assert (found.clean_bytes, found.cleanable_bytes) == (100 + 101, 102 + 103)
     assert found.cleanable_ratio == 205 / 406
-    clean = compaction(facts(*sizes, end=7, checkpoint=6))  # 41
+    clean = compaction(facts(*sizes, end=7, checkpoint=6))  # case 41
     assert (clean.total_bytes, clean.cleanable_ratio) == (sum(one.size_bytes for one in sizes[:-1]), 0)
 
 
@@ -230,12 +230,14 @@ def test_a_segment_that_is_half_clean_counts_on_both_sides() -> None:
 
 
 def test_the_dirtier_a_log_the_larger_its_ratio() -> None:
-    logs = [facts(*(segment(base) for base in range(count)), end=count, checkpoint=19) for count in (20, 25, 30)]  # 24
+    logs = [
+        facts(*(segment(base) for base in range(count)), end=count, checkpoint=19) for count in (20, 25, 30)
+    ]  # case 24
     assert [compaction(one).cleanable_ratio for one in logs] == [0, 5 / 24, 10 / 29]
 
 
 def test_a_ratio_that_is_just_reached_is_not_enough() -> None:
-    log = facts(segment(0), segment(1), segment(2), end=3, checkpoint=1)  # 42
+    log = facts(segment(0), segment(1), segment(2), end=3, checkpoint=1)  # case 42
     assert decision(log, min_cleanable_dirty_ratio=0.5) == (
         Decision.LEAVE,
         Reason(
@@ -257,7 +259,7 @@ def test_a_ratio_of_one_is_never_exceeded() -> None:
 
 
 def test_what_waited_for_longer_than_the_max_lag_is_cleaned_whatever_the_ratio() -> None:
-    log = facts(segment(0, 900), segment(1), segment(2), end=3, checkpoint=1)  # 43, 44
+    log = facts(segment(0, 900), segment(1), segment(2), end=3, checkpoint=1)  # cases 43, 44
     lag: dict[str, Any] = {"max_compaction_lag_ms": 6 * HOUR, "min_compaction_lag_ms": HOUR}
     found, reason = decision(log, T0 + 6 * HOUR, **lag)
     assert found is Decision.LEAVE
@@ -270,14 +272,14 @@ def test_what_waited_for_longer_than_the_max_lag_is_cleaned_whatever_the_ratio()
 
 
 def test_segments_without_a_time_are_never_overdue() -> None:
-    log = facts(segment(0), segment(1), segment(2), segment(3), end=4)  # 45
+    log = facts(segment(0), segment(1), segment(2), segment(3), end=4)  # case 45
     times = [replace(one, first_timestamp=time) for one, time in zip(log.headers, (NONE, 2000, 1000, 500), strict=True)]
     assert compaction(replace(log, headers=tuple(times)), 1100, max_compaction_lag_ms=1).overdue_ms == 99
     none = tuple(replace(one, first_timestamp=0) for one in log.headers)
     assert compaction(replace(log, headers=none), T0, max_compaction_lag_ms=1).overdue_ms == 0
 
 
-def test_damage_in_the_range_is_refused_and_elsewhere_is_not() -> None:  # 46
+def test_damage_in_the_range_is_refused_and_elsewhere_is_not() -> None:  # case 46
     log = facts(segment(0), segment(1), segment(2), segment(3), end=4, mark=2)
     broken = [replace(one, damage="bytes in the way") if at == 1 else one for at, one in enumerate(log.headers)]
     assert decision(replace(log, headers=tuple(broken))) == (
@@ -347,10 +349,10 @@ TEN = [segment(base, 100, index=8, times=12) for base in range(10)]
 @pytest.mark.parametrize(
     ("size", "index", "expected"),
     [
-        (10**9, 10**9, [10]),  # 67
-        (1, 10**9, [1] * 10),  # 68
+        (10**9, 10**9, [10]),  # case 67
+        (1, 10**9, [1] * 10),  # case 68
         (10**9, 1, [1] * 10),
-        (301, 10**9, [3, 3, 3, 1]),  # 69
+        (301, 10**9, [3, 3, 3, 1]),  # case 69
         (300, 10**9, [3, 3, 3, 1]),
         (299, 10**9, [2] * 5),
         (10**9, 3 * 12 + 1, [3, 3, 3, 1]),
@@ -363,15 +365,15 @@ def test_groups_grow_to_the_limits_of_bytes_and_index_entries(size: int, index: 
 
 def test_groups_end_where_offsets_no_longer_fit_the_first_base() -> None:
     two = [segment(0), segment(5)]
-    assert groups(two, MAX_OFFSET_SPAN + 1) == [[0, 5]]  # 70
-    assert groups(two, MAX_OFFSET_SPAN + 2) == [[0], [5]]  # 71: nothing but the next base tells where one ends
+    assert groups(two, MAX_OFFSET_SPAN + 1) == [[0, 5]]  # case 70
+    assert groups(two, MAX_OFFSET_SPAN + 2) == [[0], [5]]  # case 71: nothing but the next base tells where one ends
     far = [segment(0), segment(2**31), segment(2**32)]
-    assert groups(far, 3 * 2**31) == [[0], [2**31], [2**32]]  # 72
+    assert groups(far, 3 * 2**31) == [[0], [2**31], [2**32]]  # case 72
     assert groups([segment(0, 0), segment(2**31, 0), segment(2**32)], 3 * 2**31) == [[0, 2**31], [2**32]]
 
 
 def test_groups_go_by_sizes_before_the_clean() -> None:
-    five = [segment(base, 142) for base in (0, 2, 4, 6, 8)]  # 73
+    five = [segment(base, 142) for base in (0, 2, 4, 6, 8)]  # case 73
     assert groups(five, 10, 200) == [[0], [2], [4], [6], [8]]
     emptied = [segment(0, 0), segment(2, 0), segment(4, 0), segment(6, 71), segment(8, 142)]
     assert groups(emptied, 10, 200) == [[0, 2, 4, 6], [8]]
@@ -388,12 +390,12 @@ def taken(log: LogFacts, now_ms: int = T0, **limits: int) -> dict[str, tuple[int
 
 
 def test_segments_below_the_log_start_go() -> None:
-    assert taken(facts(segment(0), segment(5), segment(10), start=5, end=15)) == {"log start offset": (0,)}  # 160
+    assert taken(facts(segment(0), segment(5), segment(10), start=5, end=15)) == {"log start offset": (0,)}  # case 160
     assert taken(facts(segment(0), segment(5), segment(10), start=4, end=15)) == {}
 
 
 def test_size_retention_never_leaves_less_than_its_limit() -> None:
-    three = facts(segment(0), segment(5), segment(10), end=15)  # 158
+    three = facts(segment(0), segment(5), segment(10), end=15)  # case 158
     assert taken(three, retention_bytes=200) == {"retention.bytes": (0,)}
     assert taken(three, retention_bytes=201) == {}
     assert taken(three, retention_bytes=300) == {}
@@ -405,11 +407,13 @@ def test_time_retention_stops_at_the_first_segment_that_is_young_enough() -> Non
     log = facts(segment(0), segment(5, time=T0 + 10), segment(10), end=15)
     assert taken(log, T0 + 100, retention_ms=100) == {}
     assert taken(log, T0 + 101, retention_ms=100) == {"retention.ms": (0,)}
-    assert taken(log, T0 + 111, retention_ms=100) == {"retention.ms": (0, 5, 10)}  # 159: the active one rolls first
+    assert taken(log, T0 + 111, retention_ms=100) == {
+        "retention.ms": (0, 5, 10)
+    }  # case 159: the active one rolls first
 
 
 def test_a_young_first_segment_blocks_older_ones_until_the_log_start_is_past_it() -> None:
-    log = facts(segment(0, time=T0 + 1000), segment(5), segment(10, 0), end=10)  # 162
+    log = facts(segment(0, time=T0 + 1000), segment(5), segment(10, 0), end=10)  # case 162
     assert taken(log, T0 + 200, retention_ms=100) == {}
     assert taken(replace(log, log_start_offset=5), T0 + 200, retention_ms=100) == {
         "log start offset": (0,),
@@ -418,7 +422,7 @@ def test_a_young_first_segment_blocks_older_ones_until_the_log_start_is_past_it(
 
 
 def test_retention_takes_nothing_that_reaches_above_the_high_watermark() -> None:
-    log = facts(segment(0), segment(5), segment(10), end=15, mark=9)  # 161
+    log = facts(segment(0), segment(5), segment(10), end=15, mark=9)  # case 161
     assert taken(log, T0 + 1000, retention_ms=1) == {"retention.ms": (0,)}
     assert taken(replace(log, high_watermark=HighWatermark(4, "")), T0 + 1000, retention_ms=1) == {}
 

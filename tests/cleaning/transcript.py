@@ -1,13 +1,13 @@
 """Cleaning as a conversation: text files that say what is written and cleaned, and what is there afterwards.
 
-    # 89 a tombstone stays until delete.retention.ms after the first clean that keeps it
+    # case 89: a tombstone stays until delete.retention.ms after the first clean that keeps it
     log delete.retention.ms=1000
     write [a=1 b=1] [a=∅] | [c=1] |
     clean now=10
     → 0: [0..1 b=1@1] [2 a=∅@2 horizon=1010] [3 c=1@3]
 
-A case starts with `#`. The lines with → are what the line above shows; CORDWOOD_REWRITE=1 writes them anew, to be read
-as a diff.
+A case starts with `#`; its number is that of docs/cases.md. The lines with → are what the line above shows;
+CORDWOOD_REWRITE=1 writes them anew, to be read as a diff.
 
     log KEY=VALUE …      topic configs
     write WHAT …         batches, markers and |, a roll; |15 rolls to base offset 15

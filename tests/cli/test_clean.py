@@ -146,6 +146,7 @@ def test_a_disk_without_room_gives_exit_code_four_and_leaves_nothing(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_leaves_nothing(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    # cases 64, 145
     source = fixture("kraft-before")
     before = tree(source)
     with subprocess.Popen(

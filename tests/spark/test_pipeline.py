@@ -155,6 +155,7 @@ def test_the_source_is_only_read(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_damaged_partition_is_copied_as_it_was_and_the_others_are_cleaned(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    # case 65
     source = copy_of(fixture("kraft-before"), tmp_path / "logs")
     log = source / "orders-1" / "00000000000000000000.log"
     data = bytearray(log.read_bytes())

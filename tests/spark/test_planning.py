@@ -243,6 +243,7 @@ SCRIPTS: Mapping[str, tuple[Mapping[str, str], Sequence[Line]]] = {
 
 @pytest.mark.parametrize("case", SCRIPTS)
 def test_plans_of_the_numbered_cases_are_kafkas(kafka_oracle: Oracle, tmp_path: Path, case: str) -> None:
+    # cases 28-41, 43-45, 47, 48
     config, steps = SCRIPTS[case]
     config = {"cleanup.policy": "compact", **config}
     # What Kafka corrects it writes, so the copy is made before it is asked.
@@ -383,6 +384,7 @@ def test_a_bare_partition_ends_at_its_end_and_a_brokers_needs_an_entry(tmp_path:
 
 
 def test_a_transaction_that_ends_above_the_high_watermark_is_open_below_it(tmp_path: Path) -> None:
+    # case 176
     whole = fixture("kraft-before-2") / "payments-1"
     ends = planned(whole.parent, TIMES[0], partitions=["payments-1"], high_watermark="end").partitions[0]
     assert ends.compaction is not None and ends.compaction.range.bound is Bound.ACTIVE_SEGMENT
@@ -427,6 +429,7 @@ def test_a_damaged_closed_segment_is_refused_with_its_place(tmp_path: Path) -> N
 
 
 def test_a_closed_segment_that_ends_within_a_batch_is_refused(tmp_path: Path) -> None:
+    # case 142
     directory = make_log(tmp_path / "orders-0", [batch(0), batch(1)[:-3]], [batch(2)])
     (one,) = planned(directory, T0).partitions
     assert one.decision is Decision.REFUSE and "the file ends after" in one.reason.what

@@ -81,6 +81,7 @@ def test_only_logs_that_nobody_appends_to_are_linked(tmp_path: Path) -> None:
 
 
 def test_cleaned_segments_take_the_place_of_others_and_of_their_snapshots(tmp_path: Path) -> None:
+    # case 155
     source = fixture("kraft-before") / "orders-0"
     first, second, third, fourth, *_ = (segment.base_offset for segment in Log(str(source)).segments)
     folder = tmp_path / "outputs"

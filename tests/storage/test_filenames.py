@@ -200,6 +200,7 @@ def test_directories_are_parsed_as_by_kafkas_patterns(body: str, state: Director
 
 
 def test_a_deleted_or_stray_name_is_cut_to_255_characters_and_a_future_one_is_not() -> None:
+    # case 164
     # Kafka: UnifiedLogTest.testLogDeleteDirName / LocalLogTest.testLogDeleteDirName.
     long = TopicPartition("n" * 249, 12)
     lengths = {state: len(PartitionDirectory(long, state, UNIQ).name) for state in DirectoryState}

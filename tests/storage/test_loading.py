@@ -85,6 +85,7 @@ def test_after_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(na
 
 
 def test_a_log_that_ends_below_its_start_begins_anew_there_as_in_a_copy(tmp_path: Path) -> None:
+    # case 168
     inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     log, target = Log(str(inside), log_start_offset=1_000_000), tmp_path / "copy"
     target.mkdir()
@@ -157,6 +158,7 @@ def test_a_partition_in_good_order_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Path) -> None:
+    # case 169
     original = fixture("kraft-before") / "payments-0"
     source = copy_of(original, tmp_path / "payments-0")
     logs = sorted(source.glob("*.log"))
@@ -195,6 +197,7 @@ def test_offsets_of_another_segment_leave_a_partition_as_it_was(tmp_path: Path) 
 
 
 def test_snapshots_of_segments_that_are_gone_go_but_never_the_newest() -> None:
+    # cases 170, 171
     fs = Script()("a=1 | b=1 | c=1 c=2").fs
     for offset in (1, 2, 3):
         write_file(fs, f"{PATH}/{offset_name(offset, '.snapshot')}", EMPTY_SNAPSHOT)
@@ -394,6 +397,7 @@ def test_a_load_that_completes_a_swap_can_be_cut_off_as_well(name: str, record_p
 
 
 def test_an_overflowed_segment_becomes_several() -> None:
+    # case 154
     fs = durable(overflowed())
     loaded = load_partition(Log(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
     assert [segment.base_offset for segment in Log(PATH, fs=fs).segments] == [0, 3 << 31]

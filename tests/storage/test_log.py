@@ -71,6 +71,12 @@ def test_a_range_of_offsets_gives_just_those() -> None:
             assert offsets(log, start_offset=start, end_offset=end) == list(range(start, min(end, 12)))
 
 
+def test_reading_from_a_gap_starts_at_the_next_batch() -> None:
+    # case 178
+    data = b"".join(encode_batch([Record(at, 1000, b"k", b"v") for at in (base, base + 1)]) for base in (50, 60))
+    assert offsets(Log("d/t-0", fs=partition({name(0): data})), start_offset=55) == [60, 61]
+
+
 def test_a_base_offset_that_was_flipped_upwards_does_not_end_the_reading() -> None:
     flipped = (1 << 55 | 3).to_bytes(8, "big") + batch(3)[8:]  # the CRC does not cover it
     log = Log("d/t-0", fs=partition({name(0): batch(0) + flipped + batch(6) + batch(9) + batch(12) + batch(15)}))
@@ -187,6 +193,7 @@ def test_an_error_names_file_position_and_offset() -> None:
 
 
 def test_an_interrupted_swap_is_read_as_it_will_be_finished_and_nothing_is_changed() -> None:
+    # cases 149, 150
     swapped = encode_batch([Record(1, 1000, b"k", b"new"), Record(4, 1000, b"k", b"new")], base_offset=0, last_offset=5)
     files = {**TWO_SEGMENTS, name(0, ".log.swap"): swapped, name(0, ".index.swap"): b"", name(0, ".index"): b""}
     fs = partition(files)
@@ -212,6 +219,7 @@ def test_a_swap_at_or_above_a_cleaned_file_is_not_taken() -> None:
 
 
 def test_leftovers_of_deletion_and_orphaned_indexes_do_not_count() -> None:
+    # case 169
     files = {**TWO_SEGMENTS, name(3, ".log.deleted"): b"x", name(9, ".index"): b"", "notes.txt": b""}
     log = Log("d/t-0", fs=partition(files))
     assert offsets(log) == list(range(12))

@@ -89,6 +89,7 @@ def test_every_inconsistency_is_reported() -> None:
 
 
 def test_an_offset_that_does_not_fit_its_segment_is_our_own_mistake() -> None:
+    # case 179
     with pytest.raises(AssertionError):
         offset_index.encode(index(0, (2**31, 0)))
 

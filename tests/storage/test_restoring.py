@@ -64,6 +64,7 @@ def test_what_is_cut_off_is_said(tmp_path: Path) -> None:
 
 
 def test_a_log_that_ends_below_its_start_begins_anew_there(tmp_path: Path) -> None:
+    # case 168
     log = Log(str(fixture("kraft-before") / "orders-0"), log_start_offset=1_000_000)
     restored = restore_partition(log, str(tmp_path), recovery_point=0, now_ms=0)
     assert restored.next_offset == 1_000_000
@@ -100,6 +101,7 @@ def test_offsets_of_another_segment_are_not_taken(tmp_path: Path) -> None:
 
 
 def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Path) -> None:
+    # case 169
     original = fixture("kraft-before") / "payments-0"
     source = copy_of(original, tmp_path / "payments-0")
     logs = sorted(source.glob("*.log"))

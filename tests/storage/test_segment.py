@@ -87,6 +87,7 @@ def test_windows_whose_crcs_come_later_are_the_same_up_to_the_first_damage(log, 
 
 
 def test_a_file_that_ends_inside_a_batch_is_torn_there() -> None:
+    # case 137
     data = batch(0) + batch(3)
     for cut in range(1, len(batch(3))):
         records, gaps = read(data[:-cut])
@@ -113,6 +114,7 @@ def test_a_tail_of_zeros_is_room_not_damage() -> None:
     ],
 )
 def test_reading_goes_on_behind_damage_where_batches_start_again(name: str, at: int, data: bytes) -> None:
+    # case 137
     broken = bytearray(batch(3))
     broken[at : at + len(data)] = data
     log = batch(0) + bytes(broken) + batch(6) + batch(9)

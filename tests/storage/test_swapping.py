@@ -104,6 +104,7 @@ def check_cuts(name: str, record_property: RecordProperty, **choice: int) -> Non
 
 @pytest.mark.parametrize("name", ["one output", "nothing is left of the last"])
 def test_a_power_cut_leaves_each_group_old_or_new(name: str, record_property: RecordProperty) -> None:
+    # cases 147-152
     check_cuts(name, record_property, subsets_max=2, sampled=1)
 
 

@@ -41,6 +41,7 @@ COLLECTED = [
 def test_a_read_meets_the_aborted_transactions_that_reach_into_it(
     fetch_offset: int, upper_bound: int, producers: list[int], complete: bool
 ) -> None:
+    # case 172
     found, done = index_of(FOUR).aborted(fetch_offset, upper_bound)
     assert ([one.producer_id for one in found], done) == (producers, complete)
 
@@ -99,6 +100,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("rows", "what"), FAULTS)
 def test_each_inconsistency_is_reported_with_its_place(rows: list[tuple[int, int, int, int]], what: str) -> None:
+    # case 174
     # Kafka: TransactionIndexTest.testSanityCheck, testLastOffsetMustIncrease.
     (fault,) = transaction_index.faults(index_of([AbortedTransaction(*row) for row in rows]), 100)
     assert fault.what == f"aborted transaction {len(rows) - 1}: {what}"
