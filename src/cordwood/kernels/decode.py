@@ -1,4 +1,4 @@
-"""Records out of batch bodies: one row per record (`record.layout.RECORD_ROW`), no byte copied.
+"""Records out of batch bodies: one row per record (`kernels.layout.RECORD_ROW`), no byte copied.
 
 The body of a batch of magic 2 is a sequence of records made of zigzag varints; that of an old compressed wrapper a
 sequence of messages. Both may come in pieces, because a small compressed batch may hold gigabytes: a kernel then stops
@@ -13,6 +13,21 @@ import numpy as np
 from numba import njit
 
 from cordwood.kernels.crc import crc32
+from cordwood.kernels.layout import (
+    BASE_OFFSET_AT,
+    CODEC_MASK,
+    HEADER_BYTES_BY_MAGIC,
+    LEGACY_ATTRIBUTES_AT,
+    LEGACY_CRC_AT,
+    LEGACY_CRC_START,
+    LEGACY_TIMESTAMP_AT,
+    LOG_APPEND_TIME,
+    MAGIC_AT,
+    MIN_ENTRY_BYTES,
+    MIN_SIZE_FIELD,
+    PREFIX_BYTES,
+    SIZE_AT,
+)
 from cordwood.kernels.native import be32, be32u, be64, load8, prefetch
 
 #: Why decoding stopped; negative numbers are problems.
@@ -46,7 +61,6 @@ PROBLEMS = {
     BAD_MESSAGE_CRC: "a message inside a compressed message set has a wrong CRC",
 }
 
-_LOG_APPEND_TIME = 8
 _MAX_INT32 = 0x7FFFFFFF
 _AHEAD = 2
 
@@ -202,7 +216,7 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
         header = batches[batch]
         base_offset = header["base_offset"]
         base_timestamp = header["base_timestamp"]
-        append_time = header["attributes"] & _LOG_APPEND_TIME != 0
+        append_time = header["attributes"] & LOG_APPEND_TIME != 0
         max_timestamp = header["max_timestamp"]
         total = header["record_count"]
         end = ends[batch]
@@ -281,7 +295,7 @@ def decode_messages(address, first_position, batches, first_batch, rows):
         message = batches[i]
         row = rows[i]
         start = message["position"] - first_position
-        at = start + (18 if message["magic"] == 0 else 26)
+        at = start + HEADER_BYTES_BY_MAGIC[message["magic"]]
         status = _message_fields(address, at, start + message["size_bytes"], row)
         if status != DONE:
             return status, i
@@ -311,31 +325,31 @@ def decode_message_set(address, size, at, final, check_crcs, rows, magics):
     """
     count = 0
     while True:
-        if size - at < 12:
-            return DONE if final else MORE, count, at, at + 12
+        if size - at < PREFIX_BYTES:
+            return DONE if final else MORE, count, at, at + PREFIX_BYTES
         a = address + at
-        message_size = np.int64(be32(a + 8))
-        if message_size < 14:
+        message_size = np.int64(be32(a + SIZE_AT))
+        if message_size < MIN_SIZE_FIELD:
             return BAD_MESSAGE_SIZE, count, at, 0
-        end = at + 12 + message_size
+        end = at + PREFIX_BYTES + message_size
         if end > size:
             return DONE if final else MORE, count, at, end
         if count == rows.size:
             return ROWS, count, at, 0
-        magic = load8(a + 16)
+        magic = load8(a + MAGIC_AT)
         if magic > 1:
             return BAD_MESSAGE_MAGIC, count, at, 0
-        if magic == 1 and message_size < 22:
+        if PREFIX_BYTES + message_size < MIN_ENTRY_BYTES[magic]:
             return BAD_MESSAGE_SIZE, count, at, 0
-        if load8(a + 17) & 7 != 0:
+        if load8(a + LEGACY_ATTRIBUTES_AT) & CODEC_MASK != 0:
             return NESTED_WRAPPER, count, at, 0
-        if check_crcs and crc32(a + 16, message_size - 4) != be32u(a + 12):
+        if check_crcs and crc32(a + LEGACY_CRC_START, end - at - LEGACY_CRC_START) != be32u(a + LEGACY_CRC_AT):
             return BAD_MESSAGE_CRC, count, at, 0
         row = rows[count]
-        row["offset"] = be64(a)
-        row["timestamp"] = be64(a + 18) if magic == 1 else -1
+        row["offset"] = be64(a + BASE_OFFSET_AT)
+        row["timestamp"] = be64(a + LEGACY_TIMESTAMP_AT) if magic == 1 else -1
         row["batch"] = 0
-        status = _message_fields(address, at + (18 if magic == 0 else 26), end, row)
+        status = _message_fields(address, at + HEADER_BYTES_BY_MAGIC[magic], end, row)
         if status != DONE:
             return status, count, at, 0
         magics[count] = magic

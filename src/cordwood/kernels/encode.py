@@ -11,13 +11,36 @@ from numba import njit
 
 from cordwood.kernels.crc import crc32c
 from cordwood.kernels.decode import varint
+from cordwood.kernels.layout import (
+    ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    CRC_AT,
+    CRC_START,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PREFIX_BYTES,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    SIZE_AT,
+)
 from cordwood.kernels.native import copy, put16, put32, put64, store8
 
 #: The most bytes that a rebuilt record takes beyond its key, value and headers: length 5, attributes 1, timestamp 10,
 #: offset 5, and three sizes of 5.
 RECORD_EXTRA_BYTES = 36
-_HEADER_BYTES = 61
 _MAX_INT32 = 0x7FFFFFFF
+
+#: What `index_batches` carries from call to call, by index: size of the log so far, and how much of it came after the
+#: last index entry; the largest timestamp so far and the last offset of its batch; entries in each index, and the
+#: timestamp of the last one in the time index.
+LOG_BYTES, BYTES_SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, ENTRIES, TIME_ENTRIES, LAST_TIMESTAMP = range(7)
+INDEX_STATE = 7
 
 
 @njit(inline="always")
@@ -106,7 +129,7 @@ def encode_bodies(address, rows, keep, index_of, chosen, batches, target, with_h
         chosen: bool[batches], those that are encoded.
         batches: BATCH_ROW[batches], the new headers: base_offset and base_timestamp are what deltas count from.
         target: address to write to, with room for `measure_bodies` and the headers.
-        with_headers: leave the 61 bytes of a header before each body.
+        with_headers: leave room for a header before each body.
         starts, ends: int64[batches], filled for batches with kept records: where each begins and ends from target.
 
     Returns:
@@ -124,7 +147,7 @@ def encode_bodies(address, rows, keep, index_of, chosen, batches, target, with_h
             starts[b] = at - target
             current = b
             if with_headers:
-                at += _HEADER_BYTES
+                at += HEADER_BYTES
         at = _encode_record(address, rows[i], batches[b]["base_offset"], batches[b]["base_timestamp"], at)
     if current >= 0:
         ends[current] = at - target
@@ -146,20 +169,20 @@ def write_headers(batches, chosen, starts, target):
             continue
         header = batches[b]
         a = target + starts[b]
-        put64(a, header["base_offset"])
-        put32(a + 8, header["size_bytes"] - 12)
-        put32(a + 12, header["leader_epoch"])
-        store8(a + 16, np.uint8(2))
-        put16(a + 21, header["attributes"])
-        put32(a + 23, header["last_offset"] - header["base_offset"])
-        put64(a + 27, header["base_timestamp"])
-        put64(a + 35, header["max_timestamp"])
-        put64(a + 43, header["producer_id"])
-        put16(a + 51, header["producer_epoch"])
-        put32(a + 53, header["base_sequence"])
-        put32(a + 57, header["record_count"])
-        crc = crc32c(a + 21, header["size_bytes"] - 21)
-        put32(a + 17, crc)
+        put64(a + BASE_OFFSET_AT, header["base_offset"])
+        put32(a + SIZE_AT, header["size_bytes"] - PREFIX_BYTES)
+        put32(a + LEADER_EPOCH_AT, header["leader_epoch"])
+        store8(a + MAGIC_AT, np.uint8(2))
+        put16(a + ATTRIBUTES_AT, header["attributes"])
+        put32(a + LAST_OFFSET_DELTA_AT, header["last_offset"] - header["base_offset"])
+        put64(a + BASE_TIMESTAMP_AT, header["base_timestamp"])
+        put64(a + MAX_TIMESTAMP_AT, header["max_timestamp"])
+        put64(a + PRODUCER_ID_AT, header["producer_id"])
+        put16(a + PRODUCER_EPOCH_AT, header["producer_epoch"])
+        put32(a + BASE_SEQUENCE_AT, header["base_sequence"])
+        put32(a + RECORD_COUNT_AT, header["record_count"])
+        crc = crc32c(a + CRC_START, header["size_bytes"] - CRC_START)
+        put32(a + CRC_AT, crc)
         header["crc"] = crc
         header["computed_crc"] = crc
 
@@ -173,8 +196,7 @@ def index_batches(
     Args:
         sizes, last_offsets, max_timestamps: int64[batches], what is appended.
         interval_bytes: `index.interval.bytes`.
-        state: int64[7], carried from call to call: position, bytes since the last entry, max timestamp and its offset,
-            entries in each index, timestamp of the last time entry.
+        state: int64[INDEX_STATE], changed.
         index: int64[room, 2], (offset, position) filled from the entry count on.
         time_index: int64[room, 2], (timestamp, offset), likewise.
         capacity: entries that the offset index may have.
@@ -183,15 +205,10 @@ def index_batches(
     Returns:
         batches appended: fewer than given when an index is full.
     """
-    position, since, largest, largest_offset, entries, time_entries, last_time = (
-        state[0],
-        state[1],
-        state[2],
-        state[3],
-        state[4],
-        state[5],
-        state[6],
-    )
+    position, since = state[LOG_BYTES], state[BYTES_SINCE_ENTRY]
+    largest, largest_offset = state[MAX_TIMESTAMP], state[MAX_TIMESTAMP_OFFSET]
+    entries, time_entries = state[ENTRIES], state[TIME_ENTRIES]
+    last_time = state[LAST_TIMESTAMP]
     done = 0
     for b in range(sizes.size):
         if max_timestamps[b] > largest:
@@ -215,6 +232,8 @@ def index_batches(
         position += sizes[b]
         since += sizes[b]
         done += 1
-    state[0], state[1], state[2], state[3] = position, since, largest, largest_offset
-    state[4], state[5], state[6] = entries, time_entries, last_time
+    state[LOG_BYTES], state[BYTES_SINCE_ENTRY] = position, since
+    state[MAX_TIMESTAMP], state[MAX_TIMESTAMP_OFFSET] = largest, largest_offset
+    state[ENTRIES], state[TIME_ENTRIES] = entries, time_entries
+    state[LAST_TIMESTAMP] = last_time
     return done

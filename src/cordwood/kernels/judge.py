@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from cordwood.kernels.layout import DELETE_HORIZON, LOG_APPEND_TIME
+
 #: What `judge_records` counts, by index. Every record that is read is one of the next six; those that are kept for
 #: replicas are among the kept.
 READ, KEPT, SUPERSEDED, WITHOUT_KEY, ABORTED, TOMBSTONES_EXPIRED, MARKERS_EXPIRED, KEPT_FOR_REPLICAS = range(8)
@@ -17,9 +19,6 @@ COUNTS = 8
 #: first and last that stay, and their largest timestamp.
 TOTAL, STAY, TOMBSTONES, FIRST, LAST, LARGEST = range(6)
 FINDINGS = 6
-
-_MAGIC_2_HORIZON = 0x40
-_LOG_APPEND_TIME = 0x08
 
 
 @njit(cache=True, nogil=True)
@@ -115,9 +114,9 @@ def renew_headers(headers, anew, horizon_due, horizon_ms, found, rows):
         old = header["magic"] < 2
         if horizon_due[b]:
             header["base_timestamp"] = horizon_ms
-        elif old or header["attributes"] & _MAGIC_2_HORIZON == 0:
+        elif old or header["attributes"] & DELETE_HORIZON == 0:
             header["base_timestamp"] = first["timestamp"]
-        if header["attributes"] & _LOG_APPEND_TIME == 0:
+        if header["attributes"] & LOG_APPEND_TIME == 0:
             header["max_timestamp"] = found[b, LARGEST]
         header["record_count"] = found[b, STAY]
         if old:
@@ -129,4 +128,4 @@ def renew_headers(headers, anew, horizon_due, horizon_ms, found, rows):
             header["base_sequence"] = -1
             header["magic"] = 2
         if horizon_due[b]:
-            header["attributes"] |= _MAGIC_2_HORIZON
+            header["attributes"] |= DELETE_HORIZON

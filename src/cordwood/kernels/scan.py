@@ -1,6 +1,6 @@
 """Walks the entries of a log file from header to header, and checks their CRCs.
 
-Input is a window of the file; output one row per entry (`record.layout.BATCH_ROW`) and why the walk ended. The walk
+Input is a window of the file; output one row per entry (`kernels.layout.BATCH_ROW`) and why the walk ended. The walk
 follows Kafka's file reader: fewer than 18 bytes or an entry that does not fit end it quietly, a size no entry can have
 is corruption.
 """
@@ -12,6 +12,32 @@ from numba import njit
 
 from cordwood.kernels.crc import crc32, crc32c
 from cordwood.kernels.decode import varint, varlong
+from cordwood.kernels.layout import (
+    ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_AT,
+    CRC_START_BY_MAGIC,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LEGACY_ATTRIBUTES_AT,
+    LEGACY_CRC_AT,
+    LEGACY_TIMESTAMP_AT,
+    MAGIC_AT,
+    MAGIC_END,
+    MAX_TIMESTAMP_AT,
+    MIN_ENTRY_BYTES,
+    MIN_SIZE_FIELD,
+    PREFIX_BYTES,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    SIZE_AT,
+)
 from cordwood.kernels.native import be16, be32, be32u, be64, load8
 
 #: Why a walk ended.
@@ -22,12 +48,10 @@ ROWS = 3  #: no room for another row
 BAD_SIZE = 4  #: a size that no entry can have
 BAD_MAGIC = 5  #: a magic that no Kafka release writes
 
-_CONTROL = 0x20
-_COMPRESSED = 7
 #: A control batch up to this size is read whole even when only headers are asked for: its type is in its record.
 _CONTROL_BYTES = 4096
-_PREFIX = 12
-_MAGIC_END = 17
+#: The bits that distinguish a control batch whose record can be read in place, because it is not compressed.
+_PLAIN_CONTROL = CONTROL | CODEC_MASK
 
 
 @njit
@@ -56,29 +80,29 @@ def _fill(row, a, magic, size, position):
     row["size_bytes"] = size
     row["magic"] = magic
     if magic == 2:
-        base_offset = be64(a)
+        base_offset = be64(a + BASE_OFFSET_AT)
         row["base_offset"] = base_offset
-        row["last_offset"] = base_offset + be32(a + 23)
-        row["leader_epoch"] = be32(a + 12)
-        row["crc"] = be32u(a + 17)
-        row["attributes"] = be16(a + 21)
-        row["base_timestamp"] = be64(a + 27)
-        row["max_timestamp"] = be64(a + 35)
-        row["producer_id"] = be64(a + 43)
-        row["producer_epoch"] = be16(a + 51)
-        row["base_sequence"] = be32(a + 53)
-        row["record_count"] = be32(a + 57)
+        row["last_offset"] = base_offset + be32(a + LAST_OFFSET_DELTA_AT)
+        row["leader_epoch"] = be32(a + LEADER_EPOCH_AT)
+        row["crc"] = be32u(a + CRC_AT)
+        row["attributes"] = be16(a + ATTRIBUTES_AT)
+        row["base_timestamp"] = be64(a + BASE_TIMESTAMP_AT)
+        row["max_timestamp"] = be64(a + MAX_TIMESTAMP_AT)
+        row["producer_id"] = be64(a + PRODUCER_ID_AT)
+        row["producer_epoch"] = be16(a + PRODUCER_EPOCH_AT)
+        row["base_sequence"] = be32(a + BASE_SEQUENCE_AT)
+        row["record_count"] = be32(a + RECORD_COUNT_AT)
     else:
-        offset = be64(a)
-        attributes = load8(a + 17)
+        offset = be64(a + BASE_OFFSET_AT)
+        attributes = load8(a + LEGACY_ATTRIBUTES_AT)
         # A wrapper's offset is that of its last message; where it starts, only its content tells.
-        wrapper = attributes & 7 != 0
+        wrapper = attributes & CODEC_MASK != 0
         row["base_offset"] = -1 if wrapper else offset
         row["last_offset"] = offset
         row["leader_epoch"] = -1
-        row["crc"] = be32u(a + 12)
+        row["crc"] = be32u(a + LEGACY_CRC_AT)
         row["attributes"] = attributes
-        timestamp = be64(a + 18) if magic == 1 else -1
+        timestamp = be64(a + LEGACY_TIMESTAMP_AT) if magic == 1 else -1
         row["base_timestamp"] = timestamp
         row["max_timestamp"] = timestamp
         row["producer_id"] = -1
@@ -92,7 +116,8 @@ def _fill(row, a, magic, size, position):
 @njit(inline="always")
 def _crc(a, magic, size):
     """The CRC of the entry at an address: what its header should say."""
-    return crc32c(a + 21, size - 21) if magic == 2 else crc32(a + 16, size - 16)
+    start = CRC_START_BY_MAGIC[magic]
+    return crc32c(a + start, size - start) if magic == 2 else crc32(a + start, size - start)
 
 
 @njit(cache=True, nogil=True)
@@ -133,33 +158,37 @@ def scan_batches(address, window_size, file_left, first_position, whole_entries,
     while True:
         left = file_left - at
         # Kafka asks for one byte more than the magic's end. No entry is that short, so nothing is lost by it.
-        if left <= _MAGIC_END:
+        if left <= MAGIC_END:
             return count, at, END if left == 0 else PARTIAL
-        if window_size - at < _MAGIC_END:
+        if window_size - at < MAGIC_END:
             return count, at, WINDOW
         if count == rows.size:
             return count, at, ROWS
         a = address + at
-        size_field = np.int64(be32(a + 8))
-        if size_field < 14:
+        size_field = np.int64(be32(a + SIZE_AT))
+        if size_field < MIN_SIZE_FIELD:
             return count, at, BAD_SIZE
-        size = size_field + _PREFIX
-        magic = np.int8(load8(a + 16))
+        size = size_field + PREFIX_BYTES
+        magic = np.int8(load8(a + MAGIC_AT))
         if magic < 0 or magic > 2:
             return count, at, BAD_MAGIC
-        smallest = 61 if magic == 2 else (34 if magic == 1 else 26)
+        smallest = MIN_ENTRY_BYTES[magic]
         if size < smallest:
             return count, at, BAD_SIZE
         if size > left:
             return count, at, PARTIAL
-        control = magic == 2 and window_size - at >= 61 and be16(a + 21) & (_CONTROL | _COMPRESSED) == _CONTROL
+        control = (
+            magic == 2
+            and window_size - at >= HEADER_BYTES
+            and be16(a + ATTRIBUTES_AT) & (CONTROL | CODEC_MASK) == CONTROL
+        )
         whole = whole_entries or (control and size <= _CONTROL_BYTES)
         if window_size - at < (size if whole else smallest):
             return count, at, WINDOW
         row = rows[count]
         _fill(row, a, magic, size, first_position + at)
         if control and whole and row["record_count"] > 0:
-            row["control_type"] = _control_type(a + 61, size - 61)
+            row["control_type"] = _control_type(a + HEADER_BYTES, size - HEADER_BYTES)
         count += 1
         at += size
 
@@ -182,28 +211,25 @@ def find_batch(address, window_size, file_left, above_offset, below_offset, budg
         (at, budget): byte of the window where an entry starts, or -1; and what is left of the budget, negative when it
         ran out. Entries that do not fit into the window are passed over.
     """
-    for at in range(window_size - _MAGIC_END):
+    for at in range(window_size - MAGIC_END):
         a = address + at
-        magic = load8(a + 16)
+        magic = load8(a + MAGIC_AT)
         if magic > 2:
             continue
-        size_field = np.int64(be32(a + 8))
-        if size_field < 14:
+        size_field = np.int64(be32(a + SIZE_AT))
+        if size_field < MIN_SIZE_FIELD:
             continue
-        size = size_field + _PREFIX
-        smallest = 61 if magic == 2 else (34 if magic == 1 else 26)
+        size = size_field + PREFIX_BYTES
+        smallest = MIN_ENTRY_BYTES[magic]
         if size < smallest or size > window_size - at:
             continue
-        offset = be64(a)
-        last = offset + be32(a + 23) if magic == 2 else offset
+        offset = be64(a + BASE_OFFSET_AT)
+        last = offset + be32(a + LAST_OFFSET_DELTA_AT) if magic == 2 else offset
         if offset < 0 or last <= above_offset or offset >= below_offset or last < offset:
             continue
         budget -= size
         if budget < 0:
             return -1, budget
-        if magic == 2:
-            if crc32c(a + 21, size - 21) == be32u(a + 17):
-                return at, budget
-        elif crc32(a + 16, size - 16) == be32u(a + 12):
+        if _crc(a, magic, size) == be32u(a + (CRC_AT if magic == 2 else LEGACY_CRC_AT)):
             return at, budget
     return -1, budget

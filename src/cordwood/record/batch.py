@@ -1,6 +1,6 @@
 """A batch, message or wrapper: its header as one value, and the encoders for all three formats.
 
-`layout` draws the bytes. `Batch` is for people and tests; a whole log passes as rows.
+`kernels.layout` draws the bytes. `Batch` is for people and tests; a whole log passes as rows.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import crc32c
 import numpy as np
 
 from cordwood.errors import BatchProblem, CorruptBatchError
-from cordwood.record.compression import compress
-from cordwood.record.layout import (
+from cordwood.kernels.layout import (
     BATCH_ROW,
     CODEC_MASK,
     CONTROL,
+    CRC_AT,
     CRC_START,
     DELETE_HORIZON,
     HEADER,
+    LEGACY_CRC_AT,
     LEGACY_CRC_START,
     LEGACY_HEADER,
     LOG_APPEND_TIME,
@@ -28,6 +29,7 @@ from cordwood.record.layout import (
     TRANSACTIONAL,
     BatchRows,
 )
+from cordwood.record.compression import compress
 from cordwood.record.record import Record, encode_record
 from cordwood.types import NONE, Codec, TimestampType
 
@@ -221,7 +223,8 @@ def encode_batch(
 
 def seal(batch: bytes) -> bytes:
     """The same batch of magic 2 with the right CRC."""
-    return batch[:17] + crc32c.crc32c(batch[CRC_START:]).to_bytes(4, "big") + batch[CRC_START:]
+    covered = batch[CRC_START:]
+    return batch[:CRC_AT] + crc32c.crc32c(covered).to_bytes(4, "big") + covered
 
 
 def encode_message(
@@ -238,7 +241,9 @@ def encode_message(
     time = timestamp.to_bytes(8, "big", signed=True) if magic == 1 else b""
     size = LEGACY_HEADER.size - PREFIX.size + len(time) + len(fields)
     message = LEGACY_HEADER.pack(offset, size, 0, magic, attributes) + time + fields
-    return message[:12] + zlib.crc32(message[LEGACY_CRC_START:]).to_bytes(4, "big") + message[LEGACY_CRC_START:]
+    return (
+        message[:LEGACY_CRC_AT] + zlib.crc32(message[LEGACY_CRC_START:]).to_bytes(4, "big") + message[LEGACY_CRC_START:]
+    )
 
 
 def encode_message_set(

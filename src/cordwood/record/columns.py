@@ -24,19 +24,22 @@ import numpy.typing as npt
 
 from cordwood.errors import BatchProblem, BatchTooLargeError, CorruptBatchError, DataError
 from cordwood.kernels import decode as kernel
-from cordwood.kernels.lz4 import decompress_frames
-from cordwood.record.batch import codec_of
-from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES, decompress, decompress_stream
-from cordwood.record.layout import (
+from cordwood.kernels.layout import (
     CODEC_MASK,
+    CRC_START_BY_MAGIC,
     HEADER,
+    HEADER_BYTES_BY_MAGIC,
     LOG_APPEND_TIME,
+    MIN_ENTRY_BYTES,
     MIN_RECORD_BYTES,
     RECORD_ROW,
     BatchRows,
     RecordRows,
     U8Array,
 )
+from cordwood.kernels.lz4 import decompress_frames
+from cordwood.record.batch import codec_of
+from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES, decompress, decompress_stream
 from cordwood.types import Codec
 
 #: Decompressed bytes above which a batch is decoded in pieces.
@@ -123,7 +126,7 @@ def is_valid(batches: BatchRows) -> npt.NDArray[np.bool_]:
 def crc_error(batch: np.void) -> CorruptBatchError:
     """What a batch whose CRC is wrong is reported as."""
     name = "CRC-32C" if batch["magic"] == 2 else "CRC-32"
-    covered = int(batch["size_bytes"]) - (21 if batch["magic"] == 2 else 16)
+    covered = int(batch["size_bytes"]) - CRC_START_BY_MAGIC[batch["magic"]]
     return CorruptBatchError(
         f"{name} mismatch: stored 0x{batch['crc']:08x}, computed 0x{batch['computed_crc']:08x} over {covered} bytes",
         position=int(batch["position"]),
@@ -393,7 +396,7 @@ class _Reader:
             data = _bytes_array(held)
             at, status = 0, kernel.ROWS
             while status == kernel.ROWS:
-                rows = np.empty(min(MAX_ROWS, max(1, (data.size - at) // 26)), RECORD_ROW)
+                rows = np.empty(min(MAX_ROWS, max(1, (data.size - at) // MIN_ENTRY_BYTES[0])), RECORD_ROW)
                 magics = np.empty(rows.size, np.int8)
                 status, count, at, needed = kernel.decode_message_set(
                     data.ctypes.data, data.size, at, final, True, rows, magics
@@ -410,7 +413,7 @@ class _Reader:
     def _value(self, batch: np.void) -> tuple[Codec, memoryview]:
         """Codec and compressed bytes of a wrapper: its value. Its key is null, but Kafka would not mind one."""
         codec, message = self._payload(batch, 0)
-        at = 18 if batch["magic"] == 0 else 26
+        at = HEADER_BYTES_BY_MAGIC[batch["magic"]]
         for _ in range(2):
             if len(message) < at + 4:
                 raise _inner_error("a wrapper ends before its value")

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.record.layout import RecordRows, U8Array
+from cordwood.kernels.layout import RecordRows, U8Array
 from cordwood.types import NONE
 
 Header = tuple[str, bytes | None]

@@ -28,6 +28,7 @@ from cordwood.record.layout import (
     CRC_START,
     HEADER,
     LEGACY_CRC_START,
+    MAGIC_AT,
     MAGIC_END,
     MIN_ENTRY_BYTES,
     PREFIX,
@@ -323,7 +324,7 @@ def _describe(status: int, data: U8Array, left: int) -> str:
     if data.size < MAGIC_END:
         return f"{left} bytes are too few for a batch header"
     size = int(PREFIX.unpack_from(data)[1])
-    magic = int(data[16].astype(np.int8))
+    magic = int(data[MAGIC_AT].astype(np.int8))
     if status == scan.PARTIAL:
         return f"a batch of {size + PREFIX.size} bytes starts here, but the file ends after {left}"
     if status == scan.BAD_MAGIC:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.fs.base import File, FileSystem
-from cordwood.kernels.encode import index_batches
+from cordwood.kernels import encode
 from cordwood.record.layout import BatchRows, U8Array
 from cordwood.storage import offset_index, time_index, transaction_index
 from cordwood.storage.filenames import FileKind, offset_name
@@ -66,8 +66,8 @@ class SegmentWriter:
         self._limits = limits
         self._suffix = suffix
         self._mode = mode
-        # Position, bytes since an entry, largest timestamp and its offset, entries of both, last time entry.
-        self._state = np.array([0, 0, NONE, NONE, 0, 0, NONE], np.int64)
+        self._state = np.zeros(encode.INDEX_STATE, np.int64)
+        self._state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET, encode.LAST_TIMESTAMP]] = NONE
         self._index = np.empty((_FIRST_ROOM, 2), np.int64)
         self._time_index = np.empty((_FIRST_ROOM, 2), np.int64)
         self._aborted: list[AbortedTransaction] = []
@@ -94,7 +94,7 @@ class SegmentWriter:
         sizes = batches["size_bytes"]
         self._make_room(int(batches.size))
         done = int(
-            index_batches(
+            encode.index_batches(
                 sizes,
                 batches["last_offset"],
                 batches["max_timestamp"],
@@ -133,18 +133,17 @@ class SegmentWriter:
         self._aborted += transactions
 
     def _make_room(self, batches: int) -> None:
-        need = int(self._state[4]) + batches
+        need = int(self._state[encode.ENTRIES]) + batches
         if need > len(self._index):
             self._index = np.resize(self._index, (2 * need, 2))
             self._time_index = np.resize(self._time_index, (2 * need, 2))
 
     def finish(self, *, mtime_ns: int | None = None) -> list[str]:
         """Write the indexes, sync all files, set their modification time, close. Returns the paths."""
-        entries, time_entries = int(self._state[4]), int(self._state[5])
-        largest, largest_offset, last_time = (int(self._state[i]) for i in (2, 3, 6))
-        times = self._time_index[:time_entries]
-        if largest > last_time:
-            times = np.vstack([times, [[largest, largest_offset]]])
+        state = self._state
+        entries, times = int(state[encode.ENTRIES]), self._time_index[: state[encode.TIME_ENTRIES]]
+        if state[encode.MAX_TIMESTAMP] > state[encode.LAST_TIMESTAMP]:
+            times = np.vstack([times, state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET]]])
         index = self._index[:entries]
         paths = [self.path(FileKind.LOG)]
         files = {

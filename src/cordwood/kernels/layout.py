@@ -1,0 +1,160 @@
+"""Where the numbers of a batch are, once for all: struct formats, kernels, rows and the pages in `docs/format`.
+
+Only constants. Kernels read positions and bits from here; numba compiles them in, and the cache folder is named by a
+digest that covers this file. So a new bit in a batch header is one line here, and the code that gives it a meaning.
+
+Every entry of a `.log` file, of any format, starts with 17 bytes that mean the same:
+
+    0         8       12       16   17
+    +---------+-------+--------+----+---
+    | offset  | size  | epoch  | mag|      magic 2; in magic 0 and 1 the four bytes from 12 are the CRC
+    +---------+-------+--------+----+---
+
+`size` counts the bytes after itself. The rest depends on the magic:
+
+    magic 2, 61 bytes                     magic 0                          magic 1
+    0   base offset          i64          0  offset              i64       0  offset              i64
+    8   size                 i32          8  size                i32       8  size                i32
+    12  leader epoch         i32          12 CRC-32 of [16, end) u32       12 CRC-32 of [16, end) u32
+    16  magic                i8           16 magic               i8        16 magic               i8
+    17  CRC-32C of [21, end) u32          17 attributes          i8        17 attributes          i8
+    21  attributes           i16          18 key size            i32       18 timestamp           i64
+    23  last offset delta    i32          22 key, value size, value        26 key size            i32
+    27  base timestamp       i64                                           30 key, value size, value
+    35  max timestamp        i64
+    43  producer id          i64
+    51  producer epoch       i16
+    53  base sequence        i32
+    57  record count         i32
+    61  records
+
+Attributes, from the lowest bit: 0–2 codec · 3 timestamp type is LogAppendTime · 4 transactional · 5 control ·
+6 base timestamp is a delete horizon. Magic 0 has only the codec, magic 1 the first four.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+#: base offset, size, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp, producer id and
+#: epoch, base sequence, record count.
+HEADER = struct.Struct(">qiibIhiqqqhii")
+#: offset, size: common to all entries. `size` does not count these 12 bytes.
+PREFIX = struct.Struct(">qi")
+#: offset, size, CRC, magic, attributes of magic 0 and, followed by an i64 timestamp, of magic 1.
+LEGACY_HEADER = struct.Struct(">qiIbb")
+
+
+def _positions(form: struct.Struct) -> list[int]:
+    """Where each field of a format starts, and where the last one ends."""
+    order, codes = form.format[0], form.format[1:]
+    return [struct.calcsize(order + codes[:count]) for count in range(len(codes) + 1)]
+
+
+# Positions in an entry: `X_AT` is where the field X starts.
+(
+    BASE_OFFSET_AT,
+    SIZE_AT,
+    LEADER_EPOCH_AT,
+    MAGIC_AT,
+    CRC_AT,
+    ATTRIBUTES_AT,
+    LAST_OFFSET_DELTA_AT,
+    BASE_TIMESTAMP_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_ID_AT,
+    PRODUCER_EPOCH_AT,
+    BASE_SEQUENCE_AT,
+    RECORD_COUNT_AT,
+    HEADER_BYTES,
+) = _positions(HEADER)
+*_, LEGACY_CRC_AT, _LEGACY_MAGIC_AT, LEGACY_ATTRIBUTES_AT, LEGACY_TIMESTAMP_AT = _positions(LEGACY_HEADER)
+
+#: The bytes of offset and size, which `size` does not count.
+PREFIX_BYTES = PREFIX.size
+#: Up to and with the magic: what it takes to know what an entry is.
+MAGIC_END = MAGIC_AT + 1
+#: Where the bytes start that the CRC covers; they reach to the end of the entry.
+CRC_START = ATTRIBUTES_AT
+LEGACY_CRC_START = MAGIC_AT
+
+# By magic: 0, 1, 2.
+
+#: What comes before the key of a message, or the records of a batch.
+HEADER_BYTES_BY_MAGIC = (LEGACY_TIMESTAMP_AT, LEGACY_TIMESTAMP_AT + 8, HEADER_BYTES)
+#: The smallest whole entry: a message has a key size and a value size at least.
+MIN_ENTRY_BYTES = (HEADER_BYTES_BY_MAGIC[0] + 8, HEADER_BYTES_BY_MAGIC[1] + 8, HEADER_BYTES)
+#: Where the CRC's range starts.
+CRC_START_BY_MAGIC = (LEGACY_CRC_START, LEGACY_CRC_START, CRC_START)
+
+#: The smallest size field that an entry of any magic can have.
+MIN_SIZE_FIELD = MIN_ENTRY_BYTES[0] - PREFIX_BYTES
+
+assert (LEGACY_HEADER.size, HEADER.size, PREFIX.size) == (18, 61, 12)
+assert (MAGIC_AT, CRC_AT, ATTRIBUTES_AT, RECORD_COUNT_AT) == (16, 17, 21, 57), "as drawn above"
+assert _LEGACY_MAGIC_AT == MAGIC_AT, "the magic of every format is at the same position"
+assert SIZE_AT + 4 == PREFIX_BYTES, "size counts what follows it"
+assert MIN_ENTRY_BYTES == (26, 34, 61)
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+#: One row per batch, message or wrapper, as the scan kernel reads it from its header.
+#:
+#: `position` counts from the start of the file. What a format lacks is -1: a message has no producer and no leader
+#: epoch, a wrapper (compressed message set) says nothing of its first offset or how many messages it holds.
+#: `control_type` is a `ControlType`; -1 for data, for empty control batches and unknown types.
+#: `computed_crc` equals `crc` until the CRC was checked and found to differ.
+BATCH_ROW = np.dtype(
+    [
+        ("position", np.int64),
+        ("size_bytes", np.int64),
+        ("base_offset", np.int64),
+        ("last_offset", np.int64),
+        ("base_timestamp", np.int64),
+        ("max_timestamp", np.int64),
+        ("producer_id", np.int64),
+        ("leader_epoch", np.int32),
+        ("base_sequence", np.int32),
+        ("record_count", np.int32),
+        ("crc", np.uint32),
+        ("computed_crc", np.uint32),
+        ("attributes", np.int16),
+        ("producer_epoch", np.int16),
+        ("magic", np.int8),
+        ("control_type", np.int8),
+    ],
+    align=True,
+)
+
+#: One row per record. `*_start` are positions in the data that the rows come with; sizes of -1 are null.
+#:
+#: `batch` is the index of the record's batch among the rows that were decoded together. Headers are left as they
+#: stand: `header_count` of them from `headers_start`.
+RECORD_ROW = np.dtype(
+    [
+        ("offset", np.int64),
+        ("timestamp", np.int64),
+        ("batch", np.int32),
+        ("key_start", np.int32),
+        ("key_size", np.int32),
+        ("value_start", np.int32),
+        ("value_size", np.int32),
+        ("headers_start", np.int32),
+        ("header_count", np.int32),
+    ],
+    align=True,
+)
+
+#: The fewest bytes that a record of magic 2 can take: seven numbers of one byte.
+MIN_RECORD_BYTES = 7
+
+BatchRows = npt.NDArray[np.void]
+RecordRows = npt.NDArray[np.void]
+U8Array = npt.NDArray[np.uint8]
