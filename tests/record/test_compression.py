@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from cordwood.errors import BatchTooLargeError, ConfigError, CorruptBatchError, MissingCodecError
 from cordwood.record import compression
-from cordwood.record.compression import compress, decompress, decompress_stream
+from cordwood.record.compression import FileBytes, compress, decompress, decompress_stream
 from cordwood.types import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -336,6 +336,32 @@ def test_what_kafka_rejects_is_a_corrupt_batch_and_the_message_says_why(codec: C
         decompress(codec, payload, magic=2)
     with pytest.raises(CorruptBatchError, match=why):
         list(decompress_stream(codec, payload, magic=2))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 1 << 20])
+def test_a_payload_that_stays_in_its_file_reads_like_one_in_memory(
+    chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compression, "_FILE_CHUNK_BYTES", chunk_bytes)
+
+    def outcome(codec: Codec, payload: bytes | FileBytes) -> bytes | str:
+        try:
+            return bytes(decompress(codec, payload, magic=2))
+        except CorruptBatchError as error:
+            return str(error)
+
+    cases = [(codec, case[0]) for table in (READ, REJECTED) for codec in table for case in table[codec].values()]
+    for codec, payload in cases:
+        file = b"before" + payload + b"behind"
+        apart = FileBytes(lambda at, size, file=file: iter([file[at : at + size]]), 6, len(payload))  # type: ignore[misc]
+        assert outcome(codec, apart) == outcome(codec, payload), (codec, payload.hex())
+
+
+def test_a_file_that_is_cut_off_within_a_payload_is_a_corrupt_batch() -> None:
+    payload = compress(Codec.ZSTD, LONG)
+    apart = FileBytes(lambda at, size: iter([payload[at:20]]), 0, len(payload))
+    with pytest.raises(CorruptBatchError, match="cut off within the batch while it was read"):
+        decompress(Codec.ZSTD, apart, magic=2)
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])

@@ -39,7 +39,7 @@ from cordwood.kernels.layout import (
 )
 from cordwood.kernels.lz4 import decompress_frames
 from cordwood.record.batch import codec_of
-from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES, decompress, decompress_stream
+from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES, FileBytes, Payload, decompress, decompress_stream
 from cordwood.types import Codec
 
 #: Decompressed bytes above which a batch is decoded in pieces.
@@ -272,7 +272,10 @@ class _Reader:
                 rows = np.empty(end - first, RECORD_ROW)
                 data, position = self.window.data, self.window.position
                 if self._too_large(self.batches[first]):
-                    data = _bytes_array(b"".join(self._body(self.batches[first], 0)))
+                    whole = bytearray()
+                    for piece in self._body(self.batches[first], 0):
+                        whole += piece
+                    data = _bytes_array(whole)
                     position = int(self.batches[first]["position"])
                 status, count = kernel.decode_messages(data.ctypes.data, position, self.batches[first:end], first, rows)
                 if count:
@@ -322,11 +325,10 @@ class _Reader:
     def _pieces(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[RecordColumns]:
         """Records of one batch whose body arrives in pieces."""
         done, needed = 0, 1
-        held = b""
-        final = False
+        feed, held = _Feed(pieces), bytearray()
         try:
             while True:
-                held, final = _gather(held, pieces, needed)
+                final = feed.gather(held, needed)
                 data = _bytes_array(held)
                 ends = np.array([data.size], np.int64)
                 at, status = 0, kernel.ROWS
@@ -341,6 +343,7 @@ class _Reader:
                     self._problem(batches[0], status)
                 if status != kernel.MORE:
                     return
+                del data  # the next record is gathered in a buffer of its own, and this one must be gone by then
                 held = held[at:]
                 needed -= at
         except DataError as error:
@@ -350,20 +353,16 @@ class _Reader:
 
     def _wrapper(self, batch: np.void) -> Iterator[RecordColumns]:
         sets = self._inner_sets(batch)
-        parts = []
-        for part in sets:
-            parts.append(part)
-            if len(parts) == 2:
-                break
-        if not parts:
+        only = next(sets, None)
+        if only is None:
             raise _inner_error("a compressed message set holds no message")
-        first_inner = int(parts[0][1]["offset"][0])
-        if len(parts) == 2:
+        first_inner, last_inner = int(only[1]["offset"][0]), int(only[1]["offset"][-1])
+        if only[0].size > STREAM_BYTES:
+            only = None
+        for _, rows, _ in sets:
             # Too much to keep. The offset of the last message is needed before the first can be given out, so the set
             # is read twice.
-            for part in sets:
-                parts[1:] = [part]
-        last_inner = int(parts[-1][1]["offset"][-1])
+            only, last_inner = None, int(rows["offset"][-1])
         shift = 0
         if batch["magic"] == 1 and batch["last_offset"] != 0:
             # Some early clients numbered the messages from zero and left zero in the wrapper: nothing to shift then.
@@ -374,11 +373,12 @@ class _Reader:
             shift = int(batch["last_offset"]) - last_inner
         found = np.array([batch], self.batches.dtype)
         found["base_offset"] = first_inner + shift
-        for data, rows, magics in parts if len(parts) == 1 else self._inner_sets(batch):
+        for data, rows, magics in self._inner_sets(batch) if only is None else [only]:
             rows["offset"] += shift
             if batch["attributes"] & LOG_APPEND_TIME and batch["magic"] == 1:
                 rows["timestamp"][magics == 1] = batch["max_timestamp"]
             yield RecordColumns(data, rows, found)
+            del data
 
     def _inner_sets(self, batch: np.void) -> Iterator[tuple[U8Array, RecordRows, npt.NDArray[np.int8]]]:
         codec, payload = self._value(batch)
@@ -389,10 +389,10 @@ class _Reader:
             pieces = iter([decompress(codec, payload, magic=magic, max_bytes=limit)])
         except BatchTooLargeError:
             pieces = decompress_stream(codec, payload, magic=magic, max_bytes=self.max_batch_bytes)
-        held: bytes | bytearray = b""
+        feed, held = _Feed(pieces), bytearray()
         needed = 1
         while True:
-            held, final = _gather(held, pieces, needed)
+            final = feed.gather(held, needed)
             data = _bytes_array(held)
             at, status = 0, kernel.ROWS
             while status == kernel.ROWS:
@@ -407,10 +407,11 @@ class _Reader:
                     yield data, rows[:count], magics[:count]
             if status == kernel.DONE:
                 return
+            del data
             held = held[at:]
             needed -= at
 
-    def _value(self, batch: np.void) -> tuple[Codec, memoryview]:
+    def _value(self, batch: np.void) -> tuple[Codec, Payload]:
         """Codec and compressed bytes of a wrapper: its value. Its key is null, but Kafka would not mind one."""
         codec, message = self._payload(batch, 0)
         at = HEADER_BYTES_BY_MAGIC[batch["magic"]]
@@ -419,7 +420,8 @@ class _Reader:
                 raise _inner_error("a wrapper ends before its value")
             size = int.from_bytes(message[at : at + 4], "big", signed=True)
             at += 4
-            value = message[at : at + max(size, 0)]
+            end = at + max(size, 0)
+            value = message.part(at, end) if isinstance(message, FileBytes) else message[at:end]
             at += max(size, 0)
         if size < 0 or len(value) < size:
             raise _inner_error("a wrapper has no value" if size < 0 else "a wrapper's value is cut off")
@@ -433,14 +435,12 @@ class _Reader:
     def _body(self, batch: np.void, skip: int) -> Iterator[bytes]:
         return self.window.read(int(batch["position"]) + skip, int(batch["size_bytes"]) - skip)
 
-    def _payload(self, batch: np.void, skip: int) -> tuple[Codec, memoryview]:
+    def _payload(self, batch: np.void, skip: int) -> tuple[Codec, Payload]:
         codec = codec_of(int(batch["attributes"]))
         if self._too_large(batch):
-            payload = memoryview(b"".join(self._body(batch, skip)))
-        else:
-            start = int(batch["position"]) - self.window.position
-            payload = memoryview(self.window.data)[start + skip : start + int(batch["size_bytes"])]
-        return codec, payload
+            return codec, FileBytes(self.window.read, int(batch["position"]) + skip, int(batch["size_bytes"]) - skip)
+        start = int(batch["position"]) - self.window.position
+        return codec, memoryview(self.window.data)[start + skip : start + int(batch["size_bytes"])]
 
     def _problem(self, batch: np.void, status: int) -> None:
         self._damaged(batch, _problem_error(status))
@@ -462,17 +462,30 @@ def _inner_error(what: str) -> CorruptBatchError:
     return CorruptBatchError(what, kind=BatchProblem.INNER_MESSAGE)
 
 
-def _gather(held: bytes | bytearray, pieces: Iterator[bytes | bytearray], needed: int) -> tuple[bytes, bool]:
-    """Add pieces to what is held until `needed` bytes are there; the flag says that there are no more."""
-    parts = [held]
-    size = len(held)
-    while size < needed:
-        piece = next(pieces, None)
-        if piece is None:
-            return b"".join(parts), True
-        parts.append(piece)
-        size += len(piece)
-    return b"".join(parts), False
+class _Feed:
+    """Pieces of a body, gathered until a record is whole."""
+
+    def __init__(self, pieces: Iterator[bytes | bytearray]) -> None:
+        self._pieces = pieces
+        self._next: bytes | bytearray = b""
+
+    def gather(self, held: bytearray, needed: int) -> bool:
+        """Append pieces to what is held until `needed` bytes are there. True: there are no more pieces.
+
+        The buffer of a bytearray grows in place where the system can move pages, so that a large record takes its size
+        in memory, not twice that as joined pieces would. No memory is taken for what was only announced. A large record
+        ends its buffer: who gets it may use the buffer as it is, and positions stay below 2 GiB.
+        """
+        while len(held) < needed:
+            piece = self._next or next(self._pieces, None)
+            self._next = b""
+            if piece is None:
+                return True
+            held += piece
+        if needed > STREAM_BYTES and len(held) > needed:
+            self._next = held[needed:]
+            del held[needed:]
+        return False
 
 
 def _capacity(batches: BatchRows, left_bytes: int, done: int) -> int:

@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -37,12 +37,70 @@ from cordwood.types import Codec
 
 DEFAULT_MAX_BATCH_BYTES = 2 << 30
 DEFAULT_WINDOW_BYTES = 1 << 20
+#: Bytes that are read at once of a payload that stays in its file.
+_FILE_CHUNK_BYTES = 1 << 20
+
+
+class FileBytes:
+    """Bytes of a file that are sliced like a memoryview, and of which only one slice is in memory."""
+
+    def __init__(self, read: Callable[[int, int], Iterator[bytes]], position: int, size_bytes: int) -> None:
+        """Nothing is read yet.
+
+        Args:
+            read: gives the pieces of (position, size_bytes) of the file.
+            position: in the file, of the first byte.
+            size_bytes: how many there are; all of them are in the file.
+        """
+        self._read = read
+        self._position = position
+        self._size_bytes = size_bytes
+        self._chunk, self._chunk_start = memoryview(b""), 0
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> memoryview: ...
+
+    def __getitem__(self, at: int | slice) -> int | memoryview:
+        if isinstance(at, int):
+            return self[at : at + 1][0]
+        start, stop, _ = at.indices(self._size_bytes)
+        stop = max(start, stop)
+        end = self._chunk_start + len(self._chunk)
+        if not self._chunk_start <= start <= stop <= end:
+            if stop - start > _FILE_CHUNK_BYTES:
+                return memoryview(self._load(start, stop - start))
+            chunk = self._load(start, min(_FILE_CHUNK_BYTES, self._size_bytes - start))
+            self._chunk, self._chunk_start = memoryview(chunk), start
+        return self._chunk[start - self._chunk_start : stop - self._chunk_start]
+
+    def part(self, start: int, stop: int) -> FileBytes:
+        """The bytes [start, stop), still in the file."""
+        stop = min(stop, self._size_bytes)
+        return FileBytes(self._read, self._position + start, max(0, stop - start))
+
+    def _load(self, start: int, size_bytes: int) -> bytearray:
+        whole = bytearray()
+        for piece in self._read(self._position + start, size_bytes):
+            whole += piece
+        if len(whole) < size_bytes:
+            what = "the file was cut off within the batch while it was read"
+            raise CorruptBatchError(what, kind=BatchProblem.COMPRESSION)
+        return whole
+
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+#: What a codec reads from.
+Payload: TypeAlias = memoryview | FileBytes
 
 
 def decompress(
-    codec: Codec, payload: Bytes, *, magic: int, max_bytes: int = DEFAULT_MAX_BATCH_BYTES
+    codec: Codec, payload: Bytes | FileBytes, *, magic: int, max_bytes: int = DEFAULT_MAX_BATCH_BYTES
 ) -> bytes | bytearray:
     """The whole of a payload; for usual batches, which are small.
 
@@ -70,7 +128,7 @@ def decompress(
 
 def decompress_stream(
     codec: Codec,
-    payload: Bytes,
+    payload: Bytes | FileBytes,
     *,
     magic: int,
     max_bytes: int = DEFAULT_MAX_BATCH_BYTES,
@@ -117,9 +175,12 @@ def _view(data: Bytes) -> memoryview:
     return data.data if isinstance(data, np.ndarray) else memoryview(data)
 
 
-def _pieces(codec: Codec, payload: Bytes, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes | bytearray]:
+def _pieces(
+    codec: Codec, payload: Bytes | FileBytes, magic: int, max_bytes: int, window_bytes: int
+) -> Iterator[bytes | bytearray]:
     size = 0
-    for piece in _FRAMINGS[codec].read(_view(payload), magic, max_bytes, window_bytes):
+    source = payload if isinstance(payload, FileBytes) else _view(payload)
+    for piece in _FRAMINGS[codec].read(source, magic, max_bytes, window_bytes):
         size += len(piece)
         if size > max_bytes:
             raise _too_large(max_bytes)
@@ -156,10 +217,10 @@ _idle: defaultdict[object, list[Any]] = defaultdict(list)
 # ---- none ------------------------------------------------------------------------------------------------------------
 
 
-def _read_none(payload: memoryview, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes]:
+def _read_none(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes]:
     if len(payload) > max_bytes:
         raise _too_large(max_bytes)
-    yield bytes(payload)
+    yield bytes(payload[:])
 
 
 def _compress_none(data: memoryview, magic: int, level: int) -> bytes:
@@ -181,7 +242,7 @@ _RAW_DEFLATE = -zlib.MAX_WBITS
 _ZERO_BYTE = re.compile(rb"\0")
 
 
-def _read_gzip(payload: memoryview, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes]:
+def _read_gzip(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes]:
     position = _gzip_body(payload, 0)
     while True:
         inflater = zlib.decompressobj(_RAW_DEFLATE)
@@ -217,7 +278,7 @@ def _read_gzip(payload: memoryview, magic: int, max_bytes: int, window_bytes: in
             return
 
 
-def _gzip_body(payload: memoryview, start: int) -> int:
+def _gzip_body(payload: Payload, start: int) -> int:
     """Where the deflate data of the member at `start` begins."""
     if payload[start : start + 3] != _GZIP_MAGIC:
         raise _corrupt(Codec.GZIP, f"no gzip header but {bytes(payload[start : start + 3]).hex() or 'nothing'}", start)
@@ -227,8 +288,7 @@ def _gzip_body(payload: memoryview, start: int) -> int:
         position += 2 + int.from_bytes(payload[position : position + 2], "little")
     for flag in (_GZIP_NAME, _GZIP_COMMENT):
         if flags & flag:
-            end = _ZERO_BYTE.search(payload, position)
-            position = end.end() if end else len(payload) + 1
+            position = _behind_zero(payload, position)
     if flags & _GZIP_CRC:
         if int.from_bytes(payload[position : position + 2], "little") != zlib.crc32(payload[start:position]) & 0xFFFF:
             raise _corrupt(Codec.GZIP, "wrong header CRC", position)
@@ -236,6 +296,15 @@ def _gzip_body(payload: memoryview, start: int) -> int:
     if position > len(payload):
         raise _corrupt(Codec.GZIP, "the header breaks off", start)
     return position
+
+
+def _behind_zero(payload: Payload, position: int) -> int:
+    """Position behind the next zero byte; behind the payload without one."""
+    for start in range(position, len(payload), _GZIP_INPUT_BYTES):
+        found = _ZERO_BYTE.search(payload[start : start + _GZIP_INPUT_BYTES])
+        if found:
+            return start + found.end()
+    return len(payload) + 1
 
 
 def _compress_gzip(data: memoryview, magic: int, level: int) -> bytes:
@@ -259,10 +328,10 @@ _JAVA_ARRAY_BYTES_MAX = 2**31 - 1
 assert len(_SNAPPY_HEADER) == _SNAPPY_HEADER_BYTES
 
 
-def _read_snappy(payload: memoryview, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytearray]:
+def _read_snappy(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytearray]:
     # Kafka looks at the version in every header but the first.
     if len(payload) < _SNAPPY_HEADER_BYTES or payload[:8] != _SNAPPY_MAGIC:
-        yield _raw_snappy(payload, 0, max_bytes)
+        yield _raw_snappy(payload[:], 0, max_bytes)
         return
     position = _SNAPPY_HEADER_BYTES
     # A rest that is too short for a length is ignored.
@@ -333,7 +402,7 @@ _LZ4_EXPANSION = 255
 _LZ4_HIGH_LEVEL_MAX = 12
 
 
-def _read_lz4(payload: memoryview, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes]:
+def _read_lz4(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes]:
     block = _library("lz4.block", Codec.LZ4)
     xxh32 = _library("xxhash", Codec.LZ4).xxh32_intdigest
     position = _lz4_blocks(payload, magic, xxh32)
@@ -372,7 +441,7 @@ def _read_lz4(payload: memoryview, magic: int, max_bytes: int, window_bytes: int
         raise _corrupt(Codec.LZ4, "the checksum of the content is missing", position)
 
 
-def _lz4_blocks(payload: memoryview, magic: int, xxh32: Callable[[memoryview], int]) -> int:
+def _lz4_blocks(payload: Payload, magic: int, xxh32: Callable[[memoryview], int]) -> int:
     """Where the first block begins, once the frame's header is checked."""
     if payload[:4] != _LZ4_MAGIC:
         raise _corrupt(Codec.LZ4, f"no LZ4 frame but {bytes(payload[:4]).hex() or 'nothing'}", 0)
@@ -413,7 +482,7 @@ _ZSTD_INPUT_BYTES = _ZSTD_BLOCK_BYTES_MAX + 3
 _ZSTD_RUN, _ZSTD_COMPRESSED = 1, 2
 
 
-def _read_zstd(payload: memoryview, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes]:
+def _read_zstd(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes]:
     if magic < 2:
         raise _corrupt(Codec.ZSTD, f"not allowed in magic {magic}", 0)
     zstandard = _library("zstandard", Codec.ZSTD)
@@ -442,7 +511,7 @@ def _read_zstd(payload: memoryview, magic: int, max_bytes: int, window_bytes: in
         _idle[zstandard.ZstdDecompressor].append(decompressor)
 
 
-def _zstd_cuts(payload: memoryview, frame: int, window_bytes: int) -> Iterator[int]:
+def _zstd_cuts(payload: Payload, frame: int, window_bytes: int) -> Iterator[int]:
     """Positions where to cut a frame, so that each part decompresses to no more than a window or a block.
 
     Yields them in order; the last is the end of the frame, or of the payload if the frame breaks off.
@@ -503,7 +572,7 @@ class _Framing:
         levels: the others that Kafka allows.
     """
 
-    read: Callable[[memoryview, int, int, int], Iterator[bytes | bytearray]]
+    read: Callable[[Payload, int, int, int], Iterator[bytes | bytearray]]
     compress: Callable[[memoryview, int, int], bytes]
     default_level: int = 0
     levels: range = range(0)

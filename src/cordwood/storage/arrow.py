@@ -18,6 +18,9 @@ from cordwood.types import TopicPartition
 
 Int32Array = npt.NDArray[np.int32]
 
+#: A key or value above this that stands alone is not copied: Arrow's array holds on to the decoded bytes.
+_COPIED_BYTES_MAX = 4 << 20
+
 _HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 SCHEMA = pa.schema(
     [
@@ -33,7 +36,7 @@ SCHEMA = pa.schema(
 
 
 def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) -> pa.RecordBatch:
-    """Decoded columns as one record batch of `SCHEMA`; the bytes are copied.
+    """Decoded columns as one record batch of `SCHEMA`; the bytes are copied, but for those of a large record.
 
     Args:
         columns: records.
@@ -81,8 +84,11 @@ def _strings(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.Data
     total, nulls = lay_out(sizes, offsets, validity)
     if total < 0:
         raise BatchTooLargeError("keys or values of more than 2 GiB do not fit one Arrow array")
-    target = np.empty(total, np.uint8)
-    gather(data.ctypes.data, starts, offsets, target.ctypes.data)
+    if count == 1 and total > _COPIED_BYTES_MAX:
+        target = data[int(starts[0]) :][:total]
+    else:
+        target = np.empty(total, np.uint8)
+        gather(data.ctypes.data, starts, offsets, target.ctypes.data)
     buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(target)]
     return pa.Array.from_buffers(kind, count, buffers, nulls)
 

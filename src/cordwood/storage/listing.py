@@ -523,6 +523,7 @@ def _in_wrappers(segment: Segment) -> tuple[int, bool]:
         messages -= wrappers.size
         for columns in decode(window, on_damage=unreadable.append, max_batch_bytes=_WRAPPER_DECOMPRESSED_BYTES_MAX):
             messages += columns.rows.size
+            del columns
     return messages + len(unreadable), not unreadable
 
 

@@ -359,6 +359,8 @@ class Log:
                 selected = columns.select(mask)
                 if selected.rows.size:
                     yield selected
+                # A large record must be gone from memory before the next is decoded.
+                del columns, selected
 
     def scope(
         self,
@@ -461,6 +463,7 @@ class Log:
             max_batch_bytes=max_batch_bytes,
         ):
             yield from to_records(columns.data, columns.rows)
+            del columns
 
     def __iter__(self) -> Iterator[Record]:
         return self.records()
@@ -471,6 +474,7 @@ class Log:
 
         for columns in self.columns(**choice):  # type: ignore[arg-type]
             yield to_arrow(columns, self.name.topic_partition if self.name else None)
+            del columns
 
     def to_arrow(self, **choice: object) -> pa.Table:
         """The records as one Arrow table, in memory; arguments as for `columns`."""

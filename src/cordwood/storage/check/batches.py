@@ -264,6 +264,7 @@ class LogCheck:
         believed = BatchWindow(window.position, window.data, batches, window.read)
         for columns in decode(believed, on_damage=self._on_damage):
             self._records.add(columns)
+            del columns  # a large record must be gone from memory before the next is decoded
 
     def _header_faults(self, batches: BatchRows, good: BoolArray) -> BoolArray:
         """Report the good batches that break a rule; bool[batches]: those that broke one."""
