@@ -1,7 +1,8 @@
 """The numbered cases of docs/cases.md: each names the tests that show it, and each number in a test is on the page.
 
 Tests name the cases that they show: in a comment (`# case 88`, `# cases 43, 44`), in a transcript's heading
-(`# cases 99-101: …` in `cases/*.txt`), or in a scenario's reason ("… (case 88)." in `tests/kafka/scenarios`).
+(`# cases 99-101: …` in `cases/*.txt`), or in a scenario's reason ("… (case 88)." in `tests/kafka/scenarios`). The lines
+"Shown by" of the page are made from these; CORDWOOD_REWRITE_DOCS=1 writes them, to be reviewed as a diff.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
 import tokenize
 from collections import defaultdict
@@ -19,6 +21,8 @@ from tests.cleaning.test_scenarios import NOT_AT_ALL, PARTLY, SCENARIOS
 from tests.cleaning.transcript import FOLDER, cases
 
 TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs" / "cases.md"
+REWRITE = "CORDWOOD_REWRITE_DOCS" in os.environ
 NUMBERS = r"(?P<numbers>\d+b?(?:-\d+)?(?:, \d+b?(?:-\d+)?)*)"
 #: Kafka does these in a scenario, and nothing in the scenario's replay does them here.
 KAFKA_ALONE = {
@@ -82,10 +86,53 @@ def shown() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
         for number in named(json.loads(path.read_text())["why"]):
             only_kafka = name in PARTLY or name in NOT_AT_ALL or number in alone
             (kafkas if only_kafka else ours)[number].append(f"[{path.name}](../tests/{path.relative_to(TESTS)})")
-    return ({at: list(dict.fromkeys(links)) for at, links in one.items()} for one in (ours, kafkas))  # type: ignore[return-value]
+    return {at: list(dict.fromkeys(links)) for at, links in ours.items()}, kafkas
 
 
-def test_every_case_of_a_clean_is_shown() -> None:
-    ours, _ = shown()
-    wanted = [*numbers("1-20, 22-24, 28-48, 67-86, 86b, 87-116, 116b, 117-143, 145, 146")]
-    assert [number for number in wanted if number not in ours] == []
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def entries(page: str) -> dict[str, str]:
+    """The paragraph of each case, by its number."""
+    found = re.findall(r"^\*\*(\d+b?)\*\* (.+?)(?=\n\n|\n*\Z)", page, re.MULTILINE | re.DOTALL)
+    assert len(dict(found)) == len(found), "a number stands twice"
+    return dict(found)
+
+
+def described(paragraph: str) -> str:
+    """A paragraph without its generated line."""
+    return paragraph.partition("\n*Shown by* ")[0]
+
+
+def with_tests(page: str, ours: dict[str, list[str]]) -> str:
+    """The page with the line that names the tests of each case."""
+    for number, paragraph in entries(page).items():
+        shown_by = f"\n*Shown by* {', '.join(ours[number])}." if number in ours else ""
+        page = page.replace(f"**{number}** {paragraph}", f"**{number}** {described(paragraph)}{shown_by}")
+    return page
+
+
+def test_each_case_on_the_page_names_the_tests_that_show_it() -> None:
+    page = PAGE.read_text()
+    wanted = with_tests(page, shown()[0])
+    if REWRITE:
+        PAGE.write_text(wanted)
+    else:
+        assert page == wanted, "CORDWOOD_REWRITE_DOCS=1 rewrites docs/cases.md"
+
+
+def test_each_case_without_a_test_says_why() -> None:
+    ours, kafkas = shown()
+    for number, paragraph in entries(PAGE.read_text()).items():
+        reason = re.search(r"^\*Not (yet|here):\* .{20}", described(paragraph), re.MULTILINE)
+        assert (reason is None) == (number in ours), f"case {number}: {paragraph}"
+        if reason is not None:
+            missing = [link for link in kafkas.get(number, []) if link not in described(paragraph)]
+            assert missing == [], f"case {number}"
+
+
+def test_each_number_in_a_test_is_on_the_page() -> None:
+    ours, kafkas = shown()
+    on_page = list(entries(PAGE.read_text()))
+    assert sorted((ours.keys() | kafkas.keys()) - set(on_page)) == []
+    assert on_page == [*numbers("1-86, 86b, 87-116, 116b, 117-180")]
