@@ -38,11 +38,11 @@ from cordwood.cli.main import VERBS, app
 from cordwood.errors import MissingCodecError
 from cordwood.record import compression
 from cordwood.record.batch import Batch
-from cordwood.storage import filenames
 from cordwood.storage.check import KINDS, Severity
-from cordwood.storage.cluster_metadata import RECORDS
-from cordwood.storage.filenames import DirectoryState, FileKind, Temporary
-from cordwood.storage.log import open_log
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.cluster_metadata import RECORDS
+from cordwood.storage.formats.filenames import DirectoryState, FileKind, Temporary
+from cordwood.storage.log.view import open_log
 from cordwood.types import Codec, ControlType
 from tests.damage.test_flips import UNCOVERED
 from tests.spark.conftest import spark as spark
@@ -286,7 +286,9 @@ SKIPPED = {"data", "scenarios", "__pycache__"}
 def project_files() -> Iterator[Path]:
     roots = [ROOT / name for name in ("src", "tests", "docs", "scripts", ".ci")]
     inside = (path for root in roots for path in root.rglob("*") if not SKIPPED & set(path.relative_to(root).parts))
-    yield from (path for path in (*ROOT.glob("*"), *inside) if path.is_file() and path != Path(__file__))
+    yield from (
+        path for path in (*ROOT.glob("*"), *inside) if path.is_file() and path != Path(__file__) and path.name != ".git"
+    )
 
 
 def test_nothing_in_the_project_names_a_place_that_is_only_here() -> None:

@@ -23,9 +23,9 @@ from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.compression import decompress
 from cordwood.record.layout import CRC_START, HEADER, LEGACY_CRC_START, LOG_APPEND_TIME, PREFIX
 from cordwood.record.record import Record, to_records
-from cordwood.storage import filenames
-from cordwood.storage.filenames import FileKind
-from cordwood.storage.segment import Checks, Gap, WindowReader
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.log.windows import Checks, Gap, WindowReader
 from cordwood.types import Codec
 from tests.fixtures import NAMES, fixture
 from tests.storage.test_formats import DAMAGE, FORMATS

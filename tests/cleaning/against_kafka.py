@@ -20,14 +20,17 @@ from typing import Any
 
 from cordwood.cleaning.plan import Decision, PartitionPlan
 from cordwood.cleaning.retention import plan_retention
+from cordwood.commands.plan import make_plan
+from cordwood.engine.facts import load_producers, segment_facts
+from cordwood.engine.partition import Cleaned, clean_partition
+from cordwood.engine.settings import clean_settings
 from cordwood.errors import DataError, RequestError
 from cordwood.record.batch import Batch
 from cordwood.record.record import Record
-from cordwood.spark.planning import clean_settings, make_plan
-from cordwood.spark.tasks import Cleaned, clean_partition, load_producers, segment_facts
-from cordwood.storage import checkpoints, producer_state
-from cordwood.storage.copying import drop_segments
-from cordwood.storage.filenames import (
+from cordwood.storage.changes.copy import remove_segments
+from cordwood.storage.changes.recover_copy import RecoverySettings, recover_into_copy
+from cordwood.storage.formats import checkpoints, producer_state
+from cordwood.storage.formats.filenames import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
@@ -35,11 +38,11 @@ from cordwood.storage.filenames import (
     Temporary,
     parse_file,
 )
-from cordwood.storage.log import Log, Segment
-from cordwood.storage.producer_state import ProducerEntry
-from cordwood.storage.recovery import SEGMENT_KINDS
-from cordwood.storage.restoring import LoadSettings, restore_partition
-from cordwood.storage.segment import Gap, read_headers
+from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.log.recovery import SEGMENT_KINDS
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.types import NONE, Codec, TopicPartition
 from tests.cleaning.in_place import clean_in_place
 from tests.kafka_tools import FOLDER
@@ -63,7 +66,7 @@ def segment_files(directory: Path) -> dict[str, tuple[int, Path]]:
     return found
 
 
-def clean_copy(log: Log, target: Path, **choice: Any) -> Cleaned:
+def clean_copy(log: LogView, target: Path, **choice: Any) -> Cleaned:
     """Clean a log into a directory that then holds all of its segments, also those that were not cleaned."""
     target.mkdir(parents=True)
     cleaned = clean_partition(log, str(target), **choice)
@@ -106,7 +109,7 @@ def differences(kafka: Path, ours: Path) -> Iterator[str]:
             yield f"{name}: modified {mtime_ms(own[name][1])}, in Kafka {mtime_ms(theirs[name][1])}"
     if not different:
         return
-    kafkas_log, our_log = Log(str(kafka)), Log(str(ours))
+    kafkas_log, our_log = LogView(str(kafka)), LogView(str(ours))
     kafkas, our = list(kafkas_log.batches()), list(our_log.batches())
     if all(batch.codec is Codec.NONE for batch in kafkas):
         yield f"other bytes in {', '.join(different)}"
@@ -342,7 +345,7 @@ def compare_round(one: Round, before: Path, after: Path, target: Path, seen: Cou
 
 def why_not(one: Round, before: Path) -> str | None:
     """Why a clean of Kafka has no counterpart; None if it has one."""
-    log = Log(str(before / one.partition), log_start_offset=0)
+    log = LogView(str(before / one.partition), log_start_offset=0)
     if one.cleaned and one.line["first_dirty"] < log.segments[0].base_offset:
         # Kafka then finds no aborted transactions while it takes keys, and drops records for keys of aborted ones. No
         # broker starts such a clean, since it corrects the checkpoint first.
@@ -408,7 +411,7 @@ def _clean(one: Round, before: Path, target: Path, line: Step, **settings: Any) 
         settings["offset_map_slots"] = one.step["slots"]
     if "load_factor" in one.step:
         settings["offset_map_load_factor"] = one.step["load_factor"]
-    log = Log(str(before))
+    log = LogView(str(before))
     return clean_copy(
         log,
         target,
@@ -436,7 +439,7 @@ def compare_clean(one: Round, before: Path, target: Path) -> Iterator[str]:
         "messages_written": counts.records_kept,
         "invalid_messages_read": counts.records_without_key,
     }
-    compressed = any(batch.codec is not Codec.NONE for batch in Log(str(before)).batches())
+    compressed = any(batch.codec is not Codec.NONE for batch in LogView(str(before)).batches())
     for name, value in figures.items():
         if value != line[name] and not (compressed and name == "bytes_written"):
             yield f"{name} is {value}, in Kafka {line[name]}"
@@ -462,13 +465,13 @@ def compare_failure(one: Round, before: Path, target: Path) -> Iterator[str]:
         _clean(one, source, target / "own", range_)
     except DataError:
         return  # damage, for us as for Kafka
-    left = {record.offset: record for record in Log(f"{target}/own").records(isolation=None)}
-    lost = [record for record in newest(Log(str(source))) if left.get(record.offset) != record]
+    left = {record.offset: record for record in LogView(f"{target}/own").records(isolation=None)}
+    lost = [record for record in newest(LogView(str(source))) if left.get(record.offset) != record]
     if lost:
         yield f"lost are {lost}"
 
 
-def newest(log: Log) -> list[Record]:
+def newest(log: LogView) -> list[Record]:
     """The newest value of each key, as a table has it."""
     by_key = {record.key: record for record in log.records(isolation="read_committed") if record.key is not None}
     return [record for record in by_key.values() if record.value is not None]
@@ -481,18 +484,18 @@ def _compare_retention(one: Round, name: str, count: int, before: Path, target: 
         for path in before.iterdir():
             if path.name in segment_files(before):
                 shutil.copy2(path, target / path.name)
-    log = Log(str(before))
+    log = LogView(str(before))
     config = {"retention.ms": 604_800_000, "retention.bytes": -1, **one.configs[name]}
     limits = {
         key: int(config[key]) for key in ("retention.ms", "retention.bytes") if "delete" in config["cleanup.policy"]
     }
     mark = checkpoints.decode((before.parent / HIGH_WATERMARKS).read_bytes())[topic_partition(name)]
-    facts = [segment_facts(segment) for segment in Log(str(target)).segments]
+    facts = [segment_facts(segment) for segment in LogView(str(target)).segments]
     taken = plan_retention(facts, log.log_start_offset, log.next_offset, mark, limits, one.clock_ms)
     bases = [base for _, some, _ in taken for base in some]
     if len(bases) != count:
         yield f"retention takes {bases} of {name}, in Kafka {count} segments"
-    drop_segments(log.fs, str(target), bases, log.next_offset)
+    remove_segments(log.fs, str(target), bases, log.next_offset)
     for path in target.iterdir():
         if bases and len(bases) == len(facts):
             os.utime(path, ns=(one.clock_ms * 1_000_000,) * 2)
@@ -504,12 +507,12 @@ def _compare_recovery(one: Round, before: Path, after: Path, target: Path) -> It
     path = target / one.partition
     path.mkdir(parents=True)
     points, starts = (checkpoints.decode((before / file).read_bytes()) for file in (RECOVERY_POINTS, LOG_START_OFFSETS))
-    came = restore_partition(
-        Log(str(before / one.partition), log_start_offset=starts.get(name)),
+    came = recover_into_copy(
+        LogView(str(before / one.partition), log_start_offset=starts.get(name)),
         str(path),
         recovery_point=int(one.step.get("recovery_point", points[name])),
         now_ms=one.clock_ms,
-        settings=LoadSettings(int(one.configs[one.partition].get("index.interval.bytes", 4096))),
+        settings=RecoverySettings(int(one.configs[one.partition].get("index.interval.bytes", 4096))),
     )
     if came.next_offset != one.line["state"]["end"]:
         yield f"the log ends at {came.next_offset}, in Kafka {one.line['state']['end']}"

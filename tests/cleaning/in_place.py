@@ -11,16 +11,18 @@ from typing import Any
 from cordwood.cleaning.plan import SegmentFacts
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.selection import group_segments, values
+from cordwood.engine.facts import segment_facts
+from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
+from cordwood.engine.settings import CleanSettings
 from cordwood.fs.base import FileSystem
-from cordwood.spark.tasks import Cleaned, CleanSettings, Part, clean_partition, segment_facts
-from cordwood.storage.copying import Replacement
-from cordwood.storage.filenames import WORK_FOLDER, parse_file
-from cordwood.storage.log import Log
-from cordwood.storage.swapping import swap_in
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.changes.swap import swap_in
+from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
+from cordwood.storage.log.view import LogView
 
 
 def in_parts(
-    clean: Callable[[Part], Cleaned], facts: Sequence[SegmentFacts], end: int, settings: CleanSettings
+    clean: Callable[[GroupRange], Cleaned], facts: Sequence[SegmentFacts], end: int, settings: CleanSettings
 ) -> Cleaned:
     """One group after the other; what is carried over goes through a pickle, as between tasks.
 
@@ -36,7 +38,7 @@ def in_parts(
     done: list[Cleaned] = []
     for group, after in zip(groups, [*(one[0] for one in groups[1:]), end], strict=True):
         carried = pickle.loads(pickle.dumps(done[-1].carried)) if done else None
-        done.append(clean(Part((group,), after, carried)))
+        done.append(clean(GroupRange((group,), after, carried)))
     counts = Counts()
     for one in done:
         counts.add(one.counts)
@@ -58,15 +60,15 @@ def swap_in_groups(fs: FileSystem, partition: str, folder: str, cleaned: Cleaned
 
 
 def clean_in_place(
-    log: Log, target: Path, *, first_uncleanable: int, settings: CleanSettings, **choice: Any
+    log: LogView, target: Path, *, first_uncleanable: int, settings: CleanSettings, **choice: Any
 ) -> Cleaned:
     """Clean a copy of a log in place, as far as it has groups of its own, without Kafka's offset map."""
     shutil.copytree(log.path, target)
     folder = target / WORK_FOLDER
 
-    def clean(part: Part) -> Cleaned:
+    def clean(part: GroupRange) -> Cleaned:
         folder.mkdir()
-        now = Log(str(target), log_start_offset=log.log_start_offset)
+        now = LogView(str(target), log_start_offset=log.log_start_offset)
         done = clean_partition(
             now, str(folder), first_uncleanable=first_uncleanable, settings=settings, part=part, **choice
         )

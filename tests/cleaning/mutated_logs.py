@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from cordwood.spark.pipeline import clean as clean_directory
-from cordwood.spark.results import Fate
-from cordwood.spark.verifying import Pair, Side
-from cordwood.storage import checkpoints, filenames
-from cordwood.storage.leader_epochs import EpochEntry
-from cordwood.storage.producer_state import ProducerEntry
+from cordwood.commands.clean import clean as clean_directory
+from cordwood.engine.results import Fate
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.types import NONE, ControlType, TopicPartition
+from cordwood.verification.pairs import Pair, Side
 from tests.spark.in_process import InThisProcess
 from tests.spark.planting import NOW, State, data, example, marker, messages
 

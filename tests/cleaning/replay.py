@@ -18,10 +18,10 @@ from cordwood.errors import DataError, RequestError
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.storage.copying import write_file
-from cordwood.storage.filenames import FileKind, Temporary, offset_name, parse_file
-from cordwood.storage.log import Segment, read_file
-from cordwood.storage.recovery import SEGMENT_KINDS
+from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
+from cordwood.storage.log.files import read_file, write_file
+from cordwood.storage.log.recovery import SEGMENT_KINDS
+from cordwood.storage.log.segment import Segment
 from cordwood.types import NONE, Codec, ControlType, TimestampType
 from tests.cleaning.scripted import ScriptedLog, aborted, contents
 

@@ -19,29 +19,33 @@ from cordwood.cleaning.selection import (
     first_dirty_offset,
     values,
 )
+from cordwood.commands.plan import make_plan
+from cordwood.engine.facts import load_producers, segment_facts
+from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
+from cordwood.engine.settings import CleanSettings
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import decode
 from cordwood.record.record import Record, to_records
-from cordwood.spark.planning import make_plan
-from cordwood.spark.tasks import Cleaned, CleanSettings, Part, clean_partition, load_producers, segment_facts
-from cordwood.storage import checkpoints, leader_epochs, producer_state
-from cordwood.storage.copying import copy_partition, drop_segments, write_file
-from cordwood.storage.filenames import (
+from cordwood.storage.changes.copy import copy_partition, remove_segments
+from cordwood.storage.changes.recover_copy import RecoverySettings, complete_indexes, recover_into_copy
+from cordwood.storage.changes.recover_in_place import recover_in_place
+from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
+from cordwood.storage.formats.filenames import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     FileKind,
     offset_name,
 )
-from cordwood.storage.leader_epochs import LeaderEpochs
-from cordwood.storage.loading import load_partition
-from cordwood.storage.log import Log, Segment, read_file
-from cordwood.storage.producers import DEFAULT_EXPIRATION_MS, Producers
-from cordwood.storage.recovery import SEGMENT_KINDS
-from cordwood.storage.restoring import LoadSettings, restore_indexes, restore_partition
-from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
-from cordwood.storage.transaction_index import AbortedTransaction
+from cordwood.storage.formats.leader_epochs import LeaderEpochs
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.files import read_file, write_file
+from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.storage.log.recovery import SEGMENT_KINDS
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.cleaning.in_place import in_parts, swap_in_groups
 from tests.record.test_batch import window
@@ -177,9 +181,9 @@ class ScriptedLog:
 
     # ---- cleaning ----------------------------------------------------------------------------------------------------
 
-    def log(self) -> Log:
+    def log(self) -> LogView:
         """The log as it is now."""
-        return Log(self.path, fs=self.fs, log_start_offset=self.log_start)
+        return LogView(self.path, fs=self.fs, log_start_offset=self.log_start)
 
     @property
     def last_stable_offset(self) -> int:
@@ -217,7 +221,7 @@ class ScriptedLog:
             return dirty, end, None
         goes_by = replace(settings_of(self.config), deletes_for_good=self.deletes_for_good, **settings)
 
-        def part(of: Part | None) -> Cleaned:
+        def part(of: GroupRange | None) -> Cleaned:
             done = clean_partition(
                 self.log(),
                 OUTPUTS,
@@ -276,10 +280,10 @@ class ScriptedLog:
 
     def start(self, *, recovery_point: int | None) -> None:
         """Load the log as our copies are loaded; with a recovery point, after a crash."""
-        log, loaded = self.log(), LoadSettings(settings_of(self.config).index.interval_bytes)
+        log, loaded = self.log(), RecoverySettings(settings_of(self.config).index.interval_bytes)
         if self.in_place:
             crashed, flushed = recovery_point is not None, recovery_point or 0
-            load_partition(
+            recover_in_place(
                 log,
                 crashed=crashed,
                 recovery_point=flushed,
@@ -290,10 +294,10 @@ class ScriptedLog:
             self._load()
             return
         if recovery_point is not None:
-            restore_partition(log, LOADED, recovery_point=recovery_point, now_ms=self.now_ms, settings=loaded)
+            recover_into_copy(log, LOADED, recovery_point=recovery_point, now_ms=self.now_ms, settings=loaded)
         else:
             copy_partition(log, LOADED)
-            restore_indexes(Log(LOADED, fs=self.fs), now_ms=self.now_ms, settings=loaded)
+            complete_indexes(LogView(LOADED, fs=self.fs), now_ms=self.now_ms, settings=loaded)
         for info in self.fs.list(self.path):
             self.fs.unlink(f"{self.path}/{info.name}")
         self._move_in(LOADED)
@@ -313,7 +317,7 @@ class ScriptedLog:
     def delete_segments(self, base_offsets: Sequence[int]) -> None:
         """Drop old segments, as retention does, and what they say of the log start."""
         self.stop(clean=True)
-        drop_segments(self.fs, self.path, base_offsets, self.next_offset)
+        remove_segments(self.fs, self.path, base_offsets, self.next_offset)
         self.log_start = max(self.log_start, self.log().segments[0].base_offset)
         producers, epochs = self.producers, self.epochs
         self._load()

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.spark import tasks
+from cordwood.engine import readahead
 from tests import drawn
 from tests.cleaning.against_kafka import (
     Comparison,
@@ -66,8 +66,8 @@ def run_scripts(oracle: Oracle, scripts: Iterable[tuple[str, Script]], work: Pat
 def cut_windows(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Every other time let a segment have many windows, which are worked on side by side, as those of real logs are."""
     if seed % 2:
-        monkeypatch.setattr(tasks, "WINDOW_BYTES", 3_000)
-        monkeypatch.setattr(tasks, "PACKED_BYTES", 2_000)
+        monkeypatch.setattr(readahead, "WINDOW_BYTES", 3_000)
+        monkeypatch.setattr(readahead, "PACKED_BYTES", 2_000)
 
 
 def test_every_clean_of_the_scenarios_comes_out_as_kafkas(kafka_oracle: Oracle, tmp_path: Path) -> None:

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.cleaning.selection import group_segments, values
+from cordwood.engine import readahead
+from cordwood.engine.facts import segment_facts
 from cordwood.errors import CorruptBatchError
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.spark import tasks
-from cordwood.spark.tasks import segment_facts
-from cordwood.storage.copying import write_file
-from cordwood.storage.log import read_file
+from cordwood.storage.log.files import read_file, write_file
 from cordwood.testing import reference_cleaner
 from cordwood.testing.reference_cleaner import StoredBatch, StoredSegment
 from cordwood.types import NONE, Codec, TimestampType
@@ -186,13 +185,13 @@ def test_cleans_leave_what_the_plain_cleaner_leaves(monkeypatch_window, window_b
 @pytest.fixture(scope="module")
 def monkeypatch_window():
     """Sets how much of a log is held at a time, so that a window may end behind any batch."""
-    before = tasks.WINDOW_BYTES
+    before = readahead.WINDOW_BYTES
 
     def set_to(size_bytes: int) -> None:
-        tasks.WINDOW_BYTES = size_bytes
+        readahead.WINDOW_BYTES = size_bytes
 
     yield set_to
-    tasks.WINDOW_BYTES = before
+    readahead.WINDOW_BYTES = before
 
 
 def test_what_only_replicas_keep_is_counted_and_goes_once_there_are_none() -> None:

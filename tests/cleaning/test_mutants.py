@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.spark.verifying import verify_pairs
+from cordwood.spark.verify_sql import verify_pairs
 from tests.cleaning import mutants, mutated_logs
 from tests.cleaning.mutants import MUTANTS
 from tests.drawn import drawn

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from cordwood.cleaning.latest import LatestOffsets, MemoryShare
 from cordwood.cleaning.offset_map import OffsetMap, keys_max, slots_of
 from cordwood.cleaning.transactions import AbortTracker
+from cordwood.engine import readahead
+from cordwood.engine.keys import newest_offsets
+from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
 from cordwood.kernels.offset_map import digest_keys
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import RecordColumns
 from cordwood.record.layout import BATCH_ROW, RECORD_ROW
 from cordwood.record.record import Record
-from cordwood.spark import tasks
-from cordwood.spark.tasks import CleanSettings, _latest_offsets
 from cordwood.testing.reference import SlowOffsetMap
 from tests.cleaning.scripted import ScriptedLog
 from tests.kafka_tools import Oracle
@@ -135,7 +136,7 @@ def test_the_map_of_a_range_has_the_keys_of_that_range() -> None:
     for start, end in ((0, bases[1]), (bases[1], bases[3]), (bases[3], bases[-1]), (70, bases[3])):
         segments = [one for one in log.segments if start - 60 < one.base_offset < end]
         settings = CleanSettings(offset_map_slots=1000)
-        found, _ = _latest_offsets(segments, start, end, settings, AbortTracker(), None)
+        found, _ = newest_offsets(segments, start, end, settings, AbortTracker(), None)
         assert isinstance(found, OffsetMap)
         assert (found.latest_offset + 1, found.keys) == (end, end - start)
         inside = range(start, end)
@@ -152,7 +153,7 @@ def test_the_size_of_what_is_read_at_once_makes_no_difference(monkeypatch: pytes
         return log.files()
 
     whole = files()
-    monkeypatch.setattr(tasks, "WINDOW_BYTES", 64)
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 64)
     assert files() == whole
 
 

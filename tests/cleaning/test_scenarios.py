@@ -11,7 +11,7 @@ import json
 import pytest
 
 from cordwood.errors import RequestError
-from cordwood.storage.log import read_file
+from cordwood.storage.log.files import read_file
 from tests.cleaning.replay import Replay
 from tests.cleaning.scripted import contents
 from tests.kafka_tools import FOLDER, Line

@@ -8,7 +8,7 @@ from cordwood.cleaning.transactions import AbortTracker
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.storage.transaction_index import AbortedTransaction
+from cordwood.storage.formats.transaction_index import AbortedTransaction
 from tests.cleaning.scripted import ScriptedLog, contents
 from tests.record.test_batch import window
 

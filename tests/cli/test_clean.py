@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from cordwood.cli.main import app
-from cordwood.storage import filenames
+from cordwood.storage.formats import filenames
 from tests.fixtures import copy_of, fixture
 from tests.spark.conftest import spark as spark
 from tests.storage.test_copying import HOLD

@@ -19,7 +19,7 @@ import cordwood
 from cordwood.cleaning.plan import Decision
 from cordwood.cli.demo import AFTER, BEFORE, LOG, NOW_MS, SETTINGS, USERS, unpack, write_log
 from cordwood.cli.main import app
-from cordwood.spark.planning import make_plan
+from cordwood.commands.plan import make_plan
 from tests.cleaning.against_kafka import differences
 from tests.kafka_tools import Oracle
 from tests.spark.conftest import spark as spark

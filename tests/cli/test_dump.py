@@ -29,7 +29,14 @@ from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set, seal
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.storage import checkpoints, leader_epochs, producer_state, properties, quorum_state, transaction_index
+from cordwood.storage.formats import (
+    checkpoints,
+    leader_epochs,
+    producer_state,
+    properties,
+    quorum_state,
+    transaction_index,
+)
 from cordwood.types import Codec, TopicPartition
 from tests.fixtures import PACKED, Isolation, copy_of, fixture, reads
 

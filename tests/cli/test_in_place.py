@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from cordwood.cli.main import app
-from cordwood.storage.filenames import LOCK, WORK_FOLDER
+from cordwood.storage.formats.filenames import LOCK, WORK_FOLDER
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.test_locks import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
 from tests.kafka_tools import Broker

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from cordwood.cli.main import VERBS, app
 from cordwood.fs.locks import LockHolder
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.directory import LogDirectory
+from cordwood.storage.node.directory import LogDirectory
 from tests.kafka_tools import Broker
 
 ROUNDS = 30

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cordwood.cli.main import app
+from cordwood.commands.clean_in_place import clean_in_place
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.in_place import clean_in_place
-from cordwood.storage import filenames
-from cordwood.storage.filenames import FileKind, offset_name
-from cordwood.storage.keeping import files_by_name
+from cordwood.storage.changes.backup import files_by_name
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import FileKind, offset_name
 from tests.fixtures import PACKED, copy_of, fixture
 from tests.kafka_tools import FOLDER, Broker
 from tests.spark.in_process import InThisProcess

@@ -18,7 +18,7 @@ from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.layout import MAGIC_END
 from cordwood.record.record import Record
-from cordwood.storage import (
+from cordwood.storage.formats import (
     checkpoints,
     filenames,
     leader_epochs,
@@ -29,8 +29,8 @@ from cordwood.storage import (
     time_index,
     transaction_index,
 )
-from cordwood.storage.filenames import FileKind, offset_name
-from cordwood.storage.log import Log
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.log.view import LogView
 from cordwood.types import Codec, TimestampType
 from tests.fixtures import fixture
 from tests.fs.trees import put
@@ -142,7 +142,7 @@ def memory(files: dict[str, bytes]) -> MemoryFileSystem:
     return fs
 
 
-def read_log(log: Log) -> Reading:
+def read_log(log: LogView) -> Reading:
     """All batches and records of a log. Of a damaged one only the records: what its headers say proves nothing."""
     damage: list[DataError] = []
     records = tuple(log.records(isolation=None, on_damage=damage.append))
@@ -159,7 +159,7 @@ def log_sample(name: str, data: bytes, *, base_offset: int = 0, followed_by: byt
         if followed_by:
             files[f"{PARTITION}/{offset_name(base_offset + 1000, FileKind.LOG)}"] = followed_by
         fs = memory(files)
-        log = Log(PARTITION, fs=fs)
+        log = LogView(PARTITION, fs=fs)
 
         def read(other: bytes) -> Reading:
             with fs.open_for_update(f"{PARTITION}/{file}") as target:

@@ -23,9 +23,9 @@ from cordwood.record.batch import encode_batch, encode_message, encode_message_s
 from cordwood.record.compression import compress
 from cordwood.record.layout import HEADER
 from cordwood.record.record import Record, encode_record, write_varint
-from cordwood.storage import checkpoints, offset_index, producer_state, time_index, transaction_index
-from cordwood.storage.filenames import FileKind, offset_name
-from cordwood.storage.log import Log
+from cordwood.storage.formats import checkpoints, offset_index, producer_state, time_index, transaction_index
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.log.view import LogView
 from cordwood.types import Codec
 from tests.damage.samples import PARTITION, memory, read_log
 
@@ -103,7 +103,7 @@ AFTER = encode_batch([Record(1, 5, b"after", b"the damage")])
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_batch_that_claims_more_than_it_holds_is_reported_and_costs_no_memory(claim: str) -> None:
-    log = Log(PARTITION, fs=memory({f"{PARTITION}/{FILE}": CLAIMS[claim] + AFTER}))
+    log = LogView(PARTITION, fs=memory({f"{PARTITION}/{FILE}": CLAIMS[claim] + AFTER}))
     read_log(log)  # compiled and imported
     tracemalloc.start()
     try:
@@ -119,7 +119,7 @@ def test_a_batch_that_claims_more_than_it_holds_is_reported_and_costs_no_memory(
 
 @pytest.mark.parametrize("length", [LARGEST, 2**30, 1_000_000, 13, 0, -1, -(2**31)])
 def test_a_batch_length_that_cannot_be_costs_no_memory(length: int) -> None:
-    log = Log(PARTITION, fs=memory({f"{PARTITION}/{FILE}": batch(GOOD, length=length) + AFTER}))
+    log = LogView(PARTITION, fs=memory({f"{PARTITION}/{FILE}": batch(GOOD, length=length) + AFTER}))
     tracemalloc.start()
     try:
         found = read_log(log)
@@ -196,7 +196,7 @@ PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 @pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.label)
 def test_a_batch_above_max_batch_bytes_is_damage_in_its_place(codec: Codec) -> None:
     before = encode_batch([Record(0, 1, b"before", b"")])
-    log = Log(PARTITION, fs=memory({f"{PARTITION}/{FILE}": before + bomb(codec, 12) + AFTER}))
+    log = LogView(PARTITION, fs=memory({f"{PARTITION}/{FILE}": before + bomb(codec, 12) + AFTER}))
     for limit in (MIB, 10 * MIB):  # below and above what is decoded at once
         damage: list[Exception] = []
         keys = []
@@ -212,11 +212,11 @@ def test_a_batch_above_max_batch_bytes_is_damage_in_its_place(codec: Codec) -> N
 
 READ = """
 import resource, sys
-from cordwood.storage.log import Log
+from cordwood.storage.log.view import LogView
 from tests.damage.samples import memory
-log = Log(sys.argv[1])
+log = LogView(sys.argv[1])
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-list(Log(sys.argv[2]).columns())
+list(LogView(sys.argv[2]).columns())
 before = peak()
 count = sum(columns.rows.size for columns in log.columns())
 print(count, before, peak() - before)

@@ -17,12 +17,12 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.storage import checkpoints, filenames, leader_epochs, offset_index, producer_state, time_index
 from cordwood.storage.check import Check, Finding
-from cordwood.storage.filenames import FileKind, offset_name
-from cordwood.storage.log import Log
-from cordwood.storage.transaction_index import AbortedTransaction, index_of
-from cordwood.storage.transaction_index import encode as encode_transaction_index
+from cordwood.storage.formats import checkpoints, filenames, leader_epochs, offset_index, producer_state, time_index
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.formats.transaction_index import AbortedTransaction, index_of
+from cordwood.storage.formats.transaction_index import encode as encode_transaction_index
+from cordwood.storage.log.view import LogView
 from cordwood.types import Codec, TopicPartition
 from tests.damage.samples import (
     CLEAN_SHUTDOWN,
@@ -168,7 +168,7 @@ def is_reported(fs: MemoryFileSystem, path: str, data: bytes) -> bool:
     """Whether reading the file by itself already tells."""
     group = group_of(path)
     if group.startswith("log"):
-        return bool(read_log(Log(PARTITION, fs=fs)).damage)
+        return bool(read_log(LogView(PARTITION, fs=fs)).damage)
     file = filenames.parse_file(path.rpartition("/")[2])
     return bool(read_small(group, data, max(file.offset, 0) if file else 0).damage)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from cordwood.storage import segment
+from cordwood.storage.log import windows
 from tests.damage.samples import Sample, entries, logs, memory, small_files
 from tests.damage.summary import PROPERTY, Tally
 from tests.fs.trees import put
@@ -91,10 +91,10 @@ def test_windows_of_a_cut_log_and_its_gap_cover_every_byte(sample: Sample) -> No
         put(fs, path, sample.data[:size])
         position = 0
         with fs.open(path) as file:
-            for item in segment.WindowReader(file, segment.Checks.WHOLE):
+            for item in windows.WindowReader(file, windows.Checks.WHOLE):
                 assert item.position == position
-                if isinstance(item, segment.Gap):
-                    assert item.kind is segment.GapKind.TORN or not any(sample.data[position:size])
+                if isinstance(item, windows.Gap):
+                    assert item.kind is windows.GapKind.TORN or not any(sample.data[position:size])
                     position = item.end
                 else:
                     position += int(item.batches["size_bytes"].sum())

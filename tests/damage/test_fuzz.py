@@ -18,12 +18,12 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch, seal
 from cordwood.record.layout import HEADER
 from cordwood.record.record import Record
-from cordwood.storage import filenames
 from cordwood.storage.check import Check
-from cordwood.storage.directory import LogDirectory, look
-from cordwood.storage.filenames import FileKind, Temporary, offset_name
-from cordwood.storage.log import Log
-from cordwood.storage.transactions import Isolation
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
+from cordwood.storage.log.transactions import Isolation
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.directory import LogDirectory, look
 from tests.damage.samples import PARTITION, entries, logs, memory, small_files
 
 GOOD = [sample.data for sample in logs()] + [sample.data for sample in small_files()]
@@ -95,7 +95,7 @@ def quietly(call: Callable[[], object]) -> None:
 
 def read_everything(fs: MemoryFileSystem, path: str, **bounds: int | None) -> None:
     """Every verb of a log, stopping at the first damage and going on behind it."""
-    log = Log(path, fs=fs)
+    log = LogView(path, fs=fs)
     damage: list[DataError] = []
     for isolation in (None, *Isolation):
         quietly(lambda isolation=isolation: list(log.records(isolation=isolation, **bounds)))  # type: ignore[misc, arg-type]

@@ -11,7 +11,7 @@ import pytest
 
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.storage.filenames import FileKind, offset_name
+from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.types import Codec
 
 MB = 1_000_000

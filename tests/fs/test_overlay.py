@@ -7,7 +7,7 @@ import pytest
 from cordwood.fs.base import FileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.overlay import Overlay
-from cordwood.storage.log import read_file
+from cordwood.storage.log.files import read_file
 
 
 def tree() -> tuple[FileSystem, Overlay]:

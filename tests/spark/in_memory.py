@@ -10,19 +10,22 @@ from typing import Any
 
 import pytest
 
+from cordwood.commands import clean_in_place as clean_in_place_module
+from cordwood.commands.clean_in_place import clean_in_place
+from cordwood.engine import task
+from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.base import FileSystem
 from cordwood.fs.memory import MemoryFileSystem
-from cordwood.spark import in_place, partitioning
-from cordwood.spark.in_place import clean_in_place
-from cordwood.spark.results import CleanResult, Fate
-from cordwood.storage import checkpoints, filenames
-from cordwood.storage.copying import Replacement, write_file
-from cordwood.storage.filenames import WORK_FOLDER, FileKind, offset_name
-from cordwood.storage.loading import load_partition
-from cordwood.storage.log import Log, read_file
-from cordwood.storage.recovery import next_offset
-from cordwood.storage.restoring import LoadSettings
-from cordwood.storage.swapping import drop_segments, swap_in
+from cordwood.spark import packing
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.changes.recover_copy import RecoverySettings
+from cordwood.storage.changes.recover_in_place import recover_in_place
+from cordwood.storage.changes.swap import drop_segments, swap_in
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name
+from cordwood.storage.log.files import read_file, write_file
+from cordwood.storage.log.recovery import next_offset
+from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.cleaning.scripted import LIVE, ScriptedLog
 from tests.crashes import durable
@@ -46,9 +49,9 @@ View = tuple[tuple[int, int, bytes | None, bytes | None], ...]
 def on(fs: FileSystem) -> Iterator[None]:
     """Tasks, too, work on this file system, and nothing is done by two threads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitioning, "PosixFileSystem", lambda: fs)
-        patch.setattr(partitioning, "_SMALL_AT_A_TIME", 1)
-        patch.setattr(in_place, "in_parallel", lambda work, items: [work(item) for item in items])
+        patch.setattr(task, "PosixFileSystem", lambda: fs)
+        patch.setattr(packing, "_SMALL_AT_A_TIME", 1)
+        patch.setattr(clean_in_place_module, "in_parallel", lambda work, items: [work(item) for item in items])
         yield
 
 
@@ -98,7 +101,7 @@ class Scene:
         def swapped(fs: FileSystem, path: str, part: Replacement, **options: Any) -> None:
             before, end = view_of(fs, path), end_of(fs, part)
             first, bases = min(part.replaced), sorted(part.replaced)
-            behind = min(s.base_offset for s in Log(path, fs=fs).segments if s.base_offset > bases[-1])
+            behind = min(s.base_offset for s in LogView(path, fs=fs).segments if s.base_offset > bases[-1])
             swap_in(fs, path, part, **options)
             after = view_of(fs, path)
             found[path].add(after)
@@ -111,7 +114,9 @@ class Scene:
                     found[path].add((*new, *left, *rest))
 
         def dropped(fs: FileSystem, path: str, bases: Sequence[int], *rest: Any, **options: Any) -> None:
-            starts = [segment.base_offset for segment in Log(path, fs=fs).segments if segment.base_offset not in bases]
+            starts = [
+                segment.base_offset for segment in LogView(path, fs=fs).segments if segment.base_offset not in bases
+            ]
             before = view_of(fs, path)
             for base in [*sorted(bases), *starts[:1]]:
                 found[path].add(tuple(one for one in before if one[0] >= base))
@@ -119,8 +124,8 @@ class Scene:
             found[path].add(view_of(fs, path))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(in_place, "swap_in", swapped)
-            patch.setattr(in_place, "drop_segments", dropped)
+            patch.setattr(clean_in_place_module, "swap_in", swapped)
+            patch.setattr(clean_in_place_module, "drop_segments", dropped)
             self.clean(durable(self.fs))
         return found
 
@@ -136,26 +141,26 @@ def view_of(fs: FileSystem, path: str) -> View:
     return view(opened(fs, path))
 
 
-def view(log: Log) -> View:
+def view(log: LogView) -> View:
     """What a reader gets."""
     return tuple((one.offset, one.timestamp, one.key, one.value) for one in log.records())
 
 
-def table(log: Log) -> dict[bytes | None, bytes | None]:
+def table(log: LogView) -> dict[bytes | None, bytes | None]:
     """What a consumer of committed records ends with."""
     found = {one.key: one.value for one in log.records(isolation="read_committed")}
     return {key: value for key, value in found.items() if value is not None}
 
 
-def opened(fs: FileSystem, path: str) -> Log:
+def opened(fs: FileSystem, path: str) -> LogView:
     """The log, loaded aside if need be."""
     if not fs.exists(f"{ROOT}/{filenames.CLEAN_SHUTDOWN}"):
         assert isinstance(fs, MemoryFileSystem)
         point = offsets_in(fs, filenames.RECOVERY_POINTS).get(NAMES[PATHS.index(path)], 0)
         fs = durable(fs)
-        settings = LoadSettings(INTERVAL_BYTES)
-        load_partition(Log(path, fs=fs), crashed=True, recovery_point=point, now_ms=LATER_MS, settings=settings)
-    return Log(path, fs=fs)
+        settings = RecoverySettings(INTERVAL_BYTES)
+        recover_in_place(LogView(path, fs=fs), crashed=True, recovery_point=point, now_ms=LATER_MS, settings=settings)
+    return LogView(path, fs=fs)
 
 
 def offsets_in(fs: FileSystem, name: str) -> dict[TopicPartition, int]:
@@ -211,7 +216,7 @@ def crashed() -> MemoryFileSystem:
     """A broker that died: a torn segment, indexes of zeros, one missing, and a swap that came to its commit."""
     fs = directory(FIRST, SECOND, clean=False)
     path = PATHS[0]
-    bases = [segment.base_offset for segment in Log(path, fs=fs).segments]
+    bases = [segment.base_offset for segment in LogView(path, fs=fs).segments]
     with fs.open_for_update(f"{path}/{offset_name(bases[-1], FileKind.LOG)}") as file:
         file.truncate(file.size() - 3)
     write_file(fs, f"{path}/{offset_name(bases[-2], FileKind.TIME_INDEX)}", bytes(120))
@@ -225,7 +230,7 @@ def with_leftovers(fs: MemoryFileSystem) -> MemoryFileSystem:
     """What two runs that were killed, and a broker, left: files of segments, half written, and work folders."""
     fs = durable(fs)
     for path in PATHS:
-        bases = [segment.base_offset for segment in Log(path, fs=fs).segments]
+        bases = [segment.base_offset for segment in LogView(path, fs=fs).segments]
         for base, suffix in zip(bases[1:], (".cleaned", ".cleaned", ".swap", ".deleted"), strict=False):
             for kind in (FileKind.LOG, FileKind.OFFSET_INDEX):
                 if fs.exists(name := f"{path}/{offset_name(base, kind)}"):

@@ -22,13 +22,13 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.storage import checkpoints, filenames, leader_epochs, properties
 from cordwood.storage.check import Finding, Kind, Severity
-from cordwood.storage.filenames import WORK_FOLDER, FileKind, Temporary
-from cordwood.storage.leader_epochs import EpochEntry
-from cordwood.storage.log import Log
-from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
-from cordwood.storage.transaction_index import AbortedTransaction
+from cordwood.storage.formats import checkpoints, filenames, leader_epochs, properties
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary
+from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.kafka_tools import Broker, Line
 from tests.record.test_batch import window
@@ -78,9 +78,10 @@ class SlowFileSystem(PosixFileSystem):
 
 def be_slow() -> None:
     """Let cleans in this process, and Spark's workers, use slow file systems."""
-    from cordwood.spark import in_place, partitioning
+    from cordwood.commands import clean_in_place
+    from cordwood.engine import task
 
-    for module in (in_place, partitioning):
+    for module in (clean_in_place, task):
         module.PosixFileSystem = SlowFileSystem  # type: ignore[attr-defined]
 
 
@@ -255,7 +256,7 @@ class Directory:
     def check(self, *, killed: bool) -> None:
         """Nothing is lost, nothing is what it was not, and nothing is worse than a kill may leave it."""
         for name, expected in self.expected.items():
-            log = Log(str(self.path / str(name)))
+            log = LogView(str(self.path / str(name)))
             assert log.next_offset == expected.end_offset
             expected.check(contents(log, "read_committed"), contents(log, "read_uncommitted"))
         found = [one for one in cordwood.check(str(self.path)) if one.kind not in self._ordinary]
@@ -276,7 +277,7 @@ def left_by_a_kill(found: Finding) -> bool:
     return found.kind in LEFT_BY_A_KILL and found.severity is Severity.RECOVERY
 
 
-def contents(log: Log, isolation: str) -> list[tuple[int, Content]]:
+def contents(log: LogView, isolation: str) -> list[tuple[int, Content]]:
     """The records that a reader sees."""
     return [(one.offset, (one.key, one.value, one.timestamp)) for one in log.records(isolation=isolation)]
 

@@ -17,12 +17,12 @@ from cordwood.record.control import KEY, MARKER_VALUE
 from cordwood.record.layout import BATCH_ROW
 from cordwood.record.plain import read_batch
 from cordwood.record.record import Record
-from cordwood.storage import leader_epochs, producer_state
-from cordwood.storage.filenames import FileKind, offset_name
-from cordwood.storage.leader_epochs import EpochEntry
-from cordwood.storage.producer_state import ProducerEntry
-from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
-from cordwood.storage.transaction_index import AbortedTransaction, decode
+from cordwood.storage.formats import leader_epochs, producer_state
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.formats.transaction_index import AbortedTransaction, decode
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.types import NONE, Codec, ControlType, TimestampType
 
 NOW = 1_700_000_000_000

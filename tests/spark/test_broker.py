@@ -16,9 +16,9 @@ from types import ModuleType
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.spark.pipeline import clean
-from cordwood.spark.results import Fate
-from cordwood.storage.filenames import META_PROPERTIES
+from cordwood.commands.clean import clean
+from cordwood.engine.results import Fate
+from cordwood.storage.formats.filenames import META_PROPERTIES
 from tests.drawn import drawn
 from tests.fixtures import CRASHED, NAMES, PACKED, fixture
 from tests.kafka_tools import FOLDER, Broker

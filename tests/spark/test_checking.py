@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
-from cordwood.spark.planning import make_plan
+from cordwood.commands.plan import make_plan
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
 from tests.fixtures import fixture
 
 Spoil = Callable[[Path, Output], Output]

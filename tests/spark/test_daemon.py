@@ -25,7 +25,7 @@ def test_only_zips_beside_an_installed_pyspark_are_left_out() -> None:
 #: What a worker has loaded, told by a task of a session of our own.
 ASKED = """
 import json
-from cordwood.spark.partitioning import over_rows
+from cordwood.spark.packing import over_rows
 from cordwood.spark.jobs import _map
 from cordwood.spark.session import session
 

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cordwood.commands.clean import clean
+from cordwood.commands.plan_exact import plan_exact
+from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import NotFoundError
-from cordwood.spark.pipeline import clean, plan_exact
-from cordwood.spark.results import CleanResult, Fate
-from cordwood.storage import copying, filenames
+from cordwood.storage.changes import copy
+from cordwood.storage.formats import filenames
 from tests.fixtures import copy_of, facts, fixture
 from tests.kafka_tools import Oracle
 from tests.spark.test_pipeline import TOPICS, tree
@@ -96,8 +98,8 @@ def test_a_crashed_directory_is_foretold_without_a_touch_and_without_room_for_a_
     # A hard link would set the time of the inode's last change.
     before = {path: path.stat().st_ctime_ns for path in source.rglob("*")}
     size = sum(path.stat().st_size for path in source.glob("*/*.log"))
-    monkeypatch.setattr(copying, "free_bytes", lambda fs, path: size - 1)
-    monkeypatch.setattr(copying, "can_share_blocks", lambda fs, folder: False)
+    monkeypatch.setattr(copy, "free_bytes", lambda fs, path: size - 1)
+    monkeypatch.setattr(copy, "can_share_blocks", lambda fs, folder: False)
     found = plan_exact(str(source), spark=spark, overrides=["cleanup.policy=compact"], ignore_ratio=True)
     assert found.result.of(Fate.CLEANED)
     assert {path: path.stat().st_ctime_ns for path in source.rglob("*")} == before

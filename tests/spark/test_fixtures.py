@@ -15,14 +15,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.cleaning.plan import Plan
+from cordwood.commands import copies
+from cordwood.commands.clean import clean
+from cordwood.engine.results import CleanResult, Fate
+from cordwood.engine.task import PartitionTask, tasks_of
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark import pipeline
-from cordwood.spark.partitioning import PartitionTask, tasks_of
-from cordwood.spark.pipeline import clean
-from cordwood.spark.results import CleanResult, Fate
-from cordwood.storage import checkpoints, filenames
-from cordwood.storage.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
-from cordwood.storage.node import Node, Place
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
+from cordwood.storage.node.node import LocatedPartition, Node
 from tests.cleaning.against_kafka import differences
 from tests.fixtures import facts, fixture
 
@@ -122,7 +122,7 @@ def run(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: p
         return [replace(task, now_ms=times.get(Path(task.path).name, plan.now_ms)) for task in tasks_of(plan)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "tasks_of", at_their_times)
+        patch.setattr(copies, "tasks_of", at_their_times)
         result = clean(
             str(fixture(pair.before)),
             output=str(folder / "new"),
@@ -137,7 +137,7 @@ def run(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: p
     shutil.rmtree(folder)
 
 
-def partitions(root: Path) -> dict[str, Place]:
+def partitions(root: Path) -> dict[str, LocatedPartition]:
     """The partitions that a broker loads, by their paths in its directories."""
     places = Node.open(PosixFileSystem(), [str(root)]).places
     return {

@@ -25,9 +25,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
+from cordwood.commands import clean
+from cordwood.engine import task
 from cordwood.fs.base import Bytes, File
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark import jobs, partitioning, pipeline
+from cordwood.spark import jobs
 from tests.cli.test_clean import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, fixture
 from tests.spark.disks import small_disk
@@ -111,8 +113,8 @@ class _OnDisk:
 def run(disk: Disk, source: Path, target: Path, *options: str) -> int:
     """`cordwood clean` on a disk; its exit status."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "PosixFileSystem", lambda: disk)
-        patch.setattr(partitioning, "PosixFileSystem", lambda: disk)
+        patch.setattr(clean, "PosixFileSystem", lambda: disk)
+        patch.setattr(task, "PosixFileSystem", lambda: disk)
         patch.setattr(jobs, "session", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
         done = CliRunner().invoke(app, ["clean", str(source), "--output", str(target), *options])
     assert (done.exit_code == 4) == ("No space left" in done.stderr), done.output

@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.cleaning.plan import Decision
+from cordwood.commands.clean import clean
+from cordwood.commands.clean_in_place import clean_in_place
+from cordwood.commands.plan import make_plan
+from cordwood.engine.results import CleanResult, Fate
+from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
-from cordwood.spark.in_place import clean_in_place
-from cordwood.spark.partitioning import FailureKind
-from cordwood.spark.pipeline import clean
-from cordwood.spark.planning import make_plan
-from cordwood.spark.results import CleanResult, Fate
-from cordwood.storage import filenames
+from cordwood.storage.formats import filenames
 from tests.fixtures import copy_of, facts, fixture
 from tests.spark.in_process import InThisProcess
 

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cordwood.commands.clean_in_place import clean_in_place
+from cordwood.engine.results import CleanResult, Fate
 from cordwood.record.batch import Batch
-from cordwood.spark.in_place import clean_in_place
-from cordwood.spark.results import CleanResult, Fate
-from cordwood.storage import checkpoints, filenames
-from cordwood.storage.log import Log
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.kafka_tools import FOLDER, Broker, Line
 
@@ -106,7 +106,7 @@ def first_dirty(directory: Path) -> int:
 
 def batches(directory: Path) -> list[Batch]:
     """All batches of data."""
-    return [one for one in Log(str(directory / str(ORDERS))).batches() if not one.is_control]
+    return [one for one in LogView(str(directory / str(ORDERS))).batches() if not one.is_control]
 
 
 def consume(kafka_client: Client, to: Path) -> Line:

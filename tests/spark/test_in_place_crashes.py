@@ -19,18 +19,19 @@ from typing import Any
 
 import pytest
 
+from cordwood.commands import clean_in_place
+from cordwood.engine.results import Fate
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, run_task
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import is_full
 from cordwood.fs.memory import MemoryFileSystem, at_random, keep_all, lose_all
-from cordwood.spark import in_place, partitioning
-from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask
-from cordwood.spark.results import Fate
-from cordwood.storage import filenames
+from cordwood.spark import packing
+from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.check.directory import check
 from cordwood.storage.check.findings import Severity
-from cordwood.storage.filenames import WORK_FOLDER
-from cordwood.storage.log import Log
-from cordwood.storage.swapping import swap_in
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import WORK_FOLDER
+from cordwood.storage.log.view import LogView
 from tests.crashes import EVERY, PROPERTY, durable
 from tests.fs.trees import Tree, tree
 from tests.kafka_tools import Oracle
@@ -206,7 +207,7 @@ class Looker:
         after = self.scene.after
         retention = self.scene.options.get("retention")
         for path in PATHS:
-            log = Log(path, fs=fs)
+            log = LogView(path, fs=fs)
             seen, expected = view(log), view_of(after, path)
             assert set(seen) >= set(expected) if retention else seen == expected
             if not retention:
@@ -283,7 +284,7 @@ def loaded_by_kafka(
     assert len([line for line in lines if line["type"] == "log"]) == len(states) * len(PATHS)
     found = []
     for partitions in places:
-        logs = {path: Log(str(place)) for path, place in partitions.items()}
+        logs = {path: LogView(str(place)) for path, place in partitions.items()}
         assert [action for log in logs.values() for action in log.recovery.actions] == []
         found.append({path: view(log) for path, log in logs.items()})
     return found
@@ -295,13 +296,13 @@ def loaded_by_kafka(
 @contextlib.contextmanager
 def each_task_twice(*, take: int) -> Iterator[None]:
     """Two attempts at each task write their folders; which of them counts."""
-    once = partitioning.run_task
+    once = run_task
 
     def twice(*arguments: Any, **options: Any) -> Output | Failure:
         return [once(*arguments, **options) for _ in range(2)][take]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitioning, "run_task", twice)
+        patch.setattr(packing, "run_task", twice)
         yield
 
 
@@ -346,7 +347,7 @@ def test_an_attempt_that_nobody_waits_for_harms_nobody(name: str) -> None:
 def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
     """A clean during which, before an operation behind the first task's, that task is done once more."""
     first: list[Callable[[], Output | Failure]] = []
-    once = partitioning.run_task
+    once = run_task
     fs = durable(scene.fs)
 
     def noted(*arguments: Any, **options: Any) -> Output | Failure:
@@ -362,7 +363,7 @@ def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
     ran: list[bool] = []
     fs.operations = _Heard(before)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitioning, "run_task", noted)
+        patch.setattr(packing, "run_task", noted)
         result = scene.clean(fs)
     assert not result.of(Fate.FAILED), result.text()
     return fs
@@ -438,7 +439,7 @@ def test_full_disk_leaves_each_group_old_or_new() -> None:
 def test_what_is_written_beside_a_full_disk_is_still_looked_at() -> None:
     scene = built("all at once")
     fs = durable(scene.fs)
-    once = partitioning.run_task
+    once = run_task
 
     def one_full_one_wrong(task: PartitionTask, *arguments: Any, **options: Any) -> Output | Failure:
         done = once(task, *arguments, **options)
@@ -451,7 +452,7 @@ def test_what_is_written_beside_a_full_disk_is_still_looked_at() -> None:
         return done
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitioning, "run_task", one_full_one_wrong)
+        patch.setattr(packing, "run_task", one_full_one_wrong)
         failed = scene.clean(fs).of(Fate.FAILED)
     assert [one.failure and one.failure.kind for one in failed] == [FailureKind.FULL, FailureKind.BUG]
     assert without_work(tree(fs, ROOT)) == tree(scene.fs, ROOT)
@@ -468,7 +469,7 @@ def test_an_error_says_how_many_groups_of_a_wave_are_in_place(monkeypatch: pytes
             raise OSError(errno.EIO, os.strerror(errno.EIO), arguments[1])
         swap_in(*arguments, **options)
 
-    monkeypatch.setattr(in_place, "swap_in", second_fails)
+    monkeypatch.setattr(clean_in_place, "swap_in", second_fails)
     with pytest.raises(OSError, match="error") as raised:
         scene.clean(fs)
     assert raised.value.__notes__[:2] == [

@@ -16,12 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
+from cordwood.commands import clean_in_place as clean_in_place_module
+from cordwood.commands.clean_in_place import clean_in_place
+from cordwood.engine import task
+from cordwood.engine.results import Fate
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark import in_place, jobs, partitioning
-from cordwood.spark.in_place import clean_in_place
-from cordwood.spark.results import Fate
-from cordwood.storage.filenames import WORK_FOLDER
-from cordwood.storage.log import Log
+from cordwood.spark import jobs
+from cordwood.storage.formats.filenames import WORK_FOLDER
+from cordwood.storage.log.view import LogView
 from tests.cli.test_clean import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, facts, fixture
 from tests.spark.disks import small_disk
@@ -50,7 +52,7 @@ def words(now_ms: int) -> list[str]:
 def views(root: Path) -> dict[str, View]:
     """All records of all partitions."""
     found = (path for path in root.iterdir() if path.name.rpartition("-")[0] in TOPICS)
-    return {path.name: view(Log(str(path))) for path in found}
+    return {path.name: view(LogView(str(path))) for path in found}
 
 
 def leftovers(root: Path) -> list[Path]:
@@ -95,8 +97,8 @@ def here(fs: PosixFileSystem | None = None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, "session", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
         if fs is not None:
-            patch.setattr(in_place, "PosixFileSystem", lambda: fs)
-            patch.setattr(partitioning, "PosixFileSystem", lambda: fs)
+            patch.setattr(clean_in_place_module, "PosixFileSystem", lambda: fs)
+            patch.setattr(task, "PosixFileSystem", lambda: fs)
         yield
 
 
@@ -123,7 +125,7 @@ def test_a_disk_without_room_is_told_and_a_later_run_finishes(
     now_ms: int, expected: dict[str, View], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The clean asks first how much there is. Here somebody else takes it meanwhile.
-    monkeypatch.setattr(in_place, "free_bytes", lambda *_: None)
+    monkeypatch.setattr(clean_in_place_module, "free_bytes", lambda *_: None)
     codes = []
     with small_disk(tmp_path / "disk", 200_000) as disk, here():
         mine = copy_of(fixture("kraft-before"), disk / "mine")

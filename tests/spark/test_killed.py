@@ -23,8 +23,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
-from cordwood.spark.results import Fate
-from cordwood.storage.filenames import WORK_FOLDER, FileKind, Temporary
+from cordwood.engine.results import Fate
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary
 from tests import drawn
 from tests.kafka_tools import Broker
 from tests.spark.in_process import InThisProcess

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 
 import cordwood
 from cordwood.cleaning.plan import Decision
-from cordwood.spark.in_place import clean_in_place
-from cordwood.spark.pipeline import clean
-from cordwood.spark.planning import make_plan
-from cordwood.spark.results import Fate
-from cordwood.storage import checkpoints, filenames
+from cordwood.commands.clean import clean
+from cordwood.commands.clean_in_place import clean_in_place
+from cordwood.commands.plan import make_plan
+from cordwood.engine.results import Fate
 from cordwood.storage.check import Kind
-from cordwood.storage.log import Log
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, facts, fixture
 from tests.kafka_tools import Broker
@@ -57,7 +57,7 @@ def expected(directory: Path) -> dict[str, bytes]:
 def test_plan_says_that_the_next_load_empties_the_log(directory: Path) -> None:
     (found,) = make_plan(str(directory / "orders-0"), now_ms=NOW_MS).partitions
     assert (found.decision, found.log_start_offset, found.log_end_offset) == (Decision.LEAVE, START, START)
-    end = Log(str(fixture("kraft-before") / "orders-0")).next_offset
+    end = LogView(str(fixture("kraft-before") / "orders-0")).next_offset
     assert str(found.reason) == (
         f"it ends at offset {end}, below its log start offset: the next load replaces it by an empty log "
         f"({START} in log-start-offset-checkpoint)"

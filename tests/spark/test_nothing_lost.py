@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
+from cordwood.commands.clean import clean
+from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.pipeline import clean
-from cordwood.spark.results import CleanResult, Fate
-from cordwood.storage import checkpoints, filenames
-from cordwood.storage.log import Log
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
 from tests.kafka_tools import Oracle
 from tests.spark.disks import read_only
@@ -38,7 +38,7 @@ def test_one_damaged_batch_keeps_one_of_three_partitions_as_it_was(number: int, 
     for name in ("orders-0", "orders-1", "orders-2"):
         copy_of(fixture("kraft-before") / name, tmp_path / "logs" / name)
     hurt = tmp_path / "logs" / f"orders-{number}"
-    *closed, _ = Log(str(hurt)).segments
+    *closed, _ = LogView(str(hurt)).segments
     path = Path(closed[len(closed) // 2].path)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -97,7 +97,7 @@ def tail_script(seed: int) -> dict[str, Any]:
     return {"now": 1_700_000_000_000, "logs": {"t-0": config}, "steps": steps}
 
 
-def truncated_by_kafka(oracle: Oracle, partition: Path, offset: int, work: Path) -> Log:
+def truncated_by_kafka(oracle: Oracle, partition: Path, offset: int, work: Path) -> LogView:
     """What Kafka makes of a partition when it truncates it."""
     copies = [
         {"op": "file", "do": "copy", "path": str(path), "to": f"live/t-0/{path.name}"} for path in partition.iterdir()
@@ -106,10 +106,10 @@ def truncated_by_kafka(oracle: Oracle, partition: Path, offset: int, work: Path)
     script = work.with_suffix(".json")
     script.write_text(json.dumps({"now": 1_700_000_000_000, "logs": {"t-0": {}}, "steps": steps}))
     oracle("run", script, work)
-    return Log(str(work / "live" / "t-0"))
+    return LogView(str(work / "live" / "t-0"))
 
 
-def last_values(log: Log, end: int) -> dict[bytes | None, bytes]:
+def last_values(log: LogView, end: int) -> dict[bytes | None, bytes]:
     """By key what it has last; keys that were deleted are left out."""
     found: dict[bytes | None, bytes | None] = {}
     for record in log.records(isolation=None):
@@ -126,9 +126,9 @@ def test_a_tail_that_was_not_replicated_takes_no_committed_value_with_it(
     kafka_oracle("run", tmp_path / "script.json", tmp_path / "made")
     before = tmp_path / "made" / "before"
     ((_, mark),) = checkpoints.decode((before / filenames.HIGH_WATERMARKS).read_bytes()).items()
-    committed = last_values(Log(str(before / "t-0")), mark)
+    committed = last_values(LogView(str(before / "t-0")), mark)
 
-    def truncated(name: str, high_watermark: Literal["end"] | None) -> Log:
+    def truncated(name: str, high_watermark: Literal["end"] | None) -> LogView:
         result = clean(
             str(before),
             output=str(tmp_path / name),
@@ -223,7 +223,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.mark.slow
 def test_no_call_would_change_the_source(source: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.spark.partitioning.PosixFileSystem", lambda: OnlyRead(source))
+        patch.setattr("cordwood.engine.task.PosixFileSystem", lambda: OnlyRead(source))
         clean_all(source, tmp_path / "new", spark=IN_PROCESS, fs=OnlyRead(source), link=True)
 
 

@@ -14,26 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.cleaning.latest import LatestOffsets, MemoryShare
+from cordwood.commands.plan import make_plan
+from cordwood.engine.progress import total
+from cordwood.engine.settings import CleanSettings
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
 from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.partitioning import (
-    TASKS_PER_CORE,
-    Failure,
-    FailureKind,
-    Output,
-    PartitionTask,
-    check_output,
-    pack,
-    run_task,
-    share_memory,
-    tasks_of,
-    worker,
-)
-from cordwood.spark.planning import make_plan
-from cordwood.spark.progress import total
-from cordwood.spark.tasks import CleanSettings
-from cordwood.storage.log import Log
-from cordwood.storage.segment_writer import IndexLimits
+from cordwood.spark.packing import TASKS_PER_CORE, pack, share_memory, worker
+from cordwood.storage.log.segment_writer import IndexLimits
+from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
 from tests.spark.test_tasks import data, make_log
 
@@ -185,7 +174,7 @@ def test_a_clean_in_rounds_keeps_what_one_without_a_limit_keeps_and_passes_the_c
     assert rounds.cleaned.end_offset == once.cleaned.end_offset
     assert rounds.cleaned.counts.records_read == once.cleaned.counts.records_read
     assert rounds.cleaned.replaced[0][0] == once.cleaned.replaced[0][0]
-    kept = [[r.offset for r in Log(one.folder, log_start_offset=0).records()] for one in (rounds, once)]
+    kept = [[r.offset for r in LogView(one.folder, log_start_offset=0).records()] for one in (rounds, once)]
     assert kept[0] == kept[1]
     assert check_output(small, rounds) is rounds
 

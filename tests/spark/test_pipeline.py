@@ -16,16 +16,20 @@ from cordwood.cleaning.plan import Decision
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cli.clean import exit_code_of
 from cordwood.cli.main import EXIT_OUR_FAULT
+from cordwood.commands.clean import clean
+from cordwood.commands.plan import make_plan
+from cordwood.engine.facts import load_producers
+from cordwood.engine.partition import clean_partition
+from cordwood.engine.results import CleanResult, Fate, PartitionResult
+from cordwood.engine.settings import clean_settings
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import LockedError, NoSpaceError, NotFoundError, RequestError
-from cordwood.spark import partitioning
-from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask
-from cordwood.spark.pipeline import clean
-from cordwood.spark.planning import clean_settings, make_plan
-from cordwood.spark.results import CleanResult, Fate, PartitionResult
-from cordwood.spark.tasks import clean_partition, load_producers
-from cordwood.storage import checkpoints, copying, filenames
-from cordwood.storage.filenames import FileKind, parse_file
-from cordwood.storage.log import Log
+from cordwood.spark import packing
+from cordwood.storage.changes import copy
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.formats.filenames import FileKind, parse_file
+from cordwood.storage.log import recovered
+from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, facts, fixture
 from tests.kafka_tools import FOLDER, Broker, Oracle
@@ -79,12 +83,12 @@ def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
         expected = contents(partition)
         if partition.name != "__cluster_metadata-0":
             # A loader removes snapshots between segments.
-            for name in copying.stray_snapshots(Log(str(partition)).recovery):
+            for name in recovered.stray_snapshots(LogView(str(partition)).recovery):
                 del expected[name]
         if (planned := to_clean.get(str(partition))) is not None and planned.compaction is not None:
             outputs = tmp_path / partition.name
             outputs.mkdir()
-            log = Log(str(partition))
+            log = LogView(str(partition))
             settings = clean_settings(planned)
             found = clean_partition(
                 log,
@@ -111,7 +115,10 @@ def test_a_copy_holds_the_records_that_kafkas_own_cleaner_left(cleaned: tuple[Pa
     target, result = cleaned
     for one in result.of(Fate.CLEANED):
         ours, theirs = (
-            [(record.offset, record.key, record.value) for record in Log(str(path / one.name)).records(isolation=None)]
+            [
+                (record.offset, record.key, record.value)
+                for record in LogView(str(path / one.name)).records(isolation=None)
+            ]
             for path in (target, fixture("kraft-after"))
         )
         assert ours == theirs, one.name
@@ -178,7 +185,7 @@ def test_an_output_that_fails_its_check_is_not_used(
     def refuse(task: PartitionTask, outcome: Output | Failure) -> Output | Failure:
         return Failure(FailureKind.BUG, "not what was written") if task.path.endswith("orders-1") else outcome
 
-    monkeypatch.setattr(partitioning, "check_output", refuse)
+    monkeypatch.setattr(packing, "check_output", refuse)
     source, target = fixture("kraft-before"), tmp_path / "new"
     result = clean(str(source), output=str(target), spark=spark, topics=["orders"])
     assert [fates(result)[f"orders-{number}"] for number in range(3)] == [Fate.CLEANED, Fate.FAILED, Fate.CLEANED]
@@ -229,15 +236,15 @@ def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSessi
     assert not (target / filenames.LOCK).exists()
     points = checkpoints.decode((target / filenames.RECOVERY_POINTS).read_bytes())
     for name in ("plain-0", "plain-1", "moving-0", "trans-0", "crash-0"):
-        end = Log(str(fixture("kraft-crashed-torn-recovered") / name)).next_offset
-        assert Log(str(target / name)).next_offset == end
+        end = LogView(str(fixture("kraft-crashed-torn-recovered") / name)).next_offset
+        assert LogView(str(target / name)).next_offset == end
         topic, _, number = name.rpartition("-")
         assert points[TopicPartition(topic, int(number))] == end
 
 
 def test_what_cannot_be_recovered_is_left_to_the_next_load(spark: SparkSession, tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-crashed-writes"), tmp_path / "logs")
-    last = Log(str(source / "plain-0")).segments[-1].base_offset
+    last = LogView(str(source / "plain-0")).segments[-1].base_offset
     for path in (source / "plain-0").glob(f"{last:020d}.*"):
         path.rename(path.with_name(f"{last + 10**6:020d}{path.suffix}"))
     target = tmp_path / "new"
@@ -282,7 +289,9 @@ def test_retention_follows_the_clean_when_it_is_asked_for(spark: SparkSession, n
         str(fixture("kraft-before")), output=str(target), spark=spark, topics=topics, now_ms=now_ms, retention=True
     )
     for name in ("retained-bytes-0", "retained-ms-0", "sessions-0", "sessions-1", "trimmed-0"):
-        assert Log(str(target / name)).first_offset == Log(str(fixture("kraft-after") / name)).first_offset, name
+        assert LogView(str(target / name)).first_offset == LogView(str(fixture("kraft-after") / name)).first_offset, (
+            name
+        )
     assert sum(one.segments_retained_away for one in result.partitions) > 0
 
 
@@ -310,10 +319,10 @@ def test_a_disk_too_small_for_the_logs_is_refused_before_anything_is_written(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = sum(path.stat().st_size for path in fixture(source).glob("*/*.log"))
-    monkeypatch.setattr(copying, "free_bytes", lambda fs, path: size // 2)
-    monkeypatch.setattr(copying, "can_share_blocks", lambda fs, folder: False)
+    monkeypatch.setattr(copy, "free_bytes", lambda fs, path: size // 2)
+    monkeypatch.setattr(copy, "can_share_blocks", lambda fs, folder: False)
     written: list[str] = []
-    monkeypatch.setattr(copying, "copy_file", lambda fs, source, target, **_: written.append(target))
+    monkeypatch.setattr(copy, "copy_file", lambda fs, source, target, **_: written.append(target))
     with pytest.raises(NoSpaceError, match=f"{size // 2:,} bytes free, and the copy needs up to"):
         clean(str(fixture(source)), output=str(tmp_path / "new"))
     assert not written and os.listdir(tmp_path) == []
@@ -326,8 +335,8 @@ def test_what_a_killed_run_left_is_named_at_the_end_and_when_there_is_no_room(
     left = tmp_path / ".new.cordwood-12345678"
     left.mkdir()
     with monkeypatch.context() as patched:
-        patched.setattr(copying, "free_bytes", lambda fs, path: 0)
-        patched.setattr(copying, "can_share_blocks", lambda fs, folder: False)
+        patched.setattr(copy, "free_bytes", lambda fs, path: 0)
+        patched.setattr(copy, "can_share_blocks", lambda fs, folder: False)
         with pytest.raises(NoSpaceError, match=f"{left} was left by a run that was killed"):
             clean(str(source), output=str(tmp_path / "new"))
     assert f"{left} was left by a run that was killed" in clean(str(source), output=str(tmp_path / "new")).text()
@@ -338,15 +347,15 @@ def test_a_copy_during_which_a_broker_ran_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     source = copy_of(fixture("kraft-before"), tmp_path / "logs")
-    copy_files = copying.DirectoryCopy.copy_files
+    copy_files = copy.DirectoryCopy.copy_files
 
-    def run_meanwhile(copy: copying.DirectoryCopy) -> None:
+    def run_meanwhile(copy: copy.DirectoryCopy) -> None:
         copy_files(copy)
         data = (source / name).read_bytes()
         (source / name).unlink()
         (source / name).write_bytes(data)
 
-    monkeypatch.setattr(copying.DirectoryCopy, "copy_files", run_meanwhile)
+    monkeypatch.setattr(copy.DirectoryCopy, "copy_files", run_meanwhile)
     with pytest.raises(LockedError, match=f"{name} changed while"):
         clean(str(source), output=str(tmp_path / "new"), topics=["null-keys"])
     assert os.listdir(tmp_path) == ["logs"]
@@ -355,8 +364,8 @@ def test_a_copy_during_which_a_broker_ran_is_not_published(
 def test_links_need_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "logs" / "orders-0")
     size = sum(path.stat().st_size for path in source.glob("*.log"))
-    monkeypatch.setattr(copying, "free_bytes", lambda fs, path: size - 1)
-    monkeypatch.setattr(copying, "can_share_blocks", lambda fs, folder: False)
+    monkeypatch.setattr(copy, "free_bytes", lambda fs, path: size - 1)
+    monkeypatch.setattr(copy, "can_share_blocks", lambda fs, folder: False)
     with pytest.raises(NoSpaceError):
         clean(str(source), output=str(tmp_path / "new"))
     clean(str(source), output=str(tmp_path / "new"), link=True)

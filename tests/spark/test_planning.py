@@ -22,13 +22,14 @@ from cordwood.cleaning.plan import (
     Plan,
     Threshold,
 )
+from cordwood.commands.plan import make_plan
+from cordwood.engine.settings import clean_settings
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.spark.planning import clean_settings, make_plan
-from cordwood.storage import checkpoints, producer_state
-from cordwood.storage.cluster_metadata import NAME
-from cordwood.storage.filenames import (
+from cordwood.storage.formats import checkpoints, producer_state
+from cordwood.storage.formats.cluster_metadata import NAME
+from cordwood.storage.formats.filenames import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
@@ -36,7 +37,7 @@ from cordwood.storage.filenames import (
     FileKind,
     offset_name,
 )
-from cordwood.storage.producer_state import ProducerEntry
+from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.types import NONE, TopicPartition
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.kafka_tools import Line, Oracle

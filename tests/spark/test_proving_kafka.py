@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.spark.planning import clean_settings
-from cordwood.spark.verifying import Count, Pair, Side, verify_pairs
-from cordwood.storage.log import Log
+from cordwood.engine.settings import clean_settings
+from cordwood.spark.verify_sql import verify_pairs
+from cordwood.storage.log.view import LogView
+from cordwood.verification.pairs import Count, Pair, Side
 from tests import drawn
 from tests.cleaning.against_kafka import (
     Round,
@@ -77,12 +78,12 @@ def cleaned_pairs(found: list[Round], folder: Path) -> Iterator[tuple[int, Pair]
 def pair_of(one: Round, line: Step, before: Path, after: Path) -> Pair:
     """What to prove of one clean."""
     retention_ms = clean_settings(plan_of(one, before)).delete_retention_ms
-    was = Log(str(before))
+    was = LogView(str(before))
     clean = [segment.mtime_ms for segment in was.segments if segment.base_offset < line["first_dirty"]]
     return Pair(
         None,
         Side(str(before), was.log_start_offset),
-        Side(str(after), Log(str(after)).log_start_offset),
+        Side(str(after), LogView(str(after)).log_start_offset),
         first_uncleanable=line["first_uncleanable"],
         # A script may clean at another time than its broker's, by which that forgets producers.
         now_ms=max(one.now_ms, one.clock_ms),

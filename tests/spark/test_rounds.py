@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from cordwood.cleaning.plan import Threshold
+from cordwood.engine.facts import load_producers
+from cordwood.engine.partition import Cleaned
+from cordwood.engine.rounds import clean_in_rounds
+from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
-from cordwood.spark.rounds import clean_in_rounds
-from cordwood.spark.tasks import Cleaned, CleanSettings, load_producers
-from cordwood.storage.log import Log
-from cordwood.storage.producers import Producers
-from cordwood.storage.segment_writer import IndexLimits
+from cordwood.storage.log.producers import Producers
+from cordwood.storage.log.segment_writer import IndexLimits
+from cordwood.storage.log.view import LogView
 from tests.cleaning.against_kafka import differences, segment_files
 from tests.kafka_tools import Line, Oracle
 from tests.spark.test_tasks import data, make_log
@@ -25,7 +27,7 @@ ALWAYS = Threshold(cleanable_ratio=-1)
 
 
 def in_rounds(
-    log: Log, target: Path, end: int, slots: int | None, *, first_dirty: int = 0, now_ms: int = 0, **settings: Any
+    log: LogView, target: Path, end: int, slots: int | None, *, first_dirty: int = 0, now_ms: int = 0, **settings: Any
 ) -> Cleaned:
     target.mkdir(parents=True)
     return clean_in_rounds(
@@ -41,14 +43,14 @@ def in_rounds(
     )
 
 
-def four_keys(folder: Path) -> Log:
+def four_keys(folder: Path) -> LogView:
     """The keys a b c d twice, a segment each, and an empty active segment."""
     halves = [[data(at, b"abcd"[at % 4 : at % 4 + 1]) for at in range(start, start + 4)] for start in (0, 4)]
     return make_log(folder, (0, halves[0]), (4, halves[1]), (8, []))
 
 
 def kept(target: Path) -> list[int]:
-    return [record.offset for record in Log(str(target), log_start_offset=0).records()]
+    return [record.offset for record in LogView(str(target), log_start_offset=0).records()]
 
 
 def test_rounds_repeat_until_the_log_is_clean_and_keep_the_last_outputs(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_rounds_are_those_of_a_cleaner_thread(kafka_oracle: Oracle, tmp_path: Pa
         if not theirs or lines[-2]["grabbed"]:  # nothing to do, or no end of it
             continue
         step = next(step for step in said["steps"] if step["op"] == "clean")
-        log, now = Log(str(folder / "before" / "t-0")), said["now"]
+        log, now = LogView(str(folder / "before" / "t-0")), said["now"]
         target = tmp_path / f"ours-{seed}" / "t-0"
         target.mkdir(parents=True)
         cleaned = clean_in_rounds(

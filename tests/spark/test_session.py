@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 def pids(batches):
     import os, sys, pyarrow
     for batch in batches:
-        yield pyarrow.RecordBatch.from_arrays([pyarrow.array(['cordwood.spark.tasks' in sys.modules])], ['loaded'])
+        yield pyarrow.RecordBatch.from_arrays([pyarrow.array(['cordwood.engine.partition' in sys.modules])], ['loaded'])
 
 for _ in range(2):
     with session() as spark:

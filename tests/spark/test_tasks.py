@@ -14,27 +14,24 @@ import pytest
 
 from cordwood.cleaning.latest import MemoryShare
 from cordwood.cleaning.rewrite import Counts
+from cordwood.engine import partition, readahead
+from cordwood.engine.facts import load_producers, segment_facts
+from cordwood.engine.partition import clean_partition
+from cordwood.engine.readahead import PACKED_BYTES, segment_windows_from
+from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow
 from cordwood.record.record import Record
-from cordwood.spark import tasks
-from cordwood.spark.tasks import (
-    PACKED_BYTES,
-    CleanSettings,
-    clean_partition,
-    load_producers,
-    segment_facts,
-    segment_windows_from,
-)
-from cordwood.storage import producer_state, segment
-from cordwood.storage.filenames import FileKind, offset_name
-from cordwood.storage.log import Log
-from cordwood.storage.producer_state import ProducerEntry
-from cordwood.storage.producers import Producers
-from cordwood.storage.segment import Checks, WindowReader
-from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.formats import producer_state
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.log import windows
+from cordwood.storage.log.producers import Producers
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.testing.generate import Shape, write_keyed_log
 from cordwood.types import Codec
 from tests.record.test_batch import window
@@ -46,7 +43,7 @@ DAY = 86_400_000
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of some kilobytes have many windows."""
     for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000), ("PACKED_BYTES", 10_000)):
-        monkeypatch.setattr(tasks, name, size)
+        monkeypatch.setattr(readahead, name, size)
 
 
 MTIME = 5_000_000
@@ -59,7 +56,7 @@ def data(offset: int, key: bytes = b"k", *, producer: int | None = None, timesta
     return encode_batch([Record(offset, timestamp, key, b"v" * size)], **own)
 
 
-def make_log(folder: Path, *segments: tuple[int, list[bytes]]) -> Log:
+def make_log(folder: Path, *segments: tuple[int, list[bytes]]) -> LogView:
     folder.mkdir(exist_ok=True)
     for base, batches in segments:
         writer = SegmentWriter(PosixFileSystem(), str(folder), base, IndexLimits())
@@ -67,7 +64,7 @@ def make_log(folder: Path, *segments: tuple[int, list[bytes]]) -> Log:
             stored = b"".join(batches)
             writer.append([np.frombuffer(stored, np.uint8)], window(stored).batches)
         writer.finish(mtime_ns=MTIME * 1_000_000)
-    return Log(str(folder), log_start_offset=0)
+    return LogView(str(folder), log_start_offset=0)
 
 
 def write_snapshot(folder: Path, offset: int, *entries: ProducerEntry) -> Path:
@@ -89,7 +86,7 @@ def test_producers_are_those_of_the_newest_snapshot_and_of_the_batches_behind_it
     make_log(folder, (0, [data(0, producer=1)]), (1, [data(1, producer=2)]), (2, [data(2, producer=3)]))
     write_snapshot(folder, 1, entry(8, 0, 0))
     write_snapshot(folder, 2, entry(9, 1, 0))
-    assert last_offsets(load_producers(Log(str(folder)), now_ms=10)) == {9: 1, 3: 2}
+    assert last_offsets(load_producers(LogView(str(folder)), now_ms=10)) == {9: 1, 3: 2}
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
@@ -97,7 +94,7 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over_for_an_older_one(tmp_path
     make_log(folder, (0, [data(0, producer=1)]), (1, [data(1, producer=2)]), (2, [data(2, producer=3)]))
     write_snapshot(folder, 1, entry(8, 0, 0))
     write_snapshot(folder, 2, entry(9, 1, 0)).write_bytes(b"broken")
-    assert last_offsets(load_producers(Log(str(folder)), now_ms=10)) == {8: 0, 2: 1, 3: 2}
+    assert last_offsets(load_producers(LogView(str(folder)), now_ms=10)) == {8: 0, 2: 1, 3: 2}
 
 
 def test_a_snapshot_at_the_log_start_is_not_used(tmp_path: Path) -> None:
@@ -105,7 +102,7 @@ def test_a_snapshot_at_the_log_start_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     make_log(folder, (1, [data(1, producer=2)]))
     write_snapshot(folder, 1, entry(8, 0, 0))
-    assert last_offsets(load_producers(Log(str(folder), log_start_offset=1), now_ms=10)) == {2: 1}
+    assert last_offsets(load_producers(LogView(str(folder), log_start_offset=1), now_ms=10)) == {2: 1}
 
 
 def test_a_snapshot_above_the_log_end_is_not_used(tmp_path: Path) -> None:
@@ -114,14 +111,14 @@ def test_a_snapshot_above_the_log_end_is_not_used(tmp_path: Path) -> None:
     make_log(folder, (0, [data(0, producer=1)]), (1, []))
     write_snapshot(folder, 1, entry(8, 0, 0))
     write_snapshot(folder, 2, entry(9, 1, 0))
-    assert last_offsets(load_producers(Log(str(folder), log_start_offset=0), now_ms=10)) == {8: 0}
+    assert last_offsets(load_producers(LogView(str(folder), log_start_offset=0), now_ms=10)) == {8: 0}
 
 
 def test_producers_of_a_snapshot_expire_a_day_after_their_last_batch(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     make_log(folder, (0, [data(0)]), (1, []))
     write_snapshot(folder, 1, entry(1, 0, 0), entry(2, 0, 1))
-    assert last_offsets(load_producers(Log(str(folder)), now_ms=DAY)) == {2: 0}
+    assert last_offsets(load_producers(LogView(str(folder)), now_ms=DAY)) == {2: 0}
 
 
 def test_a_segment_without_timestamps_is_as_old_as_its_file(tmp_path: Path) -> None:
@@ -132,7 +129,7 @@ def test_a_segment_without_timestamps_is_as_old_as_its_file(tmp_path: Path) -> N
     assert sizes == [(70, 0, 12), (70, 0, 0), (0, 0, 0)]
 
 
-def clean(log: Log, target: Path, end: int, suffix: str = "") -> tasks.Cleaned:
+def clean(log: LogView, target: Path, end: int, suffix: str = "") -> partition.Cleaned:
     target.mkdir()
     return clean_partition(
         log,
@@ -177,7 +174,7 @@ def test_a_damaged_batch_stops_the_clean_and_says_where_it_is(tmp_path: Path, fl
     stored[70 + (8 + flip if flip == 3 else flip)] ^= 0x40
     path.write_bytes(stored)
     with pytest.raises(CorruptBatchError) as caught:
-        clean(Log(str(folder), log_start_offset=0), tmp_path / "out", 3)
+        clean(LogView(str(folder), log_start_offset=0), tmp_path / "out", 3)
     assert caught.value.path == str(path)
     assert caught.value.position == 70
 
@@ -192,7 +189,7 @@ def test_damage_in_any_window_fails_the_clean(tmp_path: Path, codec: Codec, dirt
     write_keyed_log(
         PosixFileSystem(), str(partition), size_bytes=150_000, keys=50, shape=shape, segment_bytes=100_000, seed=1
     )
-    log = Log(str(partition))
+    log = LogView(str(partition))
     _, second, third = (segment.base_offset for segment in log.segments)
     batches = [row for window in WindowReader(log.segments[0].open(), Checks.WHOLE) for row in window.batches]  # type: ignore[union-attr]
     path = Path(log.segments[0].path)
@@ -230,7 +227,7 @@ def test_error_names_the_first_of_two_damaged_batches(
         segment_bytes=100_000,
         seed=1,
     )
-    log = Log(str(partition))
+    log = LogView(str(partition))
     path = Path(log.segments[0].path)
     stored = bytearray(path.read_bytes())
     stored[100] ^= 1
@@ -250,7 +247,7 @@ def test_a_clean_that_fails_leaves_no_thread_behind(
     partition = tmp_path / "topic-0"
     partition.mkdir()
     write_keyed_log(PosixFileSystem(), str(partition), size_bytes=3_000_000, keys=5_000, shape=Shape(), seed=1)
-    log = Log(str(partition))
+    log = LogView(str(partition))
     path = Path(log.segments[0].path)
     settings = CleanSettings(memory=MemoryShare(1 << 18) if spoilt == "the memory" else None)
     if spoilt == "the input":
@@ -288,12 +285,12 @@ def fail_at_the_second_call() -> Callable[..., int]:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_a_batch_larger_than_a_window_is_rewritten_whole(tmp_path: Path, codec: Codec) -> None:
-    noise = np.random.default_rng(7).bytes(tasks.WINDOW_BYTES + 1000)
+    noise = np.random.default_rng(7).bytes(readahead.WINDOW_BYTES + 1000)
     pair = [Record(0, 0, b"a", noise), Record(1, 0, b"b", noise)]
     log = make_log(tmp_path / "t-0", (0, [encode_batch(pair, codec=codec)]), (2, [data(2, b"a")]), (3, []))
     cleaned = clean(log, tmp_path / "out", 3)
     assert cleaned.counts.batches_rebuilt == 1
-    kept = list(Log(str(tmp_path / "out"), log_start_offset=0).records())
+    kept = list(LogView(str(tmp_path / "out"), log_start_offset=0).records())
     assert kept == [pair[1], Record(2, 0, b"a", b"v")]
 
 
@@ -302,8 +299,8 @@ def test_a_batch_larger_than_a_window_is_rewritten_whole(tmp_path: Path, codec: 
 def test_a_batch_too_large_to_be_read_at_once_is_copied_or_rewritten_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec, rebuilt: bool
 ) -> None:
-    monkeypatch.setattr(segment, "LARGEST_WINDOW_BYTES", 20_000)
-    monkeypatch.setattr(tasks, "WINDOW_BYTES", 10_000)
+    monkeypatch.setattr(windows, "LARGEST_WINDOW_BYTES", 20_000)
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 10_000)
     noise = np.random.default_rng(7).bytes(30_000)
     # Each is the last of its segment, whose file is closed by the time that the batch is worked on.
     pairs = [
@@ -314,14 +311,14 @@ def test_a_batch_too_large_to_be_read_at_once_is_copied_or_rewritten_whole(
     log = make_log(tmp_path / "t-0", *segments, (8, []))
     cleaned = clean(log, tmp_path / "out", 8)
     assert cleaned.counts.batches_verbatim == (1 if rebuilt else 4)
-    kept = list(Log(str(tmp_path / "out"), log_start_offset=0).records())
+    kept = list(LogView(str(tmp_path / "out"), log_start_offset=0).records())
     assert kept == [record for pair in pairs for record in pair if record.key != b"same" or record.offset == 6]
 
 
 def test_a_batch_larger_than_any_segment_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((segment, "LARGEST_WINDOW_BYTES"), (tasks, "_LARGEST_BATCH_BYTES")):
+    for module, name in ((windows, "LARGEST_WINDOW_BYTES"), (readahead, "_LARGEST_BATCH_BYTES")):
         monkeypatch.setattr(module, name, 20_000)
-    monkeypatch.setattr(tasks, "WINDOW_BYTES", 10_000)
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 10_000)
     log = make_log(tmp_path / "t-0", (0, [data(0), data(1, size=30_000)]), (2, []))
     with pytest.raises(CorruptBatchError, match="larger than a segment") as caught:
         clean(log, tmp_path / "out", 2)
@@ -339,21 +336,21 @@ def test_counts_that_do_not_add_up_are_our_mistake() -> None:
 def test_a_compressed_window_is_cut_into_parts_that_hold_all_its_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "WINDOW_BYTES", 4 << 20)
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 4 << 20)
     partition = tmp_path / "topic-0"
     partition.mkdir()
     write_keyed_log(
         PosixFileSystem(), str(partition), size_bytes=6_000_000, keys=50, shape=Shape(codec=Codec.LZ4), seed=1
     )
-    log = Log(str(partition))
-    (whole, *_) = WindowReader(log.segments[0].open(), Checks.WHOLE, window_bytes=tasks.WINDOW_BYTES)
+    log = LogView(str(partition))
+    (whole, *_) = WindowReader(log.segments[0].open(), Checks.WHOLE, window_bytes=readahead.WINDOW_BYTES)
     assert isinstance(whole, BatchWindow)
     parts = list(
         itertools.takewhile(
             lambda part: part.position < whole.data.size, segment_windows_from(log.segments[0], 0, Checks.DEFERRED)
         )
     )
-    assert len(parts) == tasks.WINDOW_BYTES // PACKED_BYTES
+    assert len(parts) == readahead.WINDOW_BYTES // PACKED_BYTES
     assert np.array_equal(np.concatenate([part.batches for part in parts]), whole.batches)
     assert b"".join(part.data for part in parts) == whole.data.tobytes()
     assert [part.position for part in parts] == [int(part.batches["position"][0]) for part in parts]

@@ -17,14 +17,16 @@ import cordwood
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record import plain
 from cordwood.record.plain import read_batch
-from cordwood.spark import verifying_reader
-from cordwood.spark.verifying import MEANINGS, Broken, Count, Pair, Side, Verdict, verify_pairs
-from cordwood.storage import checkpoints, filenames, leader_epochs
-from cordwood.storage.filenames import FileKind, offset_name
-from cordwood.storage.leader_epochs import EpochEntry
-from cordwood.storage.producer_state import ProducerEntry
-from cordwood.storage.transaction_index import AbortedTransaction
+from cordwood.spark.verify_sql import verify_pairs
+from cordwood.storage.formats import checkpoints, filenames, leader_epochs
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.types import Codec, ControlType, TimestampType, TopicPartition
+from cordwood.verification import compare, pairs, ranges
+from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
+from cordwood.verification.violations import MEANINGS, Verdict
 from tests.fixtures import facts, fixture
 from tests.spark.planting import NOW, State, Stored, copy_tree, data, example, marker
 from tests.spark.test_fixtures import PAIRS
@@ -46,7 +48,7 @@ class Plant:
 
     what: str
     do: Callable[[State], object]
-    found: set[Broken]
+    found: set[ViolationKind]
     cleaned: bool = True
 
 
@@ -127,7 +129,7 @@ def damaged(state: State) -> None:
     entries[at] = Stored(whole.data[:-1] + bytes([whole.data[-1] ^ 1]), whole.header, whole.records)
 
 
-B = Broken
+B = ViolationKind
 ENTRY = AbortedTransaction(1, 8, 10, 9)
 
 PLANTS = (
@@ -312,9 +314,9 @@ def verdicts(spark: SparkSession, scene: Scene) -> dict[str, Verdict]:
 
 
 def test_nothing_of_the_cleaner_is_imported() -> None:
-    forbidden = ("cordwood.cleaning", "cordwood.spark.tasks", "cordwood.testing", "cordwood.spark.partitioning")
+    forbidden = ("cordwood.cleaning", "cordwood.engine.partition", "cordwood.testing", "cordwood.engine.task")
     kernels = tuple(f"cordwood.kernels.{name}" for name in ("latest", "offset_map", "hashing"))
-    to_do, seen = ["cordwood.spark.verifying_directories"], set()
+    to_do, seen = ["cordwood.commands.verify"], set()
     while to_do:
         name = to_do.pop()
         seen.add(name)
@@ -331,7 +333,7 @@ def test_nothing_of_the_cleaner_is_imported() -> None:
                 for one in names
                 if one.startswith("cordwood.") and one not in seen and one not in to_do and _is_module(one)
             ]
-    assert {"cordwood.spark.verifying", "cordwood.spark.verifying_reader", "cordwood.record.plain"} <= seen
+    assert {"cordwood.spark.verify_sql", "cordwood.verification.compare", "cordwood.record.plain"} <= seen
 
 
 def _is_module(name: str) -> bool:
@@ -475,9 +477,9 @@ def same_bytes(folder: Path) -> int:
 def test_a_sample_is_read_by_an_unrelated_reader_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     pair, fs = scene.pair(scene.cleaned), PosixFileSystem()
     monkeypatch.setattr(plain, "read_batch", lambda entry: [replace(one, key=b"?") for one in read_batch(entry)])
-    (part,) = verifying_reader.ranges_of(0, pair, fs, range_bytes=1 << 30)
-    codes = {code for rows in verifying_reader.compare(part, pair, fs) for code in rows["code"].to_pylist()}
-    assert verifying_reader.CODES[B.READERS] in codes
+    (part,) = ranges.ranges_of(0, pair, fs, range_bytes=1 << 30)
+    codes = {code for rows in compare.compare(part, pair, fs) for code in rows["code"].to_pylist()}
+    assert pairs.CODES[B.READERS] in codes
 
 
 # ---- whole directories -----------------------------------------------------------------------------------------------
@@ -508,7 +510,7 @@ def test_what_kafka_cleaned_is_proved(kafkas: KafkasPair, spark: SparkSession, t
     assert result.counts["records_same"] == result.counts["records_after"] > 0
 
 
-def in_directory(do: Callable[[Path], object], found: Broken) -> object:
+def in_directory(do: Callable[[Path], object], found: ViolationKind) -> object:
     return pytest.param(do, found, id=do.__name__)
 
 
@@ -574,7 +576,7 @@ def a_leader_epoch_file_is_another(folder: Path) -> None:
     ],
 )
 def test_what_is_wrong_around_a_log_is_noticed(
-    do: Callable[[Path], object], found: Broken, spark: SparkSession, tmp_path: Path
+    do: Callable[[Path], object], found: ViolationKind, spark: SparkSession, tmp_path: Path
 ) -> None:
     before = tmp_path / "before"
     for name in ("t-0", "u-0"):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 
+from cordwood.engine.facts import load_producers
+from cordwood.engine.partition import clean_partition
+from cordwood.engine.settings import CleanSettings
 from cordwood.fs.base import FileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.spark.tasks import CleanSettings, clean_partition, load_producers
-from cordwood.storage import checkpoints, filenames, leader_epochs, producer_state
-from cordwood.storage.copying import Replacement, remove_tree
-from cordwood.storage.filenames import WORK_FOLDER, FileKind, offset_name, parse_file
-from cordwood.storage.keeping import KeepFolder
-from cordwood.storage.leader_epochs import EpochEntry
-from cordwood.storage.log import Log
-from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
-from cordwood.storage.swapping import drop_segments, swap_in
+from cordwood.storage.changes.backup import KeepFolder
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.changes.swap import drop_segments, swap_in
+from cordwood.storage.formats import checkpoints, filenames, leader_epochs, producer_state
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name, parse_file
+from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.log.files import remove_tree
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.record.test_batch import window
 
@@ -104,7 +107,7 @@ def clean(fs: FileSystem, partition: str, folder: str | None, *, first_dirty: in
 
 def clean_groups(fs: FileSystem, partition: str, kept: KeepFolder | None, first_dirty: int = 0) -> int:
     """Clean and swap in; returns the new first dirty offset."""
-    log = Log(partition, fs=fs)
+    log = LogView(partition, fs=fs)
     work = f"{partition}/{WORK_FOLDER}"
     for path in (work, f"{work}/1"):
         if not fs.exists(path):
@@ -128,7 +131,7 @@ def clean_groups(fs: FileSystem, partition: str, kept: KeepFolder | None, first_
 
 
 def _retain(fs: FileSystem, partition: str, start: int, kept: KeepFolder | None) -> None:
-    log = Log(partition, fs=fs)
+    log = LogView(partition, fs=fs)
     bases = [segment.base_offset for segment in log.segments if segment.base_offset < start]
     drop_segments(fs, partition, bases, log.next_offset, keep=None if kept is None else kept.keep)
 
@@ -161,4 +164,4 @@ def tree(fs: FileSystem, path: str, *, but: Sequence[str] = (filenames.LOCK,)) -
 
 def records(fs: FileSystem, partition: str) -> dict[int, tuple[bytes | None, bytes | None]]:
     """Keys and values of a partition's records by offset, as a reader gets them."""
-    return {one.offset: (one.key, one.value) for one in Log(partition, fs=fs)}
+    return {one.offset: (one.key, one.value) for one in LogView(partition, fs=fs)}

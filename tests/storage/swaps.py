@@ -7,20 +7,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from cordwood.engine.partition import clean_partition
+from cordwood.engine.settings import CleanSettings
 from cordwood.fs.base import FileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.spark.tasks import CleanSettings, clean_partition
-from cordwood.storage import producer_state
-from cordwood.storage.copying import Replacement, write_file
-from cordwood.storage.filenames import WORK_FOLDER, FileKind, offset_name, parse_file
-from cordwood.storage.log import Log, read_file
-from cordwood.storage.producers import Producers
-from cordwood.storage.recovery import SEGMENT_KINDS, next_offset
-from cordwood.storage.segment_writer import IndexLimits
-from cordwood.storage.swapping import swap_in
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.changes.swap import swap_in
+from cordwood.storage.formats import producer_state
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name, parse_file
+from cordwood.storage.log.files import read_file, write_file
+from cordwood.storage.log.producers import Producers
+from cordwood.storage.log.recovery import SEGMENT_KINDS, next_offset
+from cordwood.storage.log.segment_writer import IndexLimits
+from cordwood.storage.log.view import LogView
 from tests.cleaning.scripted import LIVE, ScriptedLog
 from tests.crashes import durable
 
@@ -96,7 +98,7 @@ def segment_files(fs: FileSystem, path: str = PATH) -> dict[str, bytes]:
     return found
 
 
-def seen_files(log: Log) -> dict[str, bytes]:
+def seen_files(log: LogView) -> dict[str, bytes]:
     """The same as a reader sees it who takes an interrupted swap for completed."""
     found = {}
     for segment in log.segments:
@@ -175,7 +177,7 @@ def with_outputs(
     name: str, fs: MemoryFileSystem, *, settings: CleanSettings | None = None, now_ms: int, synced: bool = True
 ) -> Scene:
     """Clean all of a log but its active segment, once more."""
-    log = Log(PATH, fs=fs, log_start_offset=0)
+    log = LogView(PATH, fs=fs, log_start_offset=0)
     for path in (f"{PATH}/{WORK_FOLDER}", OUTPUTS):
         if not fs.exists(path):
             fs.make_directory(path)

@@ -10,8 +10,8 @@ from hypothesis import given
 
 from cordwood.record.columns import decode
 from cordwood.record.record import Record
-from cordwood.storage.arrow import SCHEMA, to_arrow
-from cordwood.storage.log import open_log
+from cordwood.storage.log.arrow import SCHEMA, to_arrow
+from cordwood.storage.log.view import open_log
 from cordwood.testing.strategies import logs
 from cordwood.types import TopicPartition
 from tests.fixtures import fixture
@@ -73,7 +73,7 @@ def test_filters_reach_the_table() -> None:
 
 def test_more_than_2_gib_in_one_array_is_refused() -> None:
     from cordwood.errors import BatchTooLargeError
-    from cordwood.storage import arrow
+    from cordwood.storage.log import arrow
 
     sizes = np.full(3, 2**30, np.int32)
     with pytest.raises(BatchTooLargeError):

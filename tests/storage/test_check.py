@@ -20,9 +20,9 @@ from cordwood.record.record import Record
 from cordwood.storage.check import KINDS, Check, Finding, Kind, Severity
 from cordwood.storage.check.findings import FINDINGS_MAX, Findings
 from cordwood.storage.check.partition import PartitionCheck, Stop
-from cordwood.storage.directory import LogDirectory
-from cordwood.storage.filenames import DirectoryState
-from cordwood.storage.log import Log
+from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.directory import LogDirectory
 from cordwood.types import Codec
 from tests.fixtures import STOPPED, copy_of, facts, fixture
 from tests.kafka_tools import Broker
@@ -338,10 +338,10 @@ def test_damage_in_one_partition_does_not_keep_others_from_being_checked(tmp_pat
 
 
 def live(partition: Path) -> list[Finding]:
-    return watched(Log(str(partition), live=True))
+    return watched(LogView(str(partition), live=True))
 
 
-def watched(log: Log) -> list[Finding]:
+def watched(log: LogView) -> list[Finding]:
     findings = Findings()
     PartitionCheck(log, Stop(live=True), findings, lambda _: None).run()
     return findings.take()
@@ -361,7 +361,7 @@ def test_a_log_that_grows_is_read_up_to_its_first_incomplete_batch(tmp_path: Pat
 
 def test_files_that_vanish_while_a_broker_runs_are_no_finding(tmp_path: Path) -> None:
     partition = site("orders", tmp_path)
-    log = Log(str(partition), live=True)
+    log = LogView(str(partition), live=True)
     for name in partition.glob(f"{FIRST}*"):
         name.unlink()
     assert watched(log) == []

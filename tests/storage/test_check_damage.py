@@ -20,8 +20,8 @@ from cordwood.record.compression import compress
 from cordwood.record.control import KEY, MARKER_VALUE, Marker, encode_marker
 from cordwood.record.layout import HEADER
 from cordwood.record.record import Record
-from cordwood.storage import producer_state, transaction_index
 from cordwood.storage.check import Check, Finding, Severity
+from cordwood.storage.formats import producer_state, transaction_index
 from cordwood.types import Codec
 from tests.fixtures import fixture
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cordwood.errors import BadNameError, CorruptFileError
 from cordwood.fs.memory import MemoryFileSystem, keep_all, lose_all
-from cordwood.storage import checkpoints
+from cordwood.storage.formats import checkpoints
 from cordwood.types import TopicPartition
 from tests.crashes import Cuts
 from tests.fs.trees import content, put

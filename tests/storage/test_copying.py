@@ -15,19 +15,12 @@ from cordwood.errors import LockedError, NotFoundError, RequestError
 from cordwood.fs.base import File, is_full
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.sharing import Link, hard_link
-from cordwood.storage import checkpoints, filenames
-from cordwood.storage.copying import (
-    Replacement,
-    Workspace,
-    copy_file,
-    copy_partition,
-    drop_segments,
-    lay_out,
-    leftovers,
-    remove_tree,
-)
-from cordwood.storage.log import Log
-from cordwood.storage.node import Node
+from cordwood.storage.changes.copy import Replacement, copy_partition, lay_out, remove_segments
+from cordwood.storage.changes.workspace import Workspace, leftovers
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.log.files import copy_file, remove_tree
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import Node
 from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, fixture
 
@@ -41,7 +34,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def copied(
-    log: Log, target: Path, replacement: Replacement | None = None, *, link: Link | None = None
+    log: LogView, target: Path, replacement: Replacement | None = None, *, link: Link | None = None
 ) -> dict[str, bytes]:
     target.mkdir()
     copy_partition(log, str(target), replacement, link=link)
@@ -55,14 +48,14 @@ def test_cleanly_shut_down_partition_is_copied_with_its_files_times(tmp_path: Pa
     source = fixture("kraft-before") / "payments-0"
     expected = contents(source)
     del expected[filenames.offset_name(358, ".snapshot")]  # its segment was cleaned away; a broker removes it
-    assert copied(Log(str(source)), tmp_path / "copy") == expected
+    assert copied(LogView(str(source)), tmp_path / "copy") == expected
     for path in map(source.joinpath, expected):
         assert (tmp_path / "copy" / path.name).stat().st_mtime_ns == path.stat().st_mtime_ns
 
 
 def test_what_a_crash_left_is_copied_as_it_will_be_loaded(tmp_path: Path) -> None:
     source = fixture("kraft-crashed-swap") / "crash-0"
-    found = copied(Log(str(source)), tmp_path / "copy")
+    found = copied(LogView(str(source)), tmp_path / "copy")
     assert not [name for name in found if name.endswith((".swap", ".cleaned", ".deleted"))]
     (swapped,) = source.glob("*.log.swap")
     assert found[swapped.name.removesuffix(".swap")] == swapped.read_bytes()
@@ -73,7 +66,7 @@ def test_what_a_crash_left_is_copied_as_it_will_be_loaded(tmp_path: Path) -> Non
 
 def test_only_logs_that_nobody_appends_to_are_linked(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    copied(Log(str(source)), tmp_path / "copy", link=hard_link)
+    copied(LogView(str(source)), tmp_path / "copy", link=hard_link)
     *closed, active = sorted(source.glob("*.log"))
     linked = {path.name for path in source.iterdir() if path.samefile(tmp_path / "copy" / path.name)}
     assert linked == {path.name for path in closed}
@@ -83,13 +76,13 @@ def test_only_logs_that_nobody_appends_to_are_linked(tmp_path: Path) -> None:
 def test_cleaned_segments_take_the_place_of_others_and_of_their_snapshots(tmp_path: Path) -> None:
     # case 155
     source = fixture("kraft-before") / "orders-0"
-    first, second, third, fourth, *_ = (segment.base_offset for segment in Log(str(source)).segments)
+    first, second, third, fourth, *_ = (segment.base_offset for segment in LogView(str(source)).segments)
     folder = tmp_path / "outputs"
     folder.mkdir()
     name = filenames.offset_name(second, ".log")
     (folder / name).write_bytes(b"new")
     replacement = Replacement(str(folder), (name,), frozenset({second, third}), frozenset({second}), fourth)
-    found = copied(Log(str(source)), tmp_path / "copy", replacement)
+    found = copied(LogView(str(source)), tmp_path / "copy", replacement)
     assert found[name] == b"new"
     files = {base: {file[20:] for file in found if file.startswith(f"{base:020d}")} for base in (first, second, third)}
     # That of a base that stays is still true.
@@ -114,13 +107,13 @@ def test_a_file_larger_than_a_buffer_is_copied_whole(tmp_path: Path) -> None:
 
 def test_a_log_without_any_segment_left_goes_on_at_its_end(tmp_path: Path) -> None:
     path = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    bases = [segment.base_offset for segment in Log(str(path)).segments]
-    end = Log(str(path)).next_offset
-    drop_segments(fs, str(path), bases[:2], end)
-    assert Log(str(path)).first_offset == bases[2]
-    drop_segments(fs, str(path), bases, end)
-    assert [segment.base_offset for segment in Log(str(path)).segments] == [end]
-    assert Log(str(path)).next_offset == end
+    bases = [segment.base_offset for segment in LogView(str(path)).segments]
+    end = LogView(str(path)).next_offset
+    remove_segments(fs, str(path), bases[:2], end)
+    assert LogView(str(path)).first_offset == bases[2]
+    remove_segments(fs, str(path), bases, end)
+    assert [segment.base_offset for segment in LogView(str(path)).segments] == [end]
+    assert LogView(str(path)).next_offset == end
 
 
 # ---- the work folder -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cordwood.errors import BadNameError
-from cordwood.storage.filenames import (
+from cordwood.storage.formats.filenames import (
     DirectoryState,
     FileKind,
     PartitionDirectory,
@@ -23,7 +23,7 @@ from cordwood.storage.filenames import (
     parse_file,
     topic_fault,
 )
-from cordwood.storage.text import parse_integer
+from cordwood.storage.formats.text import parse_integer
 from cordwood.types import TopicPartition
 
 UNIQ = "0123456789abcdef0123456789abcdef"

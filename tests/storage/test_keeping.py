@@ -17,14 +17,15 @@ from cordwood.fs.memory import MemoryFileSystem, PowerCut, at_random, keep_all, 
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.storage import checkpoints, filenames, leader_epochs
-from cordwood.storage.filenames import WORK_FOLDER, FileKind, Temporary, offset_name
-from cordwood.storage.keeping import MANIFEST, KeepFolder
-from cordwood.storage.leader_epochs import EpochEntry
-from cordwood.storage.loading import load_partition
-from cordwood.storage.log import Log, read_file
-from cordwood.storage.swapping import drop_segments
-from cordwood.storage.undoing import undo
+from cordwood.storage.changes.backup import MANIFEST, KeepFolder
+from cordwood.storage.changes.recover_in_place import recover_in_place
+from cordwood.storage.changes.swap import drop_segments
+from cordwood.storage.changes.undo import undo
+from cordwood.storage.formats import checkpoints, filenames, leader_epochs
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, offset_name
+from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.log.files import read_file
+from cordwood.storage.log.view import LogView
 from tests.crashes import EVERY
 from tests.storage.in_place import (
     NOW_MS,
@@ -144,7 +145,7 @@ def test_an_undo_that_is_cut_off_anywhere_loses_nothing_and_goes_on(
         count += 1
         assert is_unlost(fs, retained)
         if loaded:
-            load_partition(Log(PARTITION, fs=fs), crashed=False, recovery_point=0, now_ms=NOW_MS)
+            recover_in_place(LogView(PARTITION, fs=fs), crashed=False, recovery_point=0, now_ms=NOW_MS)
             assert is_unlost(fs, retained)
         if fs.exists(KEPT) and fs.list(KEPT):
             result = undo(KEPT, fs=fs)
@@ -164,7 +165,7 @@ def restart(fs: MemoryFileSystem) -> None:
     set_offsets(fs, f"{ROOT}/{filenames.LOG_START_OFFSETS}", {T0: None})
     write(fs, f"{ROOT}/{filenames.CLEAN_SHUTDOWN}", b"{}")
     write(fs, f"{PARTITION}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode([EpochEntry(0, 0), EpochEntry(1, 24)]))
-    active = offset_name(Log(PARTITION, fs=fs).segments[-1].base_offset, FileKind.OFFSET_INDEX)
+    active = offset_name(LogView(PARTITION, fs=fs).segments[-1].base_offset, FileKind.OFFSET_INDEX)
     with fs.open_for_update(f"{PARTITION}/{active}") as file:
         size = file.size()
         file.truncate(10_000)
@@ -233,7 +234,7 @@ def clean_again(fs: MemoryFileSystem) -> None:
 
 
 def delete(fs: MemoryFileSystem) -> None:
-    log = Log(PARTITION, fs=fs)
+    log = LogView(PARTITION, fs=fs)
     for info in (log.segments[0].files.log, *log.segments[0].files.indexes.values()):
         fs.unlink(f"{PARTITION}/{info.name}")
 
@@ -327,7 +328,9 @@ def crashed() -> MemoryFileSystem:
 
 def recover(fs: MemoryFileSystem) -> None:
     with contextlib.closing(KeepFolder(fs, KEPT, [ROOT], [PARTITION])) as kept:
-        came = load_partition(Log(PARTITION, fs=fs), crashed=True, recovery_point=12, now_ms=NOW_MS, keep=kept.keep)
+        came = recover_in_place(
+            LogView(PARTITION, fs=fs), crashed=True, recovery_point=12, now_ms=NOW_MS, keep=kept.keep
+        )
         kept.checkpoints(ROOT, {filenames.RECOVERY_POINTS: {T0: came.next_offset}}, clean_shutdown=True)
         checkpoints.update(fs, f"{ROOT}/{filenames.RECOVERY_POINTS}", {T0: came.next_offset})
         write(fs, f"{ROOT}/{filenames.CLEAN_SHUTDOWN}", b"{}")
@@ -335,7 +338,7 @@ def recover(fs: MemoryFileSystem) -> None:
 
 def recover_and_clean(fs: MemoryFileSystem) -> None:
     with contextlib.closing(KeepFolder(fs, KEPT, [ROOT], [PARTITION])) as kept:
-        load_partition(Log(PARTITION, fs=fs), crashed=True, recovery_point=12, now_ms=NOW_MS, keep=kept.keep)
+        recover_in_place(LogView(PARTITION, fs=fs), crashed=True, recovery_point=12, now_ms=NOW_MS, keep=kept.keep)
         clean_groups(fs, PARTITION, kept)
 
 

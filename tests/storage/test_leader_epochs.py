@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import CorruptFileError
-from cordwood.storage import leader_epochs
-from cordwood.storage.leader_epochs import EpochEntry, LeaderEpochs, history
+from cordwood.storage.formats import leader_epochs
+from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs, history
 from cordwood.types import NONE
 
 END = 2000

@@ -18,7 +18,7 @@ from cordwood.errors import NotFoundError
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.record import Record
-from cordwood.storage.listing import Listing, PartitionListing, ls
+from cordwood.storage.node.listing import Listing, PartitionListing, ls
 from cordwood.types import Codec
 from tests.fixtures import CRASHED, NAMES, STOPPED, copy_of, facts, fixture, reads
 

@@ -16,14 +16,16 @@ from cordwood.fs.memory import MemoryFileSystem, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.storage import producer_state
-from cordwood.storage.copying import copy_partition, is_loaded, write_file
-from cordwood.storage.filenames import WORK_FOLDER, FileKind, offset_name
-from cordwood.storage.loading import load_partition
-from cordwood.storage.log import Log, read_file
-from cordwood.storage.node import Node
-from cordwood.storage.recovery import SEGMENT_KINDS
-from cordwood.storage.restoring import LoadSettings, restore_indexes, restore_partition
+from cordwood.storage.changes.copy import copy_partition
+from cordwood.storage.changes.recover_copy import RecoverySettings, complete_indexes, recover_into_copy
+from cordwood.storage.changes.recover_in_place import recover_in_place
+from cordwood.storage.formats import producer_state
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name
+from cordwood.storage.log.files import read_file, write_file
+from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.recovery import SEGMENT_KINDS
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import Node
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fixtures import CRASHED, copy_of, fixture
 from tests.fs.trees import Tree, tree
@@ -47,7 +49,7 @@ def kept(partition: str, names: Sequence[str]) -> None:
 
 
 def load(fs: FileSystem, *, crashed: bool = False, path: str = PATH) -> None:
-    load_partition(Log(path, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
+    recover_in_place(LogView(path, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
 
 
 # ---- beside a copy ---------------------------------------------------------------------------------------------------
@@ -58,19 +60,19 @@ def load(fs: FileSystem, *, crashed: bool = False, path: str = PATH) -> None:
 def test_after_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(name: str, tmp_path: Path) -> None:
     node = Node.open(posix, [str(fixture(name))])
     for place in node.places:
-        if not is_loaded(place.name):
+        if not broker_would_load(place.name):
             continue
         assert place.name is not None and place.topic is not None
         target, inside = tmp_path / "copy" / place.name.name, tmp_path / "in place" / place.name.name
         target.mkdir(parents=True)
         copy_of(Path(place.path), inside)
         point = place.directory.recovery_points.get(place.name.topic_partition, 0)
-        settings = LoadSettings(node.config_of(place.topic).integer("index.interval.bytes"))
-        restored = restore_partition(
+        settings = RecoverySettings(node.config_of(place.topic).integer("index.interval.bytes"))
+        restored = recover_into_copy(
             place.log(), str(target), recovery_point=point, now_ms=FIXTURES_NOW_MS, settings=settings
         )
-        loaded = load_partition(
-            Log(str(inside), log_start_offset=place.log().log_start_offset),
+        loaded = recover_in_place(
+            LogView(str(inside), log_start_offset=place.log().log_start_offset),
             crashed=True,
             recovery_point=point,
             now_ms=FIXTURES_NOW_MS,
@@ -87,37 +89,37 @@ def test_after_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(na
 def test_a_log_that_ends_below_its_start_begins_anew_there_as_in_a_copy(tmp_path: Path) -> None:
     # case 168
     inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    log, target = Log(str(inside), log_start_offset=1_000_000), tmp_path / "copy"
+    log, target = LogView(str(inside), log_start_offset=1_000_000), tmp_path / "copy"
     target.mkdir()
-    restore_partition(log, str(target), recovery_point=0, now_ms=FIXTURES_NOW_MS)
-    loaded = load_partition(log, crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    recover_into_copy(log, str(target), recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    loaded = recover_in_place(log, crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
     assert loaded.next_offset == 1_000_000 and "ends below its log start offset" in loaded.notes[-1]
     assert contents(inside) == contents(target)
 
 
-def torn_start(folder: Path) -> Log:
+def torn_start(folder: Path) -> LogView:
     """A log whose last segment begins with damage, and that seems to end below its start; whole batches follow."""
     (folder / "t-0").mkdir()
     batches = [encode_batch([Record(at, 1000, b"k", b"v")]) for at in range(10, 15)]
     (folder / "t-0" / offset_name(10, FileKind.LOG)).write_bytes(b"\x01" * len(batches[0]) + b"".join(batches[1:]))
-    return Log(str(folder / "t-0"), log_start_offset=12)
+    return LogView(str(folder / "t-0"), log_start_offset=12)
 
 
 def test_crashed_log_with_whole_batches_behind_damage_is_not_emptied_in_place(tmp_path: Path) -> None:
     log = torn_start(tmp_path)
     before = contents(tmp_path / "t-0")
     with pytest.raises(CorruptBatchError, match="no whole batch, but there are some behind it"):
-        load_partition(log, crashed=True, recovery_point=0, now_ms=NOW_MS)
+        recover_in_place(log, crashed=True, recovery_point=0, now_ms=NOW_MS)
     assert contents(tmp_path / "t-0") == before
-    load_partition(log, crashed=True, recovery_point=0, now_ms=NOW_MS, keep=kept)
+    recover_in_place(log, crashed=True, recovery_point=0, now_ms=NOW_MS, keep=kept)
     assert set(contents(tmp_path / "t-0")) == {offset_name(12, kind) for kind in (FileKind.LOG, *TWO_INDEXES)}
 
 
 def test_log_whose_batches_reach_its_start_behind_damage_is_not_emptied(tmp_path: Path) -> None:
     log = torn_start(tmp_path)
     assert not log.ends_below_start
-    load_partition(log, crashed=False, recovery_point=0, now_ms=NOW_MS)
-    assert Log(str(tmp_path / "t-0")).size_bytes == log.size_bytes
+    recover_in_place(log, crashed=False, recovery_point=0, now_ms=NOW_MS)
+    assert LogView(str(tmp_path / "t-0")).size_bytes == log.size_bytes
 
 
 @pytest.mark.parametrize("crashed", [False, True])
@@ -125,11 +127,11 @@ def test_emptied_log_is_finished_wherever_the_load_was_cut_off(crashed: bool, tm
     """No segment is left when the old ones are gone and the new one is not in its place yet."""
     inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     ended = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "whole" / "orders-0")
-    load_partition(Log(str(ended), log_start_offset=10**6), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
+    recover_in_place(LogView(str(ended), log_start_offset=10**6), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
     for path in inside.iterdir():
         if path.suffix in SEGMENT_KINDS:
             path.unlink()
-    load_partition(Log(str(inside), log_start_offset=10**6), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
+    recover_in_place(LogView(str(inside), log_start_offset=10**6), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
     assert contents(inside) == contents(ended)
     assert all(path.stat().st_mode & 0o777 == 0o644 for path in inside.glob("*.log"))
 
@@ -138,22 +140,22 @@ def test_emptied_log_is_finished_wherever_the_load_was_cut_off(crashed: bool, tm
 @pytest.mark.parametrize("name", ["kraft-before", "kraft-crashed-swap"])
 def test_without_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(name: str, tmp_path: Path) -> None:
     for place in Node.open(posix, [str(fixture(name))]).places:
-        if not is_loaded(place.name):
+        if not broker_would_load(place.name):
             continue
         assert place.name is not None
         target, inside = tmp_path / "copy" / place.name.name, tmp_path / "in place" / place.name.name
         target.mkdir(parents=True)
         copy_of(Path(place.path), inside)
         copy_partition(place.log(), str(target))
-        restore_indexes(Log(str(target)), now_ms=FIXTURES_NOW_MS)
-        load_partition(Log(str(inside)), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+        complete_indexes(LogView(str(target)), now_ms=FIXTURES_NOW_MS)
+        recover_in_place(LogView(str(inside)), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
         assert contents(inside) == contents(target)
 
 
 def test_a_partition_in_good_order_stays_as_it_is(tmp_path: Path) -> None:
     path = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     before = {one.name: (one.stat().st_ino, one.stat().st_mtime_ns) for one in path.iterdir()}
-    load_partition(Log(str(path)), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    recover_in_place(LogView(str(path)), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
     assert {one.name: (one.stat().st_ino, one.stat().st_mtime_ns) for one in path.iterdir()} == before
 
 
@@ -167,12 +169,12 @@ def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Pat
     logs[1].write_bytes(logs[1].read_bytes()[:-1])
     interval = Node.open(posix, [str(original)]).config_of("payments").integer("index.interval.bytes")
     for _ in range(2):
-        load_partition(
-            Log(str(source)),
+        recover_in_place(
+            LogView(str(source)),
             crashed=False,
             recovery_point=0,
             now_ms=FIXTURES_NOW_MS,
-            settings=LoadSettings(interval),
+            settings=RecoverySettings(interval),
         )
         if not logs[1].with_suffix(".index").exists():
             logs[1].write_bytes((original / logs[1].name).read_bytes())
@@ -187,12 +189,12 @@ def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Pat
 
 def test_offsets_of_another_segment_leave_a_partition_as_it_was(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    last = Log(str(source)).segments[-1].base_offset
+    last = LogView(str(source)).segments[-1].base_offset
     for suffix in (".log", ".index", ".timeindex"):
         (source / offset_name(last, suffix)).rename(source / offset_name(last + 10**6, suffix))
     before = contents(source)
     with pytest.raises(DataError, match="does not belong"):
-        load_partition(Log(str(source)), crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+        recover_in_place(LogView(str(source)), crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
     assert contents(source) == before
 
 
@@ -221,7 +223,7 @@ def test_what_goes_or_changes_is_kept_before() -> None:
             assert tree(fs, PATH)[name] == before[name]
         kept.update(names)
 
-    load_partition(Log(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS, keep=keep)
+    recover_in_place(LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS, keep=keep)
     after = tree(fs, PATH)
     assert kept >= {name for name, data in before.items() if data is not None and after.get(name) != data}
 
@@ -284,8 +286,8 @@ def test_emptying_that_was_cut_off_comes_to_the_same_the_next_time(
     script.stop(clean=not crashed)
 
     def empty(fs: FileSystem) -> None:
-        log = Log(PATH, fs=fs, log_start_offset=1000)
-        load_partition(log, crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
+        log = LogView(PATH, fs=fs, log_start_offset=1000)
+        recover_in_place(log, crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
 
     expected = durable(script.fs)
     empty(expected)
@@ -354,11 +356,11 @@ def check_leftovers(name: str, left: str, record_property: RecordProperty, **cho
 
     cuts = Cuts(planted.fs, act, **choice)
     for fs in cuts:
-        seen = seen_files(Log(PATH, fs=fs))
+        seen = seen_files(LogView(PATH, fs=fs))
         assert seen in scene.allowed
         load(fs)
         assert segment_files(fs) == seen
-        assert not Log(PATH, fs=fs).recovery.actions
+        assert not LogView(PATH, fs=fs).recovery.actions
     cuts.tell(record_property, "leftovers, then swaps")
 
 
@@ -387,10 +389,10 @@ def test_a_load_that_completes_a_swap_can_be_cut_off_as_well(name: str, record_p
     scene = built(name)
     states = list(Cuts(scene.fs, scene.swap, subsets_max=5, sampled=20))
     for start in random.Random(1).sample(states, 1 + 40 // EVERY):
-        seen = seen_files(Log(PATH, fs=start))
+        seen = seen_files(LogView(PATH, fs=start))
         cuts = Cuts(durable(start), load, subsets_max=4, sampled=10)
         for fs in cuts:
-            assert seen_files(Log(PATH, fs=fs)) == seen
+            assert seen_files(LogView(PATH, fs=fs)) == seen
             load(fs)
             assert segment_files(fs) == seen
         cuts.tell(record_property, "loads of swaps that were cut off")
@@ -399,8 +401,8 @@ def test_a_load_that_completes_a_swap_can_be_cut_off_as_well(name: str, record_p
 def test_an_overflowed_segment_becomes_several() -> None:
     # case 154
     fs = durable(overflowed())
-    loaded = load_partition(Log(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
-    assert [segment.base_offset for segment in Log(PATH, fs=fs).segments] == [0, 3 << 31]
+    loaded = recover_in_place(LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+    assert [segment.base_offset for segment in LogView(PATH, fs=fs).segments] == [0, 3 << 31]
     assert loaded.next_offset == (3 << 31) + 2
     assert "becomes 2 segments" in loaded.notes[0]
 
@@ -423,16 +425,16 @@ def test_a_log_is_not_cut_before_whole_batches_that_nobody_keeps(behind: str) ->
         write_file(fs, f"{PATH}/{offset_name(base, FileKind.LOG)}", data)
     before = tree(fs, PATH)
     with pytest.raises(CorruptBatchError, match="--keep-old") as found:
-        load_partition(Log(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+        recover_in_place(LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
     assert found.value.position == len(batches[0]) * 2
     assert tree(fs, PATH) == before
     load(fs, crashed=True)
-    assert Log(PATH, fs=fs).next_offset == 2
+    assert LogView(PATH, fs=fs).next_offset == 2
 
 
 def test_a_torn_tail_is_cut_though_nobody_keeps_it() -> None:
     fs = empty_partition()
     batch = encode_batch([Record(0, NOW_MS, b"k", b"v")], leader_epoch=0)
     write_file(fs, f"{PATH}/{offset_name(0, FileKind.LOG)}", batch + batch[:40])
-    loaded = load_partition(Log(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
-    assert (loaded.next_offset, Log(PATH, fs=fs).size_bytes) == (1, len(batch))
+    loaded = recover_in_place(LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+    assert (loaded.next_offset, LogView(PATH, fs=fs).size_bytes) == (1, len(batch))

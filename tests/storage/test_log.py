@@ -13,9 +13,10 @@ from cordwood.errors import CorruptBatchError, DataError, NotFoundError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.storage import offset_index
-from cordwood.storage.log import Log, open_log, read_file
-from cordwood.storage.recovery import Verb
+from cordwood.storage.formats import offset_index
+from cordwood.storage.log.files import read_file
+from cordwood.storage.log.recovery import Verb
+from cordwood.storage.log.view import LogView, open_log
 from tests.fixtures import copy_of, fixture
 
 
@@ -38,7 +39,7 @@ def name(offset: int, suffix: str = ".log") -> str:
     return f"{offset:020d}{suffix}"
 
 
-def offsets(log: Log, **choice: object) -> list[int]:
+def offsets(log: LogView, **choice: object) -> list[int]:
     return [record.offset for record in log.records(isolation=None, **choice)]  # type: ignore[arg-type]
 
 
@@ -46,7 +47,7 @@ TWO_SEGMENTS = {name(0): batch(0) + batch(3), name(6): batch(6) + batch(9)}
 
 
 def test_segments_are_read_in_the_order_of_their_offsets() -> None:
-    log = Log("d/t-0", fs=partition(dict(reversed(TWO_SEGMENTS.items()))))
+    log = LogView("d/t-0", fs=partition(dict(reversed(TWO_SEGMENTS.items()))))
     assert [segment.base_offset for segment in log.segments] == [0, 6]
     assert offsets(log) == list(range(12))
     assert (log.first_offset, log.next_offset, log.log_start_offset) == (0, 12, 0)
@@ -60,12 +61,12 @@ def test_a_partition_without_segments_is_said_to_have_none() -> None:
 
 
 def test_an_empty_active_segment_tells_the_end_of_the_log() -> None:
-    assert Log("d/t-0", fs=partition({name(0): batch(0), name(7): b""})).next_offset == 7
-    assert Log("d/t-0", fs=partition({name(42): b""})).next_offset == 42
+    assert LogView("d/t-0", fs=partition({name(0): batch(0), name(7): b""})).next_offset == 7
+    assert LogView("d/t-0", fs=partition({name(42): b""})).next_offset == 42
 
 
 def test_a_range_of_offsets_gives_just_those() -> None:
-    log = Log("d/t-0", fs=partition(TWO_SEGMENTS))
+    log = LogView("d/t-0", fs=partition(TWO_SEGMENTS))
     for start in range(14):
         for end in range(14):
             assert offsets(log, start_offset=start, end_offset=end) == list(range(start, min(end, 12)))
@@ -74,14 +75,14 @@ def test_a_range_of_offsets_gives_just_those() -> None:
 def test_reading_from_a_gap_starts_at_the_next_batch() -> None:
     # case 178
     data = b"".join(encode_batch([Record(at, 1000, b"k", b"v") for at in (base, base + 1)]) for base in (50, 60))
-    assert offsets(Log("d/t-0", fs=partition({name(0): data})), start_offset=55) == [60, 61]
+    assert offsets(LogView("d/t-0", fs=partition({name(0): data})), start_offset=55) == [60, 61]
 
 
 def test_a_base_offset_that_was_flipped_upwards_does_not_end_the_reading() -> None:
     flipped = (1 << 55 | 3).to_bytes(8, "big") + batch(3)[8:]  # the CRC does not cover it
-    log = Log("d/t-0", fs=partition({name(0): batch(0) + flipped + batch(6) + batch(9) + batch(12) + batch(15)}))
+    log = LogView("d/t-0", fs=partition({name(0): batch(0) + flipped + batch(6) + batch(9) + batch(12) + batch(15)}))
     assert offsets(log, end_offset=10) == [0, 1, 2, 6, 7, 8, 9]
-    last = Log("d/t-0", fs=partition({name(0): batch(0) + flipped}))
+    last = LogView("d/t-0", fs=partition({name(0): batch(0) + flipped}))
     assert offsets(last, end_offset=10) == [0, 1, 2]
 
 
@@ -94,7 +95,7 @@ def test_an_index_that_cannot_be_read_only_costs_time(tmp_path: Path) -> None:
     os.mkfifo(directory / name(0, ".timeindex"))
     with (directory / name(6, ".index")).open("wb") as index:
         index.truncate(1 << 40)  # takes no room on the disk
-    log = Log(str(directory))
+    log = LogView(str(directory))
     assert offsets(log, start_offset=4, since_ms=0) == list(range(4, 12))
     assert offsets(log, start_offset=10) == [10, 11]
     with pytest.raises(OSError, match="more than such a file ever has") as caught:
@@ -107,7 +108,7 @@ def test_a_segment_that_cannot_be_read_is_told_and_the_next_is_read(tmp_path: Pa
     directory.mkdir()
     (directory / name(6)).write_bytes(batch(6))
     os.mkfifo(directory / name(0))
-    log = Log(str(directory))
+    log = LogView(str(directory))
     told: list[tuple[int, str]] = []
     windows = log.windows(on_unreadable=lambda segment, error: told.append((segment.base_offset, error.filename)))
     assert [segment.base_offset for segment, _ in windows] == [6]
@@ -118,7 +119,7 @@ def test_a_segment_that_cannot_be_read_is_told_and_the_next_is_read(tmp_path: Pa
 
 def test_a_consumer_starts_at_the_log_start_offset() -> None:
     fs = partition({**TWO_SEGMENTS, "d/log-start-offset-checkpoint": b"0\n1\nt 0 4\n"})
-    log = Log("d/t-0", fs=fs)
+    log = LogView("d/t-0", fs=fs)
     assert log.log_start_offset == 4
     assert [record.offset for record in log] == list(range(4, 12))
     assert offsets(log) == list(range(12))
@@ -166,14 +167,14 @@ def test_an_index_entry_that_points_beside_its_batch_is_not_used() -> None:
     for position in (1, size - 1, size + 1, 2 * size, len(data), -5):
         entries = offset_index.OffsetIndex(0, np.array([5]), np.array([position]), 1)
         fs = partition({name(0): data, name(0, ".index"): offset_index.encode(entries)})
-        assert offsets(Log("d/t-0", fs=fs), start_offset=5) == [5, 6, 7, 8], position
+        assert offsets(LogView("d/t-0", fs=fs), start_offset=5) == [5, 6, 7, 8], position
 
 
 def test_a_torn_tail_ends_the_log_and_damage_is_raised_or_reported_where_it_is() -> None:
-    assert offsets(Log("d/t-0", fs=partition({name(0): batch(0) + batch(3)[:-1]}))) == [0, 1, 2]
-    assert offsets(Log("d/t-0", fs=partition({name(0): batch(0) + bytes(100)}))) == [0, 1, 2]
+    assert offsets(LogView("d/t-0", fs=partition({name(0): batch(0) + batch(3)[:-1]}))) == [0, 1, 2]
+    assert offsets(LogView("d/t-0", fs=partition({name(0): batch(0) + bytes(100)}))) == [0, 1, 2]
     # In a segment that is not the last one, the same is damage.
-    log = Log("d/t-0", fs=partition({name(0): batch(0) + batch(3)[:-1], name(6): batch(6)}))
+    log = LogView("d/t-0", fs=partition({name(0): batch(0) + batch(3)[:-1], name(6): batch(6)}))
     with pytest.raises(CorruptBatchError, match="the file ends after"):
         offsets(log)
     damage: list[DataError] = []
@@ -184,7 +185,7 @@ def test_a_torn_tail_ends_the_log_and_damage_is_raised_or_reported_where_it_is()
 def test_an_error_names_file_position_and_offset() -> None:
     broken = bytearray(batch(3))
     broken[-2] ^= 1
-    log = Log("d/t-0", fs=partition({name(0): batch(0) + bytes(broken)}))
+    log = LogView("d/t-0", fs=partition({name(0): batch(0) + bytes(broken)}))
     with pytest.raises(CorruptBatchError) as caught:
         offsets(log)
     error = caught.value
@@ -197,7 +198,7 @@ def test_an_interrupted_swap_is_read_as_it_will_be_finished_and_nothing_is_chang
     swapped = encode_batch([Record(1, 1000, b"k", b"new"), Record(4, 1000, b"k", b"new")], base_offset=0, last_offset=5)
     files = {**TWO_SEGMENTS, name(0, ".log.swap"): swapped, name(0, ".index.swap"): b"", name(0, ".index"): b""}
     fs = partition(files)
-    log = Log("d/t-0", fs=fs)
+    log = LogView("d/t-0", fs=fs)
     assert offsets(log) == [1, 4, 6, 7, 8, 9, 10, 11]
     assert [(action.verb, action.file, action.target) for action in log.recovery.actions[:4]] == [
         (Verb.DELETE, name(0, ".index"), ""),
@@ -210,7 +211,7 @@ def test_an_interrupted_swap_is_read_as_it_will_be_finished_and_nothing_is_chang
 
 def test_a_swap_at_or_above_a_cleaned_file_is_not_taken() -> None:
     files = {**TWO_SEGMENTS, name(6, ".log.swap"): batch(6), name(0, ".log.cleaned"): batch(0)[:9]}
-    log = Log("d/t-0", fs=partition(files))
+    log = LogView("d/t-0", fs=partition(files))
     assert offsets(log) == list(range(12))
     assert [(action.verb, action.file) for action in log.recovery.actions[:2]] == [
         (Verb.DELETE, name(6, ".log.swap")),
@@ -221,7 +222,7 @@ def test_a_swap_at_or_above_a_cleaned_file_is_not_taken() -> None:
 def test_leftovers_of_deletion_and_orphaned_indexes_do_not_count() -> None:
     # case 169
     files = {**TWO_SEGMENTS, name(3, ".log.deleted"): b"x", name(9, ".index"): b"", "notes.txt": b""}
-    log = Log("d/t-0", fs=partition(files))
+    log = LogView("d/t-0", fs=partition(files))
     assert offsets(log) == list(range(12))
     assert [action.file for action in log.recovery.actions if action.verb is Verb.DELETE] == [
         name(3, ".log.deleted"),
@@ -232,7 +233,7 @@ def test_leftovers_of_deletion_and_orphaned_indexes_do_not_count() -> None:
 
 def test_a_segment_that_vanishes_while_a_live_log_is_read_is_looked_for_again() -> None:
     fs = partition({name(0): batch(0), name(3): batch(3), name(6): batch(6)})
-    log = Log("d/t-0", fs=fs, live=True)
+    log = LogView("d/t-0", fs=fs, live=True)
     found = log.records(isolation=None)
     first = [next(found).offset for _ in range(3)]
     # The cleaner merges the next two segments into one.
@@ -244,7 +245,7 @@ def test_a_segment_that_vanishes_while_a_live_log_is_read_is_looked_for_again() 
 
 
 def test_a_live_log_ends_at_its_first_incomplete_batch() -> None:
-    log = Log("d/t-0", fs=partition({name(0): batch(0) + batch(3)[:-9]}), live=True)
+    log = LogView("d/t-0", fs=partition({name(0): batch(0) + batch(3)[:-9]}), live=True)
     assert offsets(log) == [0, 1, 2]
     assert log.next_offset == 3
 

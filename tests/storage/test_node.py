@@ -10,9 +10,9 @@ import pytest
 from cordwood.config import show
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.cluster_metadata import NAME
-from cordwood.storage.node import Node, read_metadata
-from cordwood.storage.segment import Gap, read_headers
+from cordwood.storage.formats.cluster_metadata import NAME
+from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.node.node import Node, read_metadata
 from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, fixture
 from tests.storage.test_cluster_metadata import DELETED, INTERNAL, WITH_METADATA, facts_of_topics

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.storage import offset_index
-from cordwood.storage.offset_index import OffsetIndex
+from cordwood.storage.formats import offset_index
+from cordwood.storage.formats.offset_index import OffsetIndex
 
 GOLDEN = bytes.fromhex("00000005 00000000 00000032 00001068")
 

@@ -14,8 +14,8 @@ import pytest
 from cordwood.errors import RequestError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.users import User
-from cordwood.storage.filenames import CLEANER_OFFSETS, WORK_FOLDER
-from cordwood.storage.ownership import check_ownership
+from cordwood.storage.changes.ownership import check_ownership
+from cordwood.storage.formats.filenames import CLEANER_OFFSETS, WORK_FOLDER
 from tests.fs.test_locks import open_up
 
 KAFKA, CONFLUENT = 4000001, 4000002
@@ -100,7 +100,7 @@ AS_NOBODY = """
 import os, sys
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.ownership import check_ownership
+from cordwood.storage.changes.ownership import check_ownership
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
     check_ownership(PosixFileSystem(), sys.argv[1:])

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import CorruptFileError
-from cordwood.storage import producer_state
-from cordwood.storage.producer_state import ProducerEntry
+from cordwood.storage.formats import producer_state
+from cordwood.storage.formats.producer_state import ProducerEntry
 
 EMPTY = bytes.fromhex("0001 48674bc7 00000000")
 GOLDEN = bytes.fromhex(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cordwood.errors import CorruptFileError
-from cordwood.storage import quorum_state
-from cordwood.storage.quorum_state import QuorumState
+from cordwood.storage.formats import quorum_state
+from cordwood.storage.formats.quorum_state import QuorumState
 
 WRITTEN = [
     (

@@ -10,8 +10,8 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.layout import BATCH_ROW
 from cordwood.record.record import Record, to_records
-from cordwood.storage import segment
-from cordwood.storage.segment import Checks, Gap, GapKind, WindowReader, compute_crcs, read_headers
+from cordwood.storage.log import windows
+from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, compute_crcs, read_headers
 from cordwood.testing.strategies import logs
 
 
@@ -46,8 +46,8 @@ def offsets(data: bytes, **options) -> list[int]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(logs(), st.sampled_from([17, 61, 64, 100, 500, 1 << 20]), st.sampled_from([50, 200, 1 << 20]), st.integers(1, 9))
 def test_windows_of_any_size_hold_the_same_records(monkeypatch, log, window_bytes, largest, piece) -> None:
-    monkeypatch.setattr(segment, "LARGEST_WINDOW_BYTES", largest)
-    monkeypatch.setattr(segment, "_PIECE_BYTES", piece)
+    monkeypatch.setattr(windows, "LARGEST_WINDOW_BYTES", largest)
+    monkeypatch.setattr(windows, "_PIECE_BYTES", piece)
     data, records = log
     assert read(data, window_bytes=window_bytes) == (records, [])
 

@@ -13,8 +13,8 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.storage import segment_writer
-from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.log import segment_writer
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from tests.record.test_batch import window
 
 

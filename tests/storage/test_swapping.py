@@ -17,13 +17,13 @@ from cordwood.fs.base import FileSystem
 from cordwood.fs.memory import MemoryFileSystem, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.storage.changes.recover_in_place import recover_in_place
+from cordwood.storage.changes.swap import drop_segments, swap_in
 from cordwood.storage.check.directory import check
 from cordwood.storage.check.findings import Severity
-from cordwood.storage.copying import write_file
-from cordwood.storage.filenames import WORK_FOLDER, FileKind, offset_name
-from cordwood.storage.loading import load_partition
-from cordwood.storage.log import Log
-from cordwood.storage.swapping import drop_segments, swap_in
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name
+from cordwood.storage.log.files import write_file
+from cordwood.storage.log.view import LogView
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle
@@ -49,7 +49,7 @@ def built(name: str) -> Scene:
 
 
 def load(fs: MemoryFileSystem, *, crashed: bool = False) -> None:
-    load_partition(Log(PATH, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
+    recover_in_place(LogView(PATH, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
 
 
 def only_logs(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -58,7 +58,7 @@ def only_logs(files: dict[str, bytes]) -> dict[str, bytes]:
 
 def check_state(scene: Scene, fs: MemoryFileSystem, *, known: set[frozenset[str]]) -> None:
     """What a power cut left is the old or the new of each group, however it is opened; and life goes on."""
-    seen = seen_files(Log(PATH, fs=fs))
+    seen = seen_files(LogView(PATH, fs=fs))
     assert seen in scene.allowed
     loaded = durable(fs)
     load(loaded)
@@ -86,7 +86,7 @@ def check_state(scene: Scene, fs: MemoryFileSystem, *, known: set[frozenset[str]
 
 def table(fs: MemoryFileSystem) -> dict[bytes | None, bytes | None]:
     """What a consumer of committed records ends with."""
-    found = {one.key: one.value for one in Log(PATH, fs=fs).records(isolation="read_committed")}
+    found = {one.key: one.value for one in LogView(PATH, fs=fs).records(isolation="read_committed")}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -117,7 +117,7 @@ def test_every_power_cut_leaves_each_group_old_or_new(name: str, record_property
 
 def test_what_lies_behind_the_end_goes_from_the_lowest_on() -> None:
     scene = built("nothing is left of the last")
-    seen = {frozenset(seen_files(Log(PATH, fs=fs))) for fs in Cuts(scene.fs, scene.swap, subsets_max=4, sampled=20)}
+    seen = {frozenset(seen_files(LogView(PATH, fs=fs))) for fs in Cuts(scene.fs, scene.swap, subsets_max=4, sampled=20)}
     assert seen == {frozenset(files) for files in scene.allowed}
     assert len(scene.allowed) == 4
 
@@ -162,7 +162,9 @@ def can_fail(scene: Scene, *, without: int) -> bool:
     def act(fs: FileSystem) -> None:
         scene.swap(WithoutOneSync(fs, without))
 
-    if any(seen_files(Log(PATH, fs=fs)) not in scene.allowed for fs in Cuts(scene.fs, act, subsets_max=9, sampled=200)):
+    if any(
+        seen_files(LogView(PATH, fs=fs)) not in scene.allowed for fs in Cuts(scene.fs, act, subsets_max=9, sampled=200)
+    ):
         return True
     fs = durable(scene.fs)
     act(fs)
@@ -206,7 +208,7 @@ def test_swap_that_fails_is_undone_before_its_commit_and_completed_after_it(name
             pass
         else:
             break
-        files = seen_files(Log(PATH, fs=fs))
+        files = seen_files(LogView(PATH, fs=fs))
         assert files in scene.whole
         seen.append(scene.whole.index(files))
         if once and not seen[-1]:
@@ -279,15 +281,15 @@ def test_without_a_txnindex_of_its_own_an_output_does_not_keep_the_old_one() -> 
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_power_cut_while_segments_are_dropped_leaves_all_from_some_segment_on(everything: bool) -> None:
     fs = durable(Script()("7:a=1 7:abort | a=∅ | 7:b=1 7:abort | c=1").fs)
-    bases = [segment.base_offset for segment in Log(PATH, fs=fs).segments]
-    end = Log(PATH, fs=fs).next_offset
+    bases = [segment.base_offset for segment in LogView(PATH, fs=fs).segments]
+    end = LogView(PATH, fs=fs).next_offset
     going = bases if everything else bases[:3]
     left = [bases[first:] for first in range(len(going) + 1)]
     last = [end] if everything else []
     cuts = Cuts(fs, lambda fs: drop_segments(fs, PATH, going, end), subsets_max=6, sampled=30)
     seen = []
     for after in cuts:
-        log = Log(PATH, fs=after)
+        log = LogView(PATH, fs=after)
         found = [segment.base_offset for segment in log.segments]
         assert [base for base in found if base not in last] in left and log.next_offset == end
         for segment in log.segments:
@@ -297,8 +299,8 @@ def test_a_power_cut_while_segments_are_dropped_leaves_all_from_some_segment_on(
     assert [*bases[len(going) :], *last] in seen and bases in seen
     drop_segments(fs, PATH, going, end)
     after = fs.crash(lose_all)
-    assert [segment.base_offset for segment in Log(PATH, fs=after).segments] == [*bases[len(going) :], *last]
-    assert not Log(PATH, fs=after).recovery.actions
+    assert [segment.base_offset for segment in LogView(PATH, fs=after).segments] == [*bases[len(going) :], *last]
+    assert not LogView(PATH, fs=after).recovery.actions
 
 
 # ---- Kafka's own loader ----------------------------------------------------------------------------------------------
@@ -315,7 +317,7 @@ def test_kafka_loads_what_a_power_cut_left_as_we_do(
     states = random.Random(1).sample(states, min(len(states), 120))
     seen = loaded_by_kafka(states, tmp_path, kafka_oracle, clean=clean)
     for fs, files in zip(states, seen, strict=True):
-        expected = seen_files(Log(PATH, fs=fs))
+        expected = seen_files(LogView(PATH, fs=fs))
         assert expected in scene.allowed
         if not clean:  # It has made all indexes anew, from data that may be gone.
             files, expected = only_logs(files), only_logs(expected)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import CorruptFileError
-from cordwood.storage.text import decode_checkpoint, lines, parse_integer, parse_json
+from cordwood.storage.formats.text import decode_checkpoint, lines, parse_integer, parse_json
 
 INTEGERS = [
     ("0", 0),

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import CorruptFileError
-from cordwood.storage import transaction_index
-from cordwood.storage.transaction_index import AbortedTransaction, index_of
+from cordwood.storage.formats import transaction_index
+from cordwood.storage.formats.transaction_index import AbortedTransaction, index_of
 
 GOLDEN = bytes.fromhex("0000 0000000000000007 0000000000000065 000000000000006e 000000000000006c")
 

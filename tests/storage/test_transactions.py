@@ -9,8 +9,8 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.storage.log import Log
-from cordwood.storage.transactions import Isolation, Transactions
+from cordwood.storage.log.transactions import Isolation, Transactions
+from cordwood.storage.log.view import LogView
 
 
 def data(offset: int, producer: int | None = None) -> bytes:
@@ -24,15 +24,15 @@ def end(offset: int, producer: int, *, committed: bool) -> bytes:
     return encode_marker(Marker(offset, 1, producer, 0, committed))
 
 
-def open_log(*batches: bytes) -> Log:
+def open_log(*batches: bytes) -> LogView:
     fs = MemoryFileSystem(lambda: 0)
     fs.make_directory("t-0")
     with fs.create("t-0/00000000000000000000.log") as file:
         file.write(0, b"".join(batches))
-    return Log("t-0", fs=fs)
+    return LogView("t-0", fs=fs)
 
 
-def read(log: Log, isolation: Isolation | None) -> list[int]:
+def read(log: LogView, isolation: Isolation | None) -> list[int]:
     return [record.offset for record in log.records(isolation=isolation)]
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from cordwood.config import ConfigValue, show
+from cordwood.presentable import Presentable
 from cordwood.types import NONE, TopicPartition
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -392,7 +393,7 @@ class PartitionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Presentable):
     """What will become of partitions, all at one time.
 
     Attributes:
@@ -420,18 +421,6 @@ class Plan:
     def __str__(self) -> str:
         counts = ", ".join(f"{len(self.of(one))} to {one}" for one in Decision)
         return f"Plan of {utc(self.now_ms)}: {counts}"
-
-    def text(self) -> str:
-        """The table and the reasons, as `cordwood plan` prints them."""
-        from cordwood.cleaning import report
-
-        return "\n".join(report.lines(self))
-
-    def _repr_html_(self) -> str:
-        """The table, for a notebook."""
-        from cordwood.cleaning import report
-
-        return report.html(self)
 
 
 def utc(timestamp_ms: int) -> str:

@@ -37,7 +37,7 @@ from cordwood.record.layout import (
     BatchRows,
     U8Array,
 )
-from cordwood.storage.transactions import is_control
+from cordwood.storage.log.transactions import is_control
 from cordwood.types import NONE, Codec
 
 BoolArray = npt.NDArray[np.bool_]

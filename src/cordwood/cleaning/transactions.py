@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.record.layout import BatchRows
-from cordwood.storage.transaction_index import AbortedTransaction
-from cordwood.storage.transactions import is_control, is_transactional_data
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.transactions import is_control, is_transactional_data
 from cordwood.types import ControlType
 
 BoolArray = npt.NDArray[np.bool_]

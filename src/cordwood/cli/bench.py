@@ -24,7 +24,7 @@ import typer
 
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import session
-from cordwood.storage.log import open_log
+from cordwood.storage.log.view import open_log
 from cordwood.tables import Column, table
 from cordwood.testing.generate import Shape, write_log
 from cordwood.types import Codec

@@ -18,7 +18,7 @@ import typer
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Check, Finding, Kind, Severity, Summary
-from cordwood.storage.filenames import DirectoryState
+from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.tables import printable
 
 _TITLES = {

@@ -34,12 +34,12 @@ from cordwood.cli.options import (
     plan_options,
 )
 from cordwood.cli.progress import Progress
+from cordwood.commands.clean import clean
+from cordwood.commands.clean_in_place import clean_in_place
+from cordwood.engine.progress import OnProgress
+from cordwood.engine.results import CleanResult
+from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
-from cordwood.spark.in_place import clean_in_place
-from cordwood.spark.partitioning import FailureKind
-from cordwood.spark.pipeline import clean
-from cordwood.spark.progress import OnProgress
-from cordwood.spark.results import CleanResult
 from cordwood.spark.session import LOCAL_MASTER
 
 

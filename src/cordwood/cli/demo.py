@@ -25,22 +25,22 @@ from cordwood.cleaning.plan import Decision, Plan, utc
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cli.check import summary_line
 from cordwood.cli.options import Json
+from cordwood.commands.clean import clean
+from cordwood.commands.plan import make_plan
 from cordwood.config import DAY_MS
+from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.spark.pipeline import clean
-from cordwood.spark.planning import make_plan
-from cordwood.spark.results import CleanResult, Fate
-from cordwood.storage import checkpoints
+from cordwood.storage.changes.recover_copy import recover_into_copy
 from cordwood.storage.check import Check, Summary
-from cordwood.storage.filenames import CLEAN_SHUTDOWN, CLEANER_OFFSETS, FileKind, offset_name
-from cordwood.storage.log import Log
-from cordwood.storage.properties import encode_clean_shutdown
-from cordwood.storage.restoring import restore_partition
-from cordwood.storage.transactions import READ_COMMITTED, READ_UNCOMMITTED
+from cordwood.storage.formats import checkpoints
+from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN, CLEANER_OFFSETS, FileKind, offset_name
+from cordwood.storage.formats.properties import encode_clean_shutdown
+from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED
+from cordwood.storage.log.view import LogView
 from cordwood.tables import Column, bytes_text, number, table
 from cordwood.types import NONE, TopicPartition
 
@@ -156,7 +156,7 @@ def write_log(folder: Path) -> None:
         for base_offset, batches in _segments().items():
             (Path(bare) / offset_name(base_offset, FileKind.LOG)).write_bytes(b"".join(batches))
         # Its indexes, snapshots and leader epochs are what a broker makes of the batches.
-        restore_partition(Log(bare), str(before / str(USERS)), recovery_point=0, now_ms=NOW_MS)
+        recover_into_copy(LogView(bare), str(before / str(USERS)), recovery_point=0, now_ms=NOW_MS)
     (before / CLEANER_OFFSETS).write_bytes(checkpoints.encode({USERS: _FIRST_DIRTY}))
     (before / CLEAN_SHUTDOWN).write_bytes(encode_clean_shutdown(None))
     (folder / SETTINGS).write_text(_PROPERTIES)
@@ -222,7 +222,7 @@ class _Contents:
 
     @classmethod
     def of(cls, directory: str) -> _Contents:
-        log = Log(f"{directory}/{USERS}")
+        log = LogView(f"{directory}/{USERS}")
         records = {one.offset: one for one in log.records(isolation=None)}
         data, committed = (
             frozenset(one.offset for one in log.records(isolation=level))

@@ -38,7 +38,7 @@ from cordwood.record.batch import Batch
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.control import control_type, coordinator_epoch
 from cordwood.record.layout import CODEC_MASK
-from cordwood.storage import (
+from cordwood.storage.formats import (
     checkpoints,
     filenames,
     leader_epochs,
@@ -49,12 +49,14 @@ from cordwood.storage import (
     time_index,
     transaction_index,
 )
-from cordwood.storage.directory import LogDirectory, PathKind, is_wanted, log_directories, look
-from cordwood.storage.filenames import DirectoryState, FileKind, PartitionFile, parse_file
-from cordwood.storage.log import MAX_OFFSET, Log, Segment, holds_nothing, read_file, why_unreadable
-from cordwood.storage.recovery import INDEX_KINDS, SegmentFiles
-from cordwood.storage.segment import Gap, GapKind
-from cordwood.storage.transactions import Isolation, Transactions
+from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionFile, parse_file
+from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.log.recovery import INDEX_KINDS, SegmentFiles
+from cordwood.storage.log.segment import MAX_OFFSET, Segment
+from cordwood.storage.log.transactions import Isolation, Transactions
+from cordwood.storage.log.view import LogView, holds_nothing
+from cordwood.storage.log.windows import Gap, GapKind
+from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, log_directories, look
 from cordwood.types import ControlType, TopicPartition
 
 #: Rows that are made into lines at once, and bytes of lines after which they are written.
@@ -121,7 +123,7 @@ class Dump:
         self._lines_bytes = 0
         self._left = choice.limit
         self._place = Place("")
-        self._opened: dict[str, Log] = {}
+        self._opened: dict[str, LogView] = {}
 
     def run(self, paths: Sequence[str]) -> None:
         """Dump paths, until the limit."""
@@ -185,14 +187,14 @@ class Dump:
             wanted = ", ".join([*choice.topics, *choice.partitions])
             raise NotFoundError(f"No partition in {', '.join(paths)} matches {wanted}")
 
-    def _open(self, path: str) -> Log:
+    def _open(self, path: str) -> LogView:
         """The log in a directory that may be a partition of a log directory that a broker is running on."""
         path = named(path or ".")
         try:
             live = LogDirectory.open(self._fs, posixpath.dirname(path) or ".").live
         except OSError:
             live = False
-        return Log(path, fs=self._fs, live=live)
+        return LogView(path, fs=self._fs, live=live)
 
     def _file(self, path: str) -> None:
         name = posixpath.basename(path)
@@ -216,7 +218,7 @@ class Dump:
 
     # ---- logs --------------------------------------------------------------------------------------------------------
 
-    def _log(self, log: Log, only: Segment | None = None, path: str = "") -> None:
+    def _log(self, log: LogView, only: Segment | None = None, path: str = "") -> None:
         choice = self.choice
         first, end, transactions = log.scope(
             start_offset=choice.start_offset,

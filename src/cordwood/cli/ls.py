@@ -16,7 +16,7 @@ from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
 from cordwood.cli.options import Config, Directories, Json, Metadata, OnlyPartition, OnlyTopic, ServerProperties
 from cordwood.config import SourceKind, show
 from cordwood.errors import DataError
-from cordwood.storage.listing import Listing, PartitionListing, Policy, SegmentListing, ls
+from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing, ls
 from cordwood.tables import Column, bytes_text, number, printable, table, time_text
 
 #: Who said what the policy is, in a word.

@@ -11,7 +11,7 @@ import typer
 from cordwood.errors import RequestError
 
 if TYPE_CHECKING:
-    from cordwood.spark.planning import PlanOptions
+    from cordwood.commands.options import PlanOptions
 
 _SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:i?b)?", re.IGNORECASE)
 

@@ -32,7 +32,8 @@ from cordwood.cli.options import (
     plan_options,
 )
 from cordwood.cli.progress import Progress
-from cordwood.spark.planning import PlanOptions, make_plan
+from cordwood.commands.options import PlanOptions
+from cordwood.commands.plan import make_plan
 from cordwood.spark.session import LOCAL_MASTER
 
 
@@ -75,7 +76,7 @@ def main(
 def _exactly(paths: Sequence[str], asked: PlanOptions, master: str, *, as_json: bool) -> int:
     # Only this needs Spark, which takes its time.
     from cordwood.cli.clean import exit_code_of
-    from cordwood.spark.pipeline import plan_exact
+    from cordwood.commands.plan_exact import plan_exact
 
     with Progress(enabled=sys.stderr.isatty()) as progress:
         found = plan_exact(*paths, master=master, on_plan=progress.begin, on_progress=progress.update, **asked)

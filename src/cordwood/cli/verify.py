@@ -22,8 +22,8 @@ from cordwood.cli.options import (
     high_watermark_of,
 )
 from cordwood.cli.progress import Progress
+from cordwood.commands.verify import verify
 from cordwood.spark.session import LOCAL_MASTER
-from cordwood.spark.verifying_directories import verify
 
 
 def main(

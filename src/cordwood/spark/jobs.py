@@ -15,11 +15,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
 from uuid import uuid4
 
+from cordwood.engine import progress
+from cordwood.engine.progress import OnProgress
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import FileSystem
-from cordwood.spark import partitioning, progress
-from cordwood.spark.partitioning import Failure, FailureKind, Output, PartitionTask, Worker
-from cordwood.spark.progress import OnProgress
+from cordwood.spark.packing import RESULT_SCHEMA, Worker, checker, pack, share_memory, worker
 from cordwood.spark.session import cores as cores_of
 from cordwood.spark.session import session
 
@@ -103,11 +104,11 @@ class Jobs:
         running = self.session()
         started = time.monotonic()
         cores = cores_of(running)
-        tasks = partitioning.share_memory(tasks, cores)
-        packs = [[(at, tasks[at]) for at in one] for one in partitioning.pack(tasks, cores)]
-        workers = [partitioning.worker(packs, outputs, self.progress, discard=discard)]
+        tasks = share_memory(tasks, cores)
+        packs = [[(at, tasks[at]) for at in one] for one in pack(tasks, cores)]
+        workers = [worker(packs, outputs, self.progress, discard=discard)]
         if not discard:
-            workers.append(partitioning.checker(tasks))
+            workers.append(checker(tasks))
         found: dict[int, Output | Failure] = _map(running, workers, len(packs))
         assert len(found) == len(tasks), "every task answers"
         self.seconds += time.monotonic() - started
@@ -129,6 +130,6 @@ def stop_if_full(outcomes: Iterable[Output | Failure], consequence: str) -> None
 def _map(spark: SparkSession, workers: Iterable[Worker], packs: int) -> dict[int, Any]:
     """Chain workers, the first of which is given pack numbers; what the last says of each task, by its index."""
     rows = spark.range(0, packs, 1, packs)
-    for worker in workers:
-        rows = rows.mapInArrow(worker, partitioning.RESULT_SCHEMA)
+    for work in workers:
+        rows = rows.mapInArrow(work, RESULT_SCHEMA)
     return {row["at"]: pickle.loads(row["outcome"]) for row in rows.collect()}

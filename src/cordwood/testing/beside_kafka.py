@@ -21,13 +21,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import cordwood
+from cordwood.commands.clean import clean
+from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.pipeline import clean
-from cordwood.spark.results import CleanResult, Fate
-from cordwood.storage import filenames
-from cordwood.storage.filenames import FileKind
-from cordwood.storage.log import Log
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.log.view import LogView
 from cordwood.testing.generate import Shape, write_keyed_log
 from cordwood.types import Codec
 
@@ -247,7 +247,7 @@ def compared(kafka: Path, ours: Path, *, compressed: bool) -> str:
     if names != own:
         raise RequestError(f"Kafka has the segments {', '.join(names)}, we have {', '.join(own)}")
     if compressed:
-        theirs, mine = Log(str(kafka)), Log(str(ours))
+        theirs, mine = LogView(str(kafka)), LogView(str(ours))
         if not theirs.to_arrow(isolation=None).equals(mine.to_arrow(isolation=None)):
             raise RequestError(f"The records differ from Kafka's, of {names[0]} on")
         return "records"

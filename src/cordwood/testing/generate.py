@@ -20,9 +20,9 @@ from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.compression import compress
 from cordwood.record.layout import BATCH_ROW, HEADER
 from cordwood.record.record import Record
-from cordwood.storage import producer_state
-from cordwood.storage.filenames import FileKind, offset_name
-from cordwood.storage.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.formats import producer_state
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.types import Codec
 
 _DISTINCT_BATCHES = 64

@@ -13,7 +13,7 @@ from typing import Any
 
 from cordwood.record.batch import Batch, encode_batch
 from cordwood.record.record import Record
-from cordwood.storage.transaction_index import AbortedTransaction
+from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.types import NONE, ControlType, TimestampType
 
 

@@ -22,7 +22,7 @@ from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
 from cordwood.record.layout import CODEC_MASK, CONTROL, TRANSACTIONAL, BatchRows
 from cordwood.storage.check.findings import FINDINGS_MAX, Findings, Kind, Severity
 from cordwood.storage.check.records import BoolArray, RecordCheck, has_flag, is_marker
-from cordwood.storage.segment import MAX_OFFSETS, Checks, Gap, GapKind, WindowReader
+from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, WindowReader
 from cordwood.types import Codec, ControlType
 
 #: A broker opens no log file that is longer.

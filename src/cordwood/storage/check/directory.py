@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from cordwood.errors import CorruptFileError, DataError, NotFoundError
 from cordwood.fs.base import FileInfo, FileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage import checkpoints, filenames, properties
 from cordwood.storage.check.findings import Finding, Findings, Kind, Severity
 from cordwood.storage.check.partition import (
     PartitionCheck,
@@ -27,8 +26,8 @@ from cordwood.storage.check.partition import (
     is_deleted,
     open_log,
 )
-from cordwood.storage.directory import LogDirectory, Partition, PathKind, log_directories, look
-from cordwood.storage.filenames import (
+from cordwood.storage.formats import checkpoints, filenames, properties
+from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
     DirectoryState,
     FileKind,
@@ -36,9 +35,11 @@ from cordwood.storage.filenames import (
     parse_directory,
     parse_file,
 )
-from cordwood.storage.log import Log, read_file, why_unreadable
-from cordwood.storage.node import read_metadata
-from cordwood.storage.recovery import SEGMENT_KINDS
+from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.log.recovery import SEGMENT_KINDS
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, log_directories, look
+from cordwood.storage.node.node import read_metadata
 from cordwood.types import NONE, TopicPartition
 
 #: Checkpoints that a broker does without when it cannot read them.
@@ -437,7 +438,7 @@ def _partition_name(path: str) -> filenames.PartitionDirectory | None:
         return None
 
 
-def _stop(directory: LogDirectory | None, log: Log) -> Stop:
+def _stop(directory: LogDirectory | None, log: LogView) -> Stop:
     """How a partition was left, by what its log directory says."""
     if directory is not None and directory.live:
         return Stop(live=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from cordwood.errors import CorruptFileError, NotFoundError
 from cordwood.fs.base import FileSystem
-from cordwood.storage import offset_index, properties, quorum_state, time_index
 from cordwood.storage.check import state
 from cordwood.storage.check.batches import LogCheck, Observer, Place
 from cordwood.storage.check.findings import Findings, Kind, Severity
@@ -24,7 +23,8 @@ from cordwood.storage.check.indexes import (
     TransactionIndexCheck,
     Transactions,
 )
-from cordwood.storage.filenames import (
+from cordwood.storage.formats import offset_index, properties, quorum_state, time_index
+from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
     DirectoryState,
     FileKind,
@@ -32,8 +32,10 @@ from cordwood.storage.filenames import (
     Temporary,
     parse_file,
 )
-from cordwood.storage.log import Log, Segment, read_file, why_unreadable
-from cordwood.storage.recovery import Reason, Verb
+from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.log.recovery import Reason, Verb
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.view import LogView
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class PartitionCheck:
         topic_id: once it ran: from `partition.metadata`, if there is one.
     """
 
-    def __init__(self, log: Log, stop: Stop, findings: Findings, progress: Callable[[int], None]) -> None:
+    def __init__(self, log: LogView, stop: Stop, findings: Findings, progress: Callable[[int], None]) -> None:
         self.log = log
         self.stop = stop
         self.findings = findings
@@ -301,10 +303,12 @@ def check_metadata_snapshot(fs: FileSystem, path: str, findings: Findings, progr
         findings.add(Kind.UNREADABLE, path, why_unreadable(error))
 
 
-def open_log(fs: FileSystem, path: str, *, live: bool, log_start_offset: int | None, findings: Findings) -> Log | None:
+def open_log(
+    fs: FileSystem, path: str, *, live: bool, log_start_offset: int | None, findings: Findings
+) -> LogView | None:
     """Open a partition to check it; None, and a finding, if that cannot be done."""
     try:
-        return Log(path, fs=fs, live=live, log_start_offset=log_start_offset)
+        return LogView(path, fs=fs, live=live, log_start_offset=log_start_offset)
     except NotFoundError as error:
         if not live:
             findings.add(Kind.UNREADABLE, path, str(error))
@@ -313,11 +317,11 @@ def open_log(fs: FileSystem, path: str, *, live: bool, log_start_offset: int | N
     return None
 
 
-def is_cluster_metadata(log: Log) -> bool:
+def is_cluster_metadata(log: LogView) -> bool:
     """Whether it is KRaft's own log, which every start reads through."""
     return log.name is not None and log.name.topic_partition.topic == CLUSTER_METADATA_TOPIC
 
 
-def is_deleted(log: Log) -> bool:
+def is_deleted(log: LogView) -> bool:
     """Whether the directory only waits to be deleted."""
     return log.name is not None and log.name.state is DirectoryState.DELETED

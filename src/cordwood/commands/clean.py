@@ -1,0 +1,249 @@
+"""A clean, from top to bottom: what becomes of log directories, told in the order in which it happens.
+
+    lay out   where the copy of each directory goes; someone who holds one stops us here
+    load      a directory whose broker crashed is recovered into its copy, and taken from there
+    plan      which partitions are cleaned, from where to where
+    run       partitions packed into Spark tasks; each returns what it wrote, or why it could not
+    check     another process looks at what a task wrote
+    build     what was not cleaned is copied, what was cleaned moves in, checkpoints are written
+    retain    with --retention, old segments of the copy go
+    publish   the copy gets its name
+
+Until the last step nothing has happened that anybody could see. A partition that fails is a value among the others: it
+is copied as it was, and the result says where it is damaged.
+
+`plan_exact` goes the same way up to the tasks, which then count what they would write; nothing is checked or built.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Unpack
+
+from cordwood.cleaning.plan import PartitionPlan, Plan
+from cordwood.commands.options import PlanOptions, open_node, recovery_settings, resolve_options, select_partitions
+from cordwood.engine.progress import OnProgress
+from cordwood.engine.results import CleanResult, PartitionResult, result_of
+from cordwood.engine.task import Failure, Output
+from cordwood.fs.base import FileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.sharing import Link, hard_link
+from cordwood.spark.jobs import Jobs
+from cordwood.spark.session import LOCAL_MASTER
+from cordwood.storage.changes.copy import (
+    DirectoryCopy,
+    Replacement,
+    check_space,
+    check_unchanged,
+    copy_partition,
+    copy_unchanged,
+    lay_out,
+    remove_segments,
+    replace_segments,
+)
+from cordwood.storage.changes.recover_copy import Recovered, complete_indexes, start_anew
+from cordwood.storage.changes.workspace import Workspace, leftovers
+from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.log.files import mode_of
+from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.threads import in_parallel
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from cordwood.commands.copies import (
+    explain_full_disk,
+    left_by_another_run,
+    name_source,
+    not_recovered,
+    plan_recovered,
+    recover_crashed,
+    run_tasks,
+    with_retention,
+)
+
+
+def clean(
+    *paths: str,
+    output: str,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    link: bool = False,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: FileSystem | None = None,
+    **options: Unpack[PlanOptions],
+) -> CleanResult:
+    """Write a cleaned copy of one broker's directories, on which a broker can start.
+
+    Args:
+        paths: log directories, folders of several, or partitions' directories; they are only read.
+        output: the new directory; of several log directories, the folder with a copy of each. New or empty.
+        spark: a session to use; it is left running. Default: one of our own.
+        master: where a session of our own runs.
+        link: closed segments that stay as they are get a second name instead of a copy, where the disk is the same.
+        on_plan: called with the plan and the bytes that will be read.
+        on_progress: called with the bytes read so far.
+        fs: default: the machine's.
+        options: see `make_plan`. Partitions that are not asked for are copied. Retention goes by the sizes and times
+            after the clean.
+
+    Raises:
+        NotFoundError: nothing is there, or nothing that was asked for.
+        LockedError: someone holds one of the directories.
+        RequestError: the output is not new or empty; and see `make_plan`.
+        NoSpaceError: the disk is too small, or full.
+        OSError: the disk fails. As with every error: nothing is left of the output.
+    """
+    started = time.monotonic()
+    fs = fs or PosixFileSystem()
+    options, now_ms = resolve_options(options)
+    sources = [posixpath.abspath(path) for path in paths]
+    node = open_node(fs, sources, options)
+    read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
+    select_partitions(node, sources, options)  # or refuse it before a directory is recovered for it
+    linked = hard_link if link else None
+    with explain_full_disk(fs, output), Workspace(fs, output, read_only) as work:
+        copies = lay_out(node, sources, work.data)
+        check_space(fs, work.path, copies, link=linked)
+        restored = recover_crashed(node, copies, work, now_ms, link=linked)
+        plan = plan_recovered(fs, node, copies, restored, options)
+        with Jobs(fs, work.progress, spark, master, on_progress) as jobs:
+            outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, on_plan)
+        if options.get("retention"):
+            plan = with_retention(node, copies, restored, plan, outcomes)
+
+        built = _build(copies, plan, outcomes, restored, node, now_ms, link=linked)
+        _retain(fs, built)
+        results = [_measured(fs, one) for one in built]
+        for directory in node.directories:
+            check_unchanged(directory)
+        work.publish()
+    notes = [f"{path} is no partition, and was not copied" for copy in copies for path in copy.left_out]
+    notes += [
+        f"{copy.source.path} was not shut down in good order; the copy is recovered, as at a broker's next start"
+        for copy in copies
+        if copy.clean_shutdown
+    ]
+    notes += [left_by_another_run(path) for path in leftovers(fs, output)]
+    return CleanResult(
+        target=work.target,
+        now_ms=now_ms,
+        partitions=tuple(results),
+        seconds=time.monotonic() - started,
+        clean_seconds=jobs.seconds,
+        notes=tuple(notes),
+    )
+
+
+# ---- build -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Built:
+    """A partition in the copy."""
+
+    copy: DirectoryCopy
+    place: LocatedPartition
+    plan: PartitionPlan | None
+    result: PartitionResult
+    bytes_before: int
+
+    @property
+    def target(self) -> str:
+        return self.copy.target_of(self.place)
+
+
+def _build(
+    copies: Sequence[DirectoryCopy],
+    plan: Plan,
+    outcomes: Mapping[str, Output | Failure],
+    restored: Mapping[str, Mapping[str, Recovered]],
+    node: Node,
+    now_ms: int,
+    *,
+    link: Link | None,
+) -> list[_Built]:
+    """Complete the copies."""
+    plans = {one.path: one for one in plan.partitions}
+    work = [(copy, place) for copy in copies for place in copy.places]
+
+    def one(item: tuple[DirectoryCopy, LocatedPartition]) -> _Built:
+        copy, place = item
+        loaded = restored.get(copy.path)
+        path = place.path if loaded is None else copy.target_of(place)
+        outcome = outcomes.get(path)
+        replacement = None if not isinstance(outcome, Output) else outcome.replacement
+        log = place.log()
+        if loaded is not None:
+            if replacement is not None:
+                replace_segments(copy.source.fs, path, replacement)
+        else:
+            _copy(node, copy, place, log, replacement, now_ms, link=link)
+        came = None if loaded is None else loaded.get(place.path)
+        result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
+        # What was recovered was read in the copy; people know its source.
+        result = replace(result, why=name_source(result.why, copy))
+        return _Built(copy, place, plans.get(path), result, log.size_bytes)
+
+    built = in_parallel(one, work)
+    for partition in built:
+        name, end = partition.result.topic_partition, partition.result.end_offset
+        if name is not None and end is not None:
+            partition.copy.cleaner_offsets[name] = end
+    for copy in copies:
+        if copy.path not in restored:
+            copy.copy_files()
+        copy.write_checkpoints()
+    return built
+
+
+def _copy(
+    node: Node,
+    copy: DirectoryCopy,
+    place: LocatedPartition,
+    log: LogView,
+    replacement: Replacement | None,
+    now_ms: int,
+    *,
+    link: Link | None,
+) -> None:
+    fs, target = copy.source.fs, copy.target_of(place)
+    fs.make_directory(target, mode=mode_of(fs, place.path))
+    current = place.name is not None and place.name.state is DirectoryState.CURRENT
+    if not current or not broker_would_load(place.name):
+        copy_unchanged(fs, place.path, target)
+        return
+    copy_partition(log, target, replacement, link=link)
+    assert place.name is not None and place.topic is not None, "a partition that is loaded has a name"
+    if log.ends_below_start:
+        start = start_anew(log, target, clean_shutdown=True).next_offset
+        copy.recovery_points[place.name.topic_partition] = start
+        fs.sync_directory(target)
+        return
+    mine = LogView(target, fs=fs, log_start_offset=log.log_start_offset)
+    complete_indexes(mine, now_ms=now_ms, settings=recovery_settings(node, place.topic))
+
+
+def _retain(fs: FileSystem, built: Sequence[_Built]) -> None:
+    """Remove from the copy what retention takes."""
+    for one in built:
+        found = one.plan
+        if found is not None and found.retention:
+            remove_segments(fs, one.target, found.retained_away, found.log_end_offset)
+
+
+def _measured(fs: FileSystem, built: _Built) -> PartitionResult:
+    after = sum(info.size_bytes for info in fs.list(built.target) if info.name.endswith(".log"))
+    found = built.plan
+    return replace(
+        built.result,
+        bytes_before=built.bytes_before,
+        bytes_after=after,
+        segments_retained_away=0 if found is None else len(found.retained_away),
+        bytes_retained_away=0 if found is None else found.bytes_retained_away,
+    )

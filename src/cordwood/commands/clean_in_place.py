@@ -1,0 +1,582 @@
+"""A clean of the directories themselves, from top to bottom, told in the order in which it happens.
+
+    lock      every log directory, until the last task has ended
+    load      what an interrupted clean or a crash left is completed or undone, as a broker's start would do
+    plan      which partitions are cleaned, from where to where, and in how many waves, by the room there is
+    try       a partition that takes several waves is cleaned without writing, so that damage stops it before any change
+    wave      Spark's workers write outputs to the partitions' work folders; others check them; `verify` proves them
+    swap      group by group they take the places of what they stand for, which goes; see `storage.swapping`
+    retain    with --retention, old segments go
+    record    the cleaner's checkpoint
+
+What is finished stays finished, whatever happens next; what is not is as it was. A folder `.cordwood` that is left in a
+partition is nobody's: a broker takes no notice of it, and the next clean removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Unpack
+
+from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
+from cordwood.cleaning.waves import Load, Wave, Waves, cut
+from cordwood.commands.options import PlanOptions, open_node, recovery_settings, resolve_options, select_partitions
+from cordwood.commands.plan import make_plan, retain_after
+from cordwood.engine.partition import Cleaned, CleanState, GroupRange
+from cordwood.engine.progress import OnProgress
+from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, tasks_of
+from cordwood.errors import DataError
+from cordwood.fs.base import DirectoryLock, FileSystem
+from cordwood.fs.locks import check_local, directories_to_lock
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.sharing import free_bytes
+from cordwood.spark.jobs import Jobs
+from cordwood.spark.session import LOCAL_MASTER
+from cordwood.spark.verify_sql import verify_pairs
+from cordwood.storage.changes.backup import KeepFolder
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.changes.ownership import check_ownership
+from cordwood.storage.changes.recover_copy import Recovered
+from cordwood.storage.changes.recover_in_place import recover_in_place
+from cordwood.storage.changes.swap import Keep, drop_segments, swap_in
+from cordwood.storage.formats import checkpoints, filenames, properties
+from cordwood.storage.formats.filenames import WORK_FOLDER, DirectoryState, FileKind, parse_file
+from cordwood.storage.log.files import remove_tree, write_file
+from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.node.directory import LogDirectory
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.tables import bytes_text
+from cordwood.threads import in_parallel
+from cordwood.types import TopicPartition
+from cordwood.verification.pairs import Count, Pair, Side
+from cordwood.verification.violations import Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Of the free space so much stays free: for checkpoints, the journal of a keep folder, and others.
+_RESERVE_BYTES = 8 << 20
+_PLENTY_BYTES = 1 << 62
+_BLOCK_BYTES = 4096
+#: The folder of tasks' counters, in a work folder.
+_PROGRESS = "progress"
+
+
+def clean_in_place(
+    *paths: str,
+    keep_old: str | None = None,
+    verify: bool = True,
+    work_space: int | None = None,
+    no_broker_elsewhere: bool = False,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: FileSystem | None = None,
+    **options: Unpack[PlanOptions],
+) -> CleanResult:
+    """Clean one broker's directories themselves.
+
+    Args:
+        paths: log directories, folders of several, or partitions' directories. Nobody else may use them meanwhile.
+        keep_old: a new folder on the same file system, to which what is replaced or deleted goes; see `undo`.
+        verify: prove outputs right before they take the places of anything.
+        work_space: bytes that outputs may take at a time on each disk, beside what they replace; default: what is free.
+        no_broker_elsewhere: on a network file system, whose locks are not seen by other machines: nobody uses it there.
+        spark: a session to use; it is left running. Default: one of our own.
+        master: where a session of our own runs.
+        on_plan: called with the plan and the bytes that will be read.
+        on_progress: called with the bytes read so far.
+        fs: default: the machine's.
+        options: see `make_plan`. Of `topics` and `partitions` only those asked for are loaded and cleaned.
+
+    Raises:
+        NotFoundError: nothing is there, or nothing that was asked for.
+        LockedError: someone holds one of the directories.
+        RequestError: this user cannot give files to the owner of those that they replace; the keep folder is of no use;
+            and see `make_plan`.
+        OSError: the disk fails. As with every error, notes (`__notes__`) say what is finished.
+    """
+    started = time.monotonic()
+    fs = fs or PosixFileSystem()
+    options, now_ms = resolve_options(options)
+    sources = [posixpath.abspath(path) for path in paths]
+    node = open_node(fs, sources, options)
+    to_lock = directories_to_lock(place.path for place in select_partitions(node, sources, options))
+    with ExitStack() as held:
+        for path in to_lock:
+            check_local(path, no_broker_elsewhere=no_broker_elsewhere)
+        locks = [held.enter_context(fs.lock_directory(path)) for path in to_lock]
+        # Before that somebody may have been at work.
+        node = open_node(fs, sources, options)
+        places = [place for place in select_partitions(node, sources, options) if broker_would_load(place.name)]
+        check_ownership(fs, [place.path for place in places])
+        kept = None
+        if keep_old is not None:
+            directories = [directory.path for directory in node.directories]
+            kept = held.enter_context(
+                contextlib.closing(KeepFolder(fs, keep_old, directories, [place.path for place in places]))
+            )
+        work = _Work(fs, node, places, locks, kept, now_ms)
+        try:
+            for lock in locks:
+                lock.confirm()
+            work.load()
+            return work.clean(sources, options, spark, master, on_plan, on_progress, verify, work_space, started)
+        except BaseException as error:
+            for note in work.finished():
+                error.add_note(note)
+            raise
+        finally:
+            work.remove_folders()
+
+
+@dataclass
+class _Progress:
+    """How far a partition is.
+
+    Attributes:
+        groups: how many it has.
+        done: how many of them are in place.
+        cleaned: what was done in whole waves; None: nothing yet.
+    """
+
+    groups: int
+    done: int = 0
+    cleaned: Cleaned | None = None
+
+    def add(self, part: Cleaned) -> None:
+        """Add what one more wave did."""
+        if self.cleaned is None:
+            self.cleaned = part
+            return
+        before, counts = self.cleaned, replace(self.cleaned.counts)
+        counts.add(part.counts)
+        self.cleaned = replace(
+            part,
+            replaced=before.replaced + part.replaced,
+            outputs=before.outputs + part.outputs,
+            segments=before.segments + part.segments,
+            counts=counts,
+        )
+
+
+@dataclass
+class _Work:
+    """One clean in place, of directories that are locked.
+
+    Attributes:
+        places: the partitions that are asked for, and that a broker would load.
+        locks: of their log directories.
+        restored: what loading did, by path.
+        size_before: bytes of logs, by path.
+        progress: of the partitions that are to be cleaned, by path.
+        failed: those that could not be, by path.
+        verified: records that were proved right.
+        verify_seconds: how long that took.
+    """
+
+    fs: FileSystem
+    node: Node
+    places: Sequence[LocatedPartition]
+    locks: Sequence[DirectoryLock]
+    kept: KeepFolder | None
+    now_ms: int
+    restored: dict[str, Recovered] = field(default_factory=dict)
+    size_before: dict[str, int] = field(default_factory=dict)
+    progress: dict[str, _Progress] = field(default_factory=dict)
+    failed: dict[str, Failure] = field(default_factory=dict)
+    verified: int = 0
+    verify_seconds: float = 0.0
+
+    @property
+    def _keep(self) -> Keep | None:
+        return None if self.kept is None else self.kept.keep
+
+    # ---- load --------------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Bring all partitions into the order in which a broker has them after its start."""
+
+        def one(place: LocatedPartition) -> Recovered:
+            assert place.name is not None and place.topic is not None, "or it would not be loaded"
+            log = place.log()
+            self.size_before[place.path] = log.size_bytes
+            current = place.name.state is DirectoryState.CURRENT
+            try:
+                return recover_in_place(
+                    log,
+                    crashed=place.directory.crashed,
+                    recovery_point=place.directory.recovery_points.get(place.name.topic_partition, 0) if current else 0,
+                    now_ms=self.now_ms,
+                    settings=recovery_settings(self.node, place.topic),
+                    keep=self._keep,
+                )
+            except DataError as error:
+                return Recovered(0, (f"it cannot be recovered: {error}",), complete=False)
+
+        for place, came in zip(self.places, in_parallel(one, self.places), strict=True):
+            self.restored[place.path] = came
+            if not came.complete:
+                self.failed[place.path] = Failure(FailureKind.DAMAGE, came.notes[0])
+        for directory in self.node.directories:
+            if directory.crashed:
+                self._recovered(directory)
+
+    def _recovered(self, directory: LogDirectory) -> None:
+        """Note that a directory's logs are whole up to their ends; of all of them, that it is in good order."""
+        ends = {
+            place.name.topic_partition: self.restored[place.path].next_offset
+            for place in self.places
+            if place.directory is directory
+            and self.restored[place.path].complete
+            and place.name is not None
+            and place.name.state is DirectoryState.CURRENT
+        }
+        marks = {name: end for name, end in ends.items() if directory.high_watermarks.get(name, 0) > end}
+        loaded = {place.path for place in self.places if self.restored[place.path].complete}
+        whole = all(one.path in loaded for one in directory.partitions if broker_would_load(one.name))
+        self._record(
+            directory, {filenames.RECOVERY_POINTS: ends, filenames.HIGH_WATERMARKS: marks}, clean_shutdown=whole
+        )
+
+    def _record(
+        self,
+        directory: LogDirectory,
+        offsets: Mapping[str, Mapping[TopicPartition, int | None]],
+        *,
+        clean_shutdown: bool = False,
+    ) -> None:
+        """Write entries of checkpoints."""
+        offsets = {name: entries for name, entries in offsets.items() if entries}
+        if self.kept is not None and (offsets or clean_shutdown):
+            self.kept.checkpoints(directory.path, offsets, clean_shutdown=clean_shutdown)
+        for name, entries in offsets.items():
+            checkpoints.update(self.fs, f"{directory.path}/{name}", entries)
+        if clean_shutdown:
+            data = properties.encode_clean_shutdown(None)
+            write_file(self.fs, f"{directory.path}/{filenames.CLEAN_SHUTDOWN}", data)
+            self.fs.sync_directory(directory.path)
+
+    # ---- clean -------------------------------------------------------------------------------------------------------
+
+    def clean(
+        self,
+        sources: Sequence[str],
+        options: PlanOptions,
+        spark: SparkSession | None,
+        master: str,
+        on_plan: Callable[[Plan, int], None] | None,
+        on_progress: OnProgress | None,
+        verify: bool,
+        work_space: int | None,
+        started: float,
+    ) -> CleanResult:
+        """Plan, run, swap, retain, record."""
+        for_now: PlanOptions = {**options, "retention": False}
+        plan = make_plan(*sources, fs=self.fs, **for_now)
+        tasks = {task.path: task for task in tasks_of(plan) if task.path not in self.failed}
+        plans = {one.path: one for one in plan.partitions}
+        self.progress = {path: _Progress(len(_groups(plans[path]))) for path in tasks}
+        with Jobs(self.fs, self._progress_folder(tasks), spark, master, on_progress) as jobs:
+            waves = self._waves(jobs, plans, tasks, work_space)
+            if on_plan is not None:
+                # To verify it what is there is read once more, and what was written.
+                again = 2 * sum(_bytes(plans[path]) for path in tasks) if verify else 0
+                on_plan(plan, sum(task.size_bytes for task in tasks.values()) + again)
+            for wave in waves.waves:
+                self._wave(jobs, plans, tasks, wave, verify=verify)
+            seconds = jobs.seconds
+        if options.get("retention", False):
+            plan = self._retain(sources, options, plan)
+        plans = {one.path: one for one in plan.partitions}
+        return CleanResult(
+            target="",
+            now_ms=self.now_ms,
+            partitions=tuple(self._result(place, plans.get(place.path)) for place in self.places),
+            seconds=time.monotonic() - started,
+            clean_seconds=seconds,
+            notes=tuple(self._notes()),
+            in_place=InPlace(
+                directories=tuple(directory.path for directory in self.node.directories),
+                waves=len(waves.waves),
+                work_bytes_max=sum(waves.peak_bytes.values()),
+                verified=self.verified if verify else None,
+                verify_seconds=self.verify_seconds,
+                kept="" if self.kept is None else self.kept.path,
+            ),
+        )
+
+    def _progress_folder(self, tasks: Mapping[str, PartitionTask]) -> str:
+        """A folder for the files by which tasks tell how far they are: in one of the work folders."""
+        for path in tasks:
+            self.fs.make_directory(f"{path}/{WORK_FOLDER}")
+        folder = f"{next(iter(tasks), '')}/{WORK_FOLDER}/{_PROGRESS}"
+        if tasks:
+            self.fs.make_directory(folder)
+        return folder
+
+    def _waves(
+        self,
+        jobs: Jobs,
+        plans: Mapping[str, PartitionPlan],
+        tasks: dict[str, PartitionTask],
+        work_space: int | None,
+    ) -> Waves:
+        """Share out groups; those that do not all fit are cleaned on trial first, for damage and for exact sizes."""
+        loads = {path: self._load(plans[path]) for path in tasks}
+        room = self._room({load.device: path for path, load in loads.items()}, work_space)
+        waves = cut(loads, room, kept=self.kept is not None)
+        if len(waves.waves) > 1 or waves.too_large:
+            tried = list(tasks.values())
+            for task, outcome in zip(tried, jobs.clean(tried, None, discard=True), strict=True):
+                if isinstance(outcome, Failure):
+                    self.failed[task.path] = outcome
+                    del tasks[task.path], loads[task.path]
+                elif not loads[task.path].whole:
+                    loads[task.path] = replace(loads[task.path], group_bytes=tuple(_exact(outcome)))
+            waves = cut(loads, room, kept=self.kept is not None)
+        for path in waves.too_large:
+            self.failed[path] = Failure(FailureKind.FULL, _too_large(path, loads[path], room, kept=self.kept))
+        return waves
+
+    def _load(self, plan: PartitionPlan) -> Load:
+        assert plan.compaction is not None, "what is to be cleaned has something to clean"
+        device = self.fs.stat(plan.path).device
+        return Load(device, plan.compaction.group_bytes, whole=plan.offset_map is not None)
+
+    def _room(self, disks: Mapping[int, str], work_space: int | None) -> dict[int, int]:
+        """What outputs may take on each disk, which a path on it stands for."""
+        found = {}
+        for device, path in disks.items():
+            free = free_bytes(self.fs, path)
+            room = _PLENTY_BYTES if free is None else max(0, free - _RESERVE_BYTES)
+            found[device] = room if work_space is None else min(room, work_space)
+        return found
+
+    def _wave(
+        self,
+        jobs: Jobs,
+        plans: Mapping[str, PartitionPlan],
+        tasks: Mapping[str, PartitionTask],
+        wave: Wave,
+        *,
+        verify: bool,
+    ) -> None:
+        """Clean some groups, and put the outputs into the places of what they stand for."""
+        todo = [
+            self._part(tasks[path], _groups(plans[path]), first, end)
+            for path, (first, end) in wave.items()
+            if path not in self.failed
+        ]
+        outcomes = jobs.clean(todo, None)
+        if verify:
+            outcomes = self._verified(jobs, todo, outcomes)
+        for lock in self.locks:
+            lock.confirm()
+        in_parallel(lambda pair: self._swap(*pair), list(zip(todo, outcomes, strict=True)))
+        whole = [task.path for task in todo if self.progress[task.path].done == self.progress[task.path].groups]
+        self._record_cleaned(whole)
+
+    def _part(self, task: PartitionTask, groups: Sequence[tuple[int, ...]], first: int, end: int) -> PartitionTask:
+        if (first, end) == (0, len(groups)):
+            return task
+        behind = groups[end][0] if end < len(groups) else task.first_uncleanable
+        cleaned = self.progress[task.path].cleaned
+        carried: CleanState | None = None if cleaned is None else cleaned.carried
+        return replace(task, part=GroupRange(tuple(groups[first:end]), behind, carried))
+
+    def _swap(self, task: PartitionTask, outcome: Output | Failure) -> None:
+        """Swap in the groups of a partition, in ascending order."""
+        path = task.path
+        if isinstance(outcome, Output):
+            progress = self.progress[path]
+            if task.part is None:
+                # Rounds of Kafka's offset map end with groups of their own.
+                progress.groups = len(outcome.cleaned.replaced)
+            for part in _by_group(outcome):
+                swap_in(self.fs, path, part, keep=self._keep)
+                progress.done += 1
+            progress.add(outcome.cleaned)
+        else:
+            self.failed[path] = outcome
+        # Other attempts at the same task, too, may have left something.
+        for info in self.fs.list(f"{path}/{WORK_FOLDER}"):
+            if info.name != _PROGRESS:
+                remove_tree(self.fs, f"{path}/{WORK_FOLDER}/{info.name}")
+
+    def _record_cleaned(self, paths: Iterable[str]) -> None:
+        """Note in the cleaner's checkpoints how far partitions are clean."""
+        by_path = {place.path: place for place in self.places}
+        offsets: dict[str, dict[TopicPartition, int | None]] = {}
+        for path in paths:
+            place, cleaned = by_path[path], self.progress[path].cleaned
+            assert place.name is not None and cleaned is not None, "it was cleaned"
+            offsets.setdefault(place.directory.path, {})[place.name.topic_partition] = cleaned.end_offset
+        for directory in self.node.directories:
+            if directory.path in offsets:
+                self._record(directory, {filenames.CLEANER_OFFSETS: offsets[directory.path]})
+
+    # ---- verify ------------------------------------------------------------------------------------------------------
+
+    def _verified(
+        self, jobs: Jobs, todo: Sequence[PartitionTask], outcomes: Sequence[Output | Failure]
+    ) -> list[Output | Failure]:
+        """The outcomes, of which those that cannot be proved right are failures."""
+        written = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, Output)]
+        if not written:
+            return list(outcomes)
+        pairs = [self._pair(todo[at], outcome) for at in written if isinstance(outcome := outcomes[at], Output)]
+        started = time.monotonic()
+        verdicts = verify_pairs(jobs.session(), pairs, progress=jobs.progress)
+        self.verify_seconds += time.monotonic() - started
+        found = list(outcomes)
+        for at, verdict in zip(written, verdicts, strict=True):
+            self.verified += verdict.counts.get(Count.RECORDS_BEFORE, 0)
+            if not verdict.holds:
+                found[at] = Failure(FailureKind.BUG, _not_proved(todo[at].path, verdict))
+        return found
+
+    def _pair(self, task: PartitionTask, output: Output) -> Pair:
+        """A partition as it is, and as it will be."""
+        path, cleaned, settings = task.path, output.cleaned, task.settings
+        going = output.replacement
+        files = {
+            info.name: f"{path}/{info.name}"
+            for info in self.fs.list(path)
+            if not info.is_directory and not going.removes(parse_file(info.name))
+        }
+        files |= {name: f"{output.folder}/{name}" for name, _ in output.files}
+        place = next(place for place in self.places if place.path == path)
+        return Pair(
+            None if place.name is None else place.name.topic_partition,
+            Side(path, task.log_start_offset),
+            Side(path, task.log_start_offset, files),
+            start=cleaned.replaced[0][0] if cleaned.replaced else 0,
+            first_uncleanable=task.end,
+            now_ms=task.now_ms,
+            deletes=settings.deletes_for_good,
+            legacy_horizon_ms=None if cleaned.carried is None else cleaned.carried.old_horizon_ms,
+            new_horizon_ms=task.now_ms + settings.delete_retention_ms,
+            producer_expiration_ms=settings.producer_expiration_ms,
+        )
+
+    # ---- retain ------------------------------------------------------------------------------------------------------
+
+    def _retain(self, sources: Sequence[str], options: PlanOptions, plan: Plan) -> Plan:
+        """Delete what retention takes, by the sizes and times after the clean. Returns the plan with it."""
+        node = open_node(self.fs, sources, options)
+        places = {place.path: place for place in node.places}
+
+        def one(found: PartitionPlan) -> PartitionPlan:
+            if found.path in self.failed or found.path not in self.restored:
+                return found
+            place = places[found.path]
+            taken = retain_after(node, place, place.log(), found, (), (), self.now_ms)
+            if taken.retained_away:
+                drop_segments(self.fs, found.path, taken.retained_away, found.log_end_offset, keep=self._keep)
+            return taken
+
+        return replace(
+            plan, partitions=tuple(in_parallel(one, plan.partitions)), choices=replace(plan.choices, retention=True)
+        )
+
+    # ---- say ---------------------------------------------------------------------------------------------------------
+
+    def _result(self, place: LocatedPartition, plan: PartitionPlan | None) -> PartitionResult:
+        path, outcome = place.path, self.failed.get(place.path)
+        progress = self.progress.get(path)
+        notes = list(self.restored[path].notes)
+        cleaned = None if progress is None else progress.cleaned
+        result = result_of(place, plan, outcome if outcome is not None else cleaned, tuple(notes), otherwise=Fate.LEFT)
+        if outcome is not None and progress is not None and progress.done:
+            note = f"{progress.done} of its {progress.groups} groups of segments were cleaned, and stay so"
+            result = replace(result, notes=(*result.notes, note))
+        after = sum(info.size_bytes for info in self.fs.list(path) if info.name.endswith(FileKind.LOG))
+        return replace(
+            result,
+            bytes_before=self.size_before[path],
+            bytes_after=after,
+            segments_retained_away=0 if plan is None else len(plan.retained_away),
+            bytes_retained_away=0 if plan is None else plan.bytes_retained_away,
+        )
+
+    def _notes(self) -> Iterator[str]:
+        for directory in self.node.directories:
+            if directory.crashed:
+                yield f"{directory.path} was not shut down in good order; it was recovered, as at a broker's start"
+
+    def finished(self) -> Iterator[str]:
+        """Which partitions are cleaned, and how far, for those who ask after an interruption."""
+        whole = [path for path, one in self.progress.items() if one.done == one.groups]
+        if not self.progress:
+            yield "no partition was cleaned"
+            return
+        yield f"{len(whole)} of {len(self.progress)} partitions are cleaned" + (
+            f": {', '.join(whole)}" if whole else ""
+        )
+        for path, one in self.progress.items():
+            if 0 < one.done < one.groups:
+                yield f"{path}: {one.done} of its {one.groups} groups of segments are cleaned"
+        if len(whole) < len(self.progress):
+            yield "the others are as they were; clean again to go on"
+
+    def remove_folders(self) -> None:
+        """Remove the work folders."""
+        for place in self.places:
+            with contextlib.suppress(OSError):
+                remove_tree(self.fs, f"{place.path}/{WORK_FOLDER}")
+
+
+def _groups(plan: PartitionPlan) -> Sequence[tuple[int, ...]]:
+    assert plan.decision is Decision.CLEAN and plan.compaction is not None, "it is to be cleaned"
+    return plan.compaction.groups
+
+
+def _bytes(plan: PartitionPlan) -> int:
+    assert plan.compaction is not None, "it is to be cleaned"
+    return plan.compaction.bounds.bytes_max
+
+
+def _by_group(output: Output) -> Iterator[Replacement]:
+    """What a task wrote, group by group."""
+    cleaned = output.cleaned
+    for replaced, outputs in zip(cleaned.replaced, cleaned.outputs, strict=True):
+        names = tuple(name for name, _ in output.files if _offset_of(name) in outputs)
+        yield Replacement(output.folder, names, frozenset(replaced), frozenset(outputs), cleaned.end_offset)
+
+
+def _exact(output: Output) -> Iterator[int]:
+    """What the outputs of each group take on disk."""
+    sizes = dict(output.files)
+    for part in _by_group(output):
+        yield sum(-(-sizes[name] // _BLOCK_BYTES) * _BLOCK_BYTES + _BLOCK_BYTES for name in part.names)
+
+
+def _offset_of(name: str) -> int | None:
+    file = parse_file(name)
+    return None if file is None else file.offset
+
+
+def _not_proved(path: str, verdict: Verdict) -> str:
+    first, count = verdict.violations[0], sum(verdict.totals.values())
+    where = "" if first.offset is None else f", offset {first.offset}"
+    return (
+        f"{path}: what was written for it cannot be proved right, so it is not used; {count} violations, such as: "
+        f"{first.path}{where}: {first.what}"
+    )
+
+
+def _too_large(path: str, load: Load, room: Mapping[int, int], *, kept: KeepFolder | None) -> str:
+    there = f"outputs may take {bytes_text(room[load.device])} there"
+    if kept is not None:
+        return f"{path} needs up to {bytes_text(sum(load.group_bytes))} beside what is kept of it, and {there}"
+    largest = sum(load.group_bytes) if load.whole else max(load.group_bytes)
+    what = "all of it is written" if load.whole else "its largest group of segments takes"
+    return f"{path}: {what} up to {bytes_text(largest)} at once, and {there}. Make room, or give it more --work-space"

@@ -1,0 +1,223 @@
+"""Steps that `clean` and `plan_exact` share: recover crashed directories, plan, run tasks, apply retention."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cordwood.cleaning.plan import PartitionPlan, Plan
+from cordwood.commands.options import PlanOptions, recovery_settings
+from cordwood.commands.plan import make_plan, retain_after
+from cordwood.engine.task import Failure, FailureKind, Output, tasks_of
+from cordwood.errors import DataError, NoSpaceError
+from cordwood.fs.base import FileSystem, is_full
+from cordwood.fs.sharing import Link
+from cordwood.spark.jobs import Jobs, stop_if_full
+from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
+from cordwood.storage.changes.recover_copy import Recovered, recover_into_copy
+from cordwood.storage.changes.workspace import Workspace, leftovers
+from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.log.files import lock_holder_in, mode_of, remove_tree
+from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.threads import in_parallel
+
+
+def plan_recovered(
+    fs: FileSystem,
+    node: Node,
+    copies: Sequence[DirectoryCopy],
+    restored: Mapping[str, object],
+    options: PlanOptions,
+) -> Plan:
+    """The plan of a clean; what retention takes is found out after it."""
+    known: PlanOptions = {**options, "metadata": options.get("metadata") or node.metadata_path, "retention": False}
+    return make_plan(*_loaded_paths(copies, restored), fs=fs, **known)
+
+
+@contextlib.contextmanager
+def explain_full_disk(fs: FileSystem, output: str) -> Iterator[None]:
+    """Say of a disk that is full what came of that, and what else may take its room."""
+    try:
+        yield
+    except (NoSpaceError, OSError) as error:
+        if isinstance(error, NoSpaceError):
+            what = str(error)
+        elif is_full(error):
+            what = f"{error.strerror or error}: {error.filename or output}"
+            what += ". Nothing was changed, and nothing is left of what was written"
+        else:
+            raise
+        others = map(left_by_another_run, leftovers(fs, output))
+        raise NoSpaceError(". ".join([what, *others])) from error
+
+
+def left_by_another_run(path: str) -> str:
+    """The advice about a work folder that some other run left behind."""
+    return f"{path} was left by a run that was killed; remove it, unless another run is making the same directory now"
+
+
+# ---- load ------------------------------------------------------------------------------------------------------------
+
+
+def needs_recovery(copy: DirectoryCopy) -> bool:
+    """Whether a directory was not shut down cleanly, and no process holds its lock."""
+    return copy.source.crashed and lock_holder_in(copy.source.fs, copy.source.path) is None
+
+
+def recover_crashed(
+    node: Node, copies: Sequence[DirectoryCopy], work: Workspace, now_ms: int, *, link: Link | None
+) -> dict[str, dict[str, Recovered]]:
+    """Recover what needs it into its copy. Returns what came of the partitions, by the path of the copy."""
+    for copy in copies:
+        if copy.path != work.data:
+            node.fs.make_directory(copy.path, mode=mode_of(node.fs, copy.source.path))
+    return {copy.path: _load(node, copy, now_ms, link=link) for copy in copies if needs_recovery(copy)}
+
+
+def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) -> dict[str, Recovered]:
+    """Make the copy of a directory as the next start of a broker would leave the directory.
+
+    Returns:
+        what came of the partitions that were recovered, by the path of their source.
+    """
+    fs = copy.source.fs
+
+    def one(place: LocatedPartition) -> Recovered | None:
+        target = copy.target_of(place)
+        fs.make_directory(target, mode=mode_of(fs, place.path))
+        if not broker_would_load(place.name):
+            copy_unchanged(fs, place.path, target)
+            return None
+        assert place.name is not None and place.topic is not None, "or it would not be loaded"
+        try:
+            return recover_into_copy(
+                place.log(),
+                target,
+                recovery_point=copy.source.recovery_points.get(place.name.topic_partition, 0),
+                now_ms=now_ms,
+                settings=recovery_settings(node, place.topic),
+                link=link,
+            )
+        except DataError as error:
+            remove_tree(fs, target)
+            fs.make_directory(target, mode=mode_of(fs, place.path))
+            copy_unchanged(fs, place.path, target)
+            return Recovered(0, (f"it cannot be recovered: {error}",), complete=False)
+
+    restored: dict[str, Recovered] = {}
+    for place, came in zip(copy.places, in_parallel(one, copy.places), strict=True):
+        if came is None or place.name is None:
+            continue
+        restored[place.path] = came
+        if came.complete and place.name.state is DirectoryState.CURRENT:
+            name = place.name.topic_partition
+            copy.recovery_points[name] = came.next_offset
+            mark = copy.high_watermarks.get(name, copy.source.high_watermarks.get(name, 0))
+            if mark > came.next_offset:
+                copy.high_watermarks[name] = came.next_offset
+    copy.clean_shutdown = all(came.complete for came in restored.values())
+    copy.copy_files()
+    copy.write_checkpoints()
+    return restored
+
+
+def not_recovered(
+    copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
+) -> Iterator[tuple[str, Failure]]:
+    """The partitions that could not be recovered, by the path of their copy; they are not cleaned, either."""
+    for copy in copies:
+        for place in copy.places:
+            came = restored.get(copy.path, {}).get(place.path)
+            if came is not None and not came.complete:
+                yield copy.target_of(place), Failure(FailureKind.DAMAGE, came.notes[0])
+
+
+def _loaded_paths(copies: Sequence[DirectoryCopy], restored: Mapping[str, object]) -> list[str]:
+    """What to plan on: the sources, but the copies of those that had to be recovered."""
+    paths = []
+    for copy in copies:
+        if copy.path in restored:
+            paths += [copy.path] if copy.whole else [copy.target_of(place) for place in copy.places]
+        else:
+            paths += [copy.source.path] if copy.whole else [place.path for place in copy.places]
+    return paths
+
+
+# ---- run -------------------------------------------------------------------------------------------------------------
+
+
+def run_tasks(
+    jobs: Jobs,
+    plan: Plan,
+    failed: Mapping[str, Failure],
+    outputs: str,
+    on_plan: Callable[[Plan, int], None] | None,
+    *,
+    discard: bool = False,
+) -> dict[str, Output | Failure]:
+    """What came of each partition that was to be cleaned, by its path.
+
+    Args:
+        jobs: what runs it.
+        plan: what to do.
+        failed: partitions that cannot be cleaned, whatever the plan says; they are among the outcomes.
+        outputs: where tasks write to.
+        on_plan: told before they begin.
+        discard: count what would be written instead of writing it.
+
+    Raises:
+        NoSpaceError: the disk is full.
+    """
+    tasks = [task for task in tasks_of(plan) if task.path not in failed]
+    if on_plan is not None:
+        on_plan(plan, sum(task.size_bytes for task in tasks))
+    outcomes = jobs.clean(tasks, outputs, discard=discard)
+    stop_if_full(outcomes, "Nothing was changed, and nothing is left of what was written")
+    return {**failed, **{task.path: outcome for task, outcome in zip(tasks, outcomes, strict=True)}}
+
+
+# ---- retain ----------------------------------------------------------------------------------------------------------
+
+
+def with_retention(
+    node: Node,
+    copies: Sequence[DirectoryCopy],
+    restored: Mapping[str, Mapping[str, Recovered]],
+    plan: Plan,
+    outcomes: Mapping[str, Output | Failure],
+) -> Plan:
+    """The plan with what retention takes, by the sizes and times after the clean."""
+    places = {path: (place, log) for _, place, path, log in recovered_partitions(copies, restored)}
+
+    def one(found: PartitionPlan) -> PartitionPlan:
+        outcome = outcomes.get(found.path)
+        if isinstance(outcome, Failure):
+            return found
+        place, log = places[found.path]
+        replaced, segments = ((), ()) if outcome is None else (outcome.cleaned.replaced, outcome.segments)
+        bases = {base for group in replaced for base in group}
+        return retain_after(node, place, log, found, bases, segments, plan.now_ms)
+
+    return replace(plan, partitions=tuple(map(one, plan.partitions)), choices=replace(plan.choices, retention=True))
+
+
+def recovered_partitions(
+    copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
+) -> Iterator[tuple[DirectoryCopy, LocatedPartition, str, LogView]]:
+    """Every partition with its path and log as it is loaded: its source, or a recovered copy."""
+    for copy in copies:
+        for place in copy.places:
+            if copy.path in restored:
+                path = copy.target_of(place)
+                start = place.log().log_start_offset
+                yield copy, place, path, LogView(path, fs=copy.source.fs, log_start_offset=start)
+            else:
+                yield copy, place, place.path, place.log()
+
+
+def name_source(text: str, copy: DirectoryCopy) -> str:
+    """A text with the paths of the source in the place of those of its copy."""
+    return text.replace(f"{copy.path}/", f"{copy.source.path}/")

@@ -1,0 +1,265 @@
+"""`plan`: what a clean of a broker's directories would do, and why, without doing it.
+
+Here facts are collected: names and sizes, checkpoints, indexes, configs, batch headers. No record is read, no Spark is
+started, nothing is changed. What follows from the facts is decided in `cleaning.selection`.
+
+A partition is left alone for the first of `_NEVER` that speaks. A policy counts only if somebody set it and it can be
+nothing else (`Node.doubt`); so do the limits of retention.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from cordwood.cleaning import retention as retention_rules
+from cordwood.cleaning import selection
+from cordwood.cleaning.plan import (
+    Choices,
+    Decision,
+    LogFacts,
+    PartitionPlan,
+    Plan,
+    Reason,
+    SegmentFacts,
+    Setting,
+    config_reason,
+)
+from cordwood.commands.options import limited_by_map, offset_map_size, select_partitions
+from cordwood.commands.policy import NEVER_CLEANED, policy_in_doubt
+from cordwood.config import TopicConfig
+from cordwood.engine.facts import log_facts
+from cordwood.errors import CorruptFileError, NotFoundError, RequestError
+from cordwood.fs.base import FileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.formats.filenames import META_PROPERTIES
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.types import TopicPartition
+
+_ATTEMPTS = 5
+#: The configs that a clean goes by.
+SETTINGS = (
+    "delete.retention.ms",
+    "index.interval.bytes",
+    "max.compaction.lag.ms",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+)
+
+
+def make_plan(
+    *paths: str,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    now_ms: int | None = None,
+    overrides: Iterable[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+    fs: FileSystem | None = None,
+) -> Plan:
+    """Plan a clean of one broker's directories.
+
+    Args:
+        paths: log directories, folders of several, or partitions' directories.
+        topics: only topics of these names, or that match these globs; default: all.
+        partitions: only these numbers or names (`3`, `orders-3`), or those that match these globs; default: all.
+        now_ms: the time that everything is decided by; default: now.
+        overrides: configs as `key=value` or `topic:key=value`.
+        server_properties: path of the broker's settings.
+        metadata: `__cluster_metadata-0`, or the directory it is in; default: in any of the directories.
+        ignore_ratio: clean however little is dirty.
+        first_dirty: clean from this offset on, whatever the checkpoint says.
+        high_watermark: this offset, or `end`; default: what the directory says.
+        retention: delete old segments, too.
+        single_copy: no other replica exists, so that tombstones and markers may go for good.
+        offset_map: clean in rounds, as Kafka would with a map of so many bytes; default: as Kafka would where somebody
+            set `log.cleaner.dedupe.buffer.size`, else all at once.
+        strict_kafka: do as Kafka wherever we would do better, and fail where Kafka's cleaner fails; see `Choices`.
+        memory: bytes that all tasks on a machine may take for keys; default: a quarter of what this one has.
+        fs: default: the machine's.
+
+    Raises:
+        NotFoundError: nothing is there, or nothing that was asked for.
+        RequestError: a path is a file; the directories belong to different brokers; or an offset cannot be one;
+            or the offset map has no room for a single key.
+        ConfigError: a setting that Kafka would not take.
+    """
+    for name, offset in (("first dirty offset", first_dirty), ("high watermark", high_watermark)):
+        if isinstance(offset, int) and offset < 0:
+            raise RequestError(f"A {name} of {offset} cannot be: offsets start at 0")
+    node = Node.open(fs or PosixFileSystem(), paths, metadata, server_properties, overrides)
+    wanted = select_partitions(node, paths, {"topics": topics, "partitions": partitions})
+    choices = Choices(
+        ignore_ratio, first_dirty, high_watermark, retention, single_copy, offset_map, strict_kafka, memory
+    )
+    size = offset_map_size(node, choices)
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    planned = (plan_partition(node, place, choices, now_ms) for place in wanted)
+    return Plan(now_ms, tuple(limited_by_map(one, size) for one in planned if one is not None), choices)
+
+
+def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PartitionPlan | None:
+    """Plan one partition; None if it is gone."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return _plan(node, place, choices, now_ms)
+        except FileNotFoundError:
+            continue  # deleted, or replaced by the cleaner of a running broker
+        except NotFoundError:
+            return None
+        except (RequestError, CorruptFileError) as error:
+            reason = Reason(f"damaged: {error}", until="once it is repaired")
+            return PartitionPlan(place.path, _topic_partition(place), Decision.REFUSE, reason)
+    return None
+
+
+def retain_after(
+    node: Node,
+    place: LocatedPartition,
+    log: LogView,
+    found: PartitionPlan,
+    replaced: Collection[int],
+    outputs: Sequence[SegmentFacts],
+    now_ms: int,
+) -> PartitionPlan:
+    """The plan of a partition with what retention takes once it is cleaned.
+
+    Args:
+        node, place, log: the partition as the clean reads it.
+        found: its plan, without retention.
+        replaced: base offsets of the segments that go.
+        outputs: those that come.
+        now_ms: the time of the plan.
+    """
+    if found.high_watermark is None or place.topic is None or not log.segments:
+        return found
+    facts = log_facts(place, log, found.log_end_offset, found.high_watermark, now_ms, headers=True)
+    left = [one for one in facts.segments if one.base_offset not in replaced]
+    segments = tuple(sorted([*left, *outputs], key=lambda one: one.base_offset))
+    return _with_retention(found, node, replace(facts, segments=segments), node.config_of(place.topic), now_ms)
+
+
+def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PartitionPlan:
+    why_never = next((reason for rule in NEVER_CLEANED if (reason := rule(node, place)) is not None), None)
+    log = place.log()
+    start, end = log.log_start_offset, log.next_offset
+    left = PartitionPlan(
+        place.path,
+        _topic_partition(place),
+        Decision.LEAVE,
+        why_never or Reason("it has no segments"),
+        log_start_offset=start,
+        log_end_offset=end,
+        notes=tuple(_notes(place, log)),
+    )
+    if why_never is not None or place.topic is None or not log.segments:
+        return left
+    if log.ends_below_start and not place.directory.live:
+        what = f"it ends at offset {end}, below its log start offset: the next load replaces it by an empty log"
+        return replace(left, reason=Reason(what, f"{start} in log-start-offset-checkpoint"), log_end_offset=start)
+    config = node.config_of(place.topic)
+    name = left.topic_partition
+    assert name is not None, "what has a topic has a name"
+    replicas = node.replica_count(name)
+    mark = selection.high_watermark(
+        place.directory.high_watermarks.get(name),
+        start,
+        end,
+        brokers=place.directory.info(META_PROPERTIES) is not None,
+        replicas=replicas,
+        asked=choices.high_watermark,
+    )
+    left = replace(
+        left,
+        high_watermark=mark,
+        replicas=replicas,
+        deletes_for_good=choices.single_copy or replicas == 1,
+        settings=tuple(_settings(config)),
+    )
+    if not config.compact and not choices.retention:
+        return _only_delete(left, config)
+    facts = log_facts(place, log, end, mark, now_ms, headers=config.compact)
+    found = (
+        _with_compaction(left, node, facts, config, choices, now_ms) if config.compact else _only_delete(left, config)
+    )
+    return _with_retention(found, node, facts, config, now_ms) if choices.retention else found
+
+
+def _only_delete(left: PartitionPlan, config: TopicConfig) -> PartitionPlan:
+    policy = config["cleanup.policy"]
+    what = "only old segments are deleted, with --retention" if config.delete else "everything is kept"
+    return replace(left, reason=config_reason("cleanup.policy", policy, what))
+
+
+def _with_compaction(
+    left: PartitionPlan, node: Node, facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int
+) -> PartitionPlan:
+    compaction = selection.plan_compaction(facts, config, choices, now_ms)
+    decision, reason = selection.decide(compaction, facts, config, choices, now_ms)
+    if decision is Decision.CLEAN and (doubtful := policy_in_doubt(node, config)) is not None:
+        decision, reason = Decision.LEAVE, doubtful
+    notes = [*left.notes, *_notes_on_range(facts, compaction.range.first_dirty_offset)]
+    if decision is Decision.LEAVE:
+        notes += [f"damaged: {one.damage}" for one in facts.headers if one.damage]
+    return replace(
+        left,
+        decision=decision,
+        reason=reason,
+        compaction=compaction,
+        notes=tuple(notes),
+        hint=selection.hint(compaction, deletes_for_good=left.deletes_for_good),
+    )
+
+
+def _with_retention(
+    found: PartitionPlan, node: Node, facts: LogFacts, config: TopicConfig, now_ms: int
+) -> PartitionPlan:
+    if not config.policy_known:
+        return replace(found, notes=(*found.notes, "no retention: cleanup.policy is set by nobody"))
+    if found.decision is Decision.REFUSE:
+        return found
+
+    def beyond_doubt(name: str) -> bool:
+        return config[name].explicit and node.doubt(config.topic, name) is None
+
+    taken, notes = retention_rules.retention(facts, config, beyond_doubt, now_ms)
+    return replace(found, retention=taken, notes=(*found.notes, *notes))
+
+
+def _topic_partition(place: LocatedPartition) -> TopicPartition | None:
+    return None if place.name is None else place.name.topic_partition
+
+
+def _settings(config: TopicConfig) -> Iterator[Setting]:
+    for name in SETTINGS:
+        value = config.segment_bytes if name == "segment.bytes" else config[name]
+        assert isinstance(value.value, int | float)
+        said = str(value.source) if value.name == name else f"{value.name}, {value.source}"
+        yield Setting(name, value.value, said)
+
+
+def _notes(place: LocatedPartition, log: LogView) -> Iterator[str]:
+    if place.directory.live:
+        yield "a broker is running on its directory: what is planned may be outdated, and no clean will start"
+    if log.recovery.actions:
+        count = len(log.recovery.actions)
+        yield f"planned as it will be after loading, which changes {count} file{'s' * (count != 1)}"
+
+
+def _notes_on_range(facts: LogFacts, first_dirty: int) -> Iterator[str]:
+    usual, _ = selection.first_dirty_offset(facts.checkpoint, facts.log_start_offset, facts.log_end_offset)
+    if first_dirty > usual:
+        yield f"offsets {usual} to {first_dirty - 1} would count as clean without having been cleaned"

@@ -1,0 +1,165 @@
+"""`plan --exact`: a clean that counts what it would write, and writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+
+from cordwood.cleaning.plan import PartitionPlan, Plan
+from cordwood.commands.options import PlanOptions, open_node, resolve_options, select_partitions
+from cordwood.engine.progress import OnProgress
+from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, result_of
+from cordwood.engine.task import Failure, Output
+from cordwood.fs.base import FileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.sharing import symbolic_link
+from cordwood.spark.jobs import Jobs
+from cordwood.spark.session import LOCAL_MASTER
+from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
+from cordwood.storage.changes.recover_copy import Recovered
+from cordwood.storage.changes.workspace import Workspace
+from cordwood.storage.formats.filenames import DirectoryState, FileKind
+from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from cordwood.commands.copies import (
+    explain_full_disk,
+    name_source,
+    needs_recovery,
+    not_recovered,
+    plan_recovered,
+    recover_crashed,
+    recovered_partitions,
+    run_tasks,
+    with_retention,
+)
+
+
+def plan_exact(
+    *paths: str,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: FileSystem | None = None,
+    **options: Unpack[PlanOptions],
+) -> ExactPlan:
+    """Plan a clean, and run it without writing, for figures instead of bounds: those that `clean` would report.
+
+    The directories are only read; a broker may run on them. One whose broker crashed is recovered first, as `clean`
+    does, into the temporary folder: that takes room for its unflushed segments.
+
+    Args:
+        paths: log directories, folders of several, or partitions' directories.
+        spark: a session to use; it is left running. Default: one of our own.
+        master: where a session of our own runs.
+        on_plan: called with the plan and the bytes that will be read.
+        on_progress: called with the bytes read so far.
+        fs: default: the machine's.
+        options: see `make_plan`. Retention goes by the sizes and times after the clean.
+
+    Raises:
+        NotFoundError: nothing is there, or nothing that was asked for.
+        RequestError: see `make_plan`.
+        NoSpaceError: the temporary folder has no room for a directory to recover.
+    """
+    started = time.monotonic()
+    fs = fs or PosixFileSystem()
+    options, now_ms = resolve_options(options)
+    sources = [posixpath.abspath(path) for path in paths]
+    node = open_node(fs, sources, options)
+    asked = select_partitions(node, sources, options)
+    # What is recovered there is nobody else's business: no other user can read this folder.
+    with tempfile.TemporaryDirectory(prefix="cordwood-plan-") as folder, _planned_in(fs, folder) as work:
+        copies = lay_out(node, sources, work.data, locked_too=True)
+        for copy in copies:
+            copy.places = [one for one in copy.places if one in asked]
+        to_load = [copy for copy in copies if needs_recovery(copy)]
+        advice = "Make room, or name another temporary folder with TMPDIR"
+        check_space(fs, work.path, to_load, link=symbolic_link, advice=advice)
+        restored = recover_crashed(node, copies, work, now_ms, link=symbolic_link)
+        plan = plan_recovered(fs, node, copies, restored, options)
+        with Jobs(fs, work.progress, spark, master, on_progress) as jobs:
+            outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, on_plan, discard=True)
+        if options.get("retention"):
+            plan = with_retention(node, copies, restored, plan, outcomes)
+        results = tuple(_foretell(copies, plan, outcomes, restored))
+    return ExactPlan(
+        _of_sources(plan, copies),
+        CleanResult(
+            target="",
+            now_ms=now_ms,
+            partitions=results,
+            seconds=time.monotonic() - started,
+            clean_seconds=jobs.seconds,
+        ),
+    )
+
+
+@contextlib.contextmanager
+def _planned_in(fs: FileSystem, folder: str) -> Iterator[Workspace]:
+    """A work folder in a temporary one."""
+    with explain_full_disk(fs, folder), Workspace(fs, f"{folder}/plan", ()) as work:
+        yield work
+
+
+# ---- foretell --------------------------------------------------------------------------------------------------------
+
+
+def _foretell(
+    copies: Sequence[DirectoryCopy],
+    plan: Plan,
+    outcomes: Mapping[str, Output | Failure],
+    restored: Mapping[str, Mapping[str, Recovered]],
+) -> Iterator[PartitionResult]:
+    """What a clean would have said of each partition that was asked for."""
+    plans = {one.path: one for one in plan.partitions}
+    for copy, place, path, log in recovered_partitions(copies, restored):
+        found, outcome = plans.get(path), outcomes.get(path)
+        came = restored.get(copy.path, {}).get(place.path)
+        result = result_of(place, found, outcome, () if came is None else came.notes)
+        after = _log_bytes(copy, place, log, copied=copy.path in restored)
+        if isinstance(outcome, Output):
+            replaced = {base for group in outcome.cleaned.replaced for base in group}
+            after -= sum(segment.size_bytes for segment in log.segments if segment.base_offset in replaced)
+            after += sum(size for name, size in outcome.files if name.endswith(FileKind.LOG))
+        size = 0 if found is None else found.bytes_retained_away
+        yield replace(
+            result,
+            why=name_source(result.why, copy),
+            bytes_before=place.log().size_bytes,
+            bytes_after=after - size,
+            segments_retained_away=0 if found is None else len(found.retained_away),
+            bytes_retained_away=size,
+        )
+
+
+def _log_bytes(copy: DirectoryCopy, place: LocatedPartition, log: LogView, *, copied: bool) -> int:
+    """Bytes of logs that a copy of a partition has, before anything is done to it."""
+    names = {info.name: info.size_bytes for info in log.entries if not info.is_directory}
+    current = place.name is not None and place.name.state is DirectoryState.CURRENT
+    if not copied and current and broker_would_load(place.name):
+        names = {then: names[now] for now, then, _ in files_after_recovery(log)}
+    return sum(size for name, size in names.items() if name.endswith(FileKind.LOG))
+
+
+def _of_sources(plan: Plan, copies: Sequence[DirectoryCopy]) -> Plan:
+    """A plan that was made on recovered copies, with the names that people know."""
+
+    def one(found: PartitionPlan) -> PartitionPlan:
+        for copy in copies:
+            if found.path.startswith(f"{copy.path}/"):
+                reason = replace(found.reason, what=name_source(found.reason.what, copy))
+                notes = tuple(name_source(note, copy) for note in found.notes)
+                return replace(found, path=name_source(found.path, copy), reason=reason, notes=notes)
+        return found
+
+    return replace(plan, partitions=tuple(map(one, plan.partitions)))

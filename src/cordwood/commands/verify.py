@@ -1,0 +1,199 @@
+"""`cordwood.verify`: two states of log directories, partition by partition, and what lies around the partitions."""
+
+from __future__ import annotations
+
+import posixpath
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from cordwood.engine import progress
+from cordwood.engine.progress import OnProgress
+from cordwood.errors import ConfigError, NotFoundError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.session import LOCAL_MASTER, session
+from cordwood.spark.verify_sql import verify_pairs
+from cordwood.storage.check import Finding, Severity, check
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
+from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS
+from cordwood.storage.node.listing import is_asked_for
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.tables import number
+from cordwood.verification.pairs import Pair, Side, ViolationKind
+from cordwood.verification.violations import Violation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from cordwood.verification.result import VerifyResult
+
+#: An offset below all offsets: nothing was cleaned.
+_NOTHING = 0
+
+
+def verify(
+    before: str,
+    after: str,
+    *,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    now_ms: int | None = None,
+    overrides: Iterable[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    on_start: Callable[[str, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> VerifyResult:
+    """Prove that one state of log directories is what a clean may leave of another.
+
+    Args:
+        before, after: log directories, folders of several, or a partition's directory each; they are only read.
+        spark: a session to use; it is left running. Default: one of our own.
+        master: where a session of our own runs.
+        topics, partitions: only these.
+        now_ms: delete horizons up to then have passed; default: the time it is.
+        overrides, server_properties, metadata: configs of the state before, as for `make_plan`. They decide which
+            partitions may have been cleaned; where nothing says what a topic's policy is, any may.
+        high_watermark: what all replicas have; default: the checkpoint of the state before, else the log's end.
+        retention: it ran, or records were deleted: a log that starts later than before is excused.
+        on_start: called with what will be compared, in words, and the bytes that will be read.
+        on_progress: called with the bytes read so far.
+
+    Raises:
+        NotFoundError: nothing is there, or nothing that was asked for.
+        RequestError: see `Node.open`; or Spark does not start.
+    """
+    fs = PosixFileSystem()
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    before, after = posixpath.abspath(before), posixpath.abspath(after)
+    was = Node.open(fs, [before], metadata, server_properties, overrides)
+    now = Node.open(fs, [after])
+    twins, violations = _twins(was, now, topics, partitions)
+    pairs, excused = [], []
+    for mine, theirs in twins:
+        one = _pair(was, mine, theirs, now_ms, high_watermark, retention)
+        starts = one.before.log_start_offset, one.after.log_start_offset
+        if retention and starts[1] > starts[0]:
+            excused.append(f"{posixpath.basename(mine.path)} started at {starts[0]}, and starts at {starts[1]}")
+        pairs.append(one)
+    if on_start is not None:
+        size_bytes = sum(place.log().size_bytes for twin in twins for place in twin)
+        on_start(f"{number(len(pairs), 'partition')} to compare", size_bytes)
+    with session(spark, master=master) as running, tempfile.TemporaryDirectory(prefix="cordwood-verify-") as folder:
+        started = time.monotonic()
+        with progress.Watch(fs, folder, on_progress):
+            verdicts = verify_pairs(running, pairs, progress=folder)
+        violations += _checkpoints(twins)
+        violations += _files(before, after, [theirs for _, theirs in twins], whole=not topics and not partitions)
+        seconds = time.monotonic() - started
+    return VerifyResult(before, after, now_ms, tuple(verdicts), tuple(violations), tuple(excused), seconds)
+
+
+# ---- which partitions, and by what they are judged -------------------------------------------------------------------
+
+
+def _twins(
+    was: Node, now: Node, topics: Sequence[str], partitions: Sequence[str]
+) -> tuple[list[tuple[LocatedPartition, LocatedPartition]], list[Violation]]:
+    """The partitions of both states, and those that only one has."""
+    mine = [place for place in was.places if is_asked_for(place, topics, partitions)]
+    theirs = [place for place in now.places if is_asked_for(place, topics, partitions)]
+    if not mine:
+        raise NotFoundError(f"No partition in {', '.join(one.path for one in was.directories)} was asked for")
+    if len(mine) == len(theirs) == 1:
+        return [(mine[0], theirs[0])], []
+    left = {posixpath.basename(place.path): place for place in theirs}
+    twins, violations = [], []
+    for place in mine:
+        twin = left.pop(posixpath.basename(place.path), None)
+        if twin is not None:
+            twins.append((place, twin))
+        elif place.name is None or place.name.state is not DirectoryState.DELETED:  # a broker was about to remove it
+            violations.append(Violation(ViolationKind.PARTITION, "the partition is missing", place.path))
+    violations += [
+        Violation(ViolationKind.PARTITION, "the partition was not there before", one.path) for one in left.values()
+    ]
+    return twins, violations
+
+
+def _pair(
+    node: Node,
+    mine: LocatedPartition,
+    theirs: LocatedPartition,
+    now_ms: int,
+    mark: int | Literal["end"] | None,
+    retention: bool,
+) -> Pair:
+    before, after = mine.log(), theirs.log()
+    name = mine.name.topic_partition if mine.name is not None else None
+    legacy: int | None = None
+    cleaned = mine.name is None or (mine.name.state is DirectoryState.CURRENT and mine.topic != CLUSTER_METADATA_TOPIC)
+    if name is not None and cleaned:
+        try:
+            config = node.config_of(name.topic)
+            if config.policy_known and node.doubt(name.topic) is None:
+                cleaned = config.compact
+            first_dirty = max(mine.directory.cleaner_offsets.get(name, 0), before.log_start_offset)
+            clean = [segment for segment in before.segments if segment.base_offset < first_dirty]
+            legacy = clean[-1].mtime_ms - config.integer("delete.retention.ms") if clean else 0
+        except ConfigError:
+            cleaned = False  # no broker would start with it
+    high: int | None = None
+    if mark is None and name is not None:
+        high = mine.directory.high_watermarks.get(name)
+    elif isinstance(mark, int):
+        high = mark
+    return Pair(
+        name,
+        Side(mine.path, before.log_start_offset),
+        Side(theirs.path, after.log_start_offset),
+        first_uncleanable=None if cleaned else _NOTHING,
+        high_watermark=high,
+        now_ms=now_ms,
+        legacy_horizon_ms=legacy,
+        retention=retention,
+        producer_expiration_ms=DEFAULT_EXPIRATION_MS,
+    )
+
+
+# ---- what lies around ------------------------------------------------------------------------------------------------
+
+
+def _checkpoints(twins: Sequence[tuple[LocatedPartition, LocatedPartition]]) -> Iterator[Violation]:
+    """High watermarks and the cleaner's offsets of the state after."""
+    for mine, theirs in twins:
+        if mine.name is None or theirs.name is None or mine.name.state is not DirectoryState.CURRENT:
+            continue
+        name = mine.name.topic_partition
+        log = theirs.log()
+        end, active = log.next_offset, log.segments[-1].base_offset if log.segments else 0
+        was, now = (place.directory.high_watermarks.get(name) for place in (mine, theirs))
+        of_brokers = mine.directory.is_brokers and theirs.directory.is_brokers
+        if of_brokers and was is not None and (now is None or now < min(was, end)):
+            what = f"the high watermark was {was}, and is {'gone' if now is None else now}"
+            yield Violation(ViolationKind.CHECKPOINT, what, theirs.directory.path, now)
+        clean = theirs.directory.cleaner_offsets.get(name)
+        if clean is not None and clean > max(active, mine.directory.cleaner_offsets.get(name, 0)):
+            what = (
+                f"the cleaner's checkpoint says that all is clean up to {clean}; the active segment starts at {active}"
+            )
+            yield Violation(ViolationKind.CHECKPOINT, what, theirs.directory.path, clean)
+
+
+def _files(before: str, after: str, places: Sequence[LocatedPartition], *, whole: bool) -> Iterator[Violation]:
+    """Damage that `check` finds in the state after, and does not find in the one before."""
+    found = _damage([after] if whole else [place.path for place in places])
+    if not found:
+        return
+    known = {(posixpath.relpath(one.path, before), one.kind, one.offset) for one in _damage([before])}
+    for one in found:
+        if (posixpath.relpath(one.path, after), one.kind, one.offset) not in known:
+            yield Violation(ViolationKind.INDEX, f"{one.kind}: {one.what}", one.path, one.offset)
+
+
+def _damage(paths: Sequence[str]) -> list[Finding]:
+    return [finding for finding in check(*paths) if finding.severity is Severity.DAMAGE]

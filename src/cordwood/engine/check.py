@@ -1,0 +1,138 @@
+"""A second look at what a task wrote, by another process, before any of it counts.
+
+Only bytes on disk and the figures that came back are compared: files and their lengths, CRC and place of every batch,
+sums of batches, records and bytes, indexes against batches. None of the code that decided or wrote has a part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.engine.partition import Cleaned
+from cordwood.fs.base import FileSystem
+from cordwood.record.columns import BatchWindow, is_valid
+from cordwood.record.layout import BATCH_ROW, BatchRows
+from cordwood.storage.formats import offset_index, time_index
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, WindowReader
+
+#: Outputs that are read within some milliseconds are not worth the threads.
+_ALONE_BYTES = 32 << 20
+#: What is kept of every batch of a segment until its indexes are compared.
+_KEPT = ["base_offset", "last_offset", "position", "size_bytes", "record_count", "max_timestamp"]
+
+
+def faults(
+    fs: FileSystem, folder: str, files: Sequence[tuple[str, int]], cleaned: Cleaned, last_end: int
+) -> Iterator[str]:
+    """What is wrong with the outputs of a clean, in words; nothing when all is well.
+
+    Args:
+        fs: where they are.
+        folder: where they are.
+        files: (name, bytes) of what was written.
+        cleaned: what the task said of it.
+        last_end: where the last group ends; no output reaches beyond.
+    """
+    found = [(info.name, info.size_bytes) for info in fs.list(folder)]
+    if found != sorted(files):
+        yield f"the files are {found}, and should be {sorted(files)}"
+        return
+    segments = {segment.base_offset: segment for segment in LogView(folder, fs=fs, log_start_offset=0).segments}
+    bases = [base for group in cleaned.outputs for base in group]
+    if sorted(segments) != sorted(bases):
+        yield f"the segments are {sorted(segments)}, and should be {sorted(bases)}"
+        return
+    # Outputs of one group end where the next group's sources begin.
+    ends = [
+        end
+        for group, after in zip(cleaned.outputs, [*(some[0] for some in cleaned.replaced[1:]), None], strict=True)
+        for end in [*group[1:], last_end if after is None else after]
+    ]
+    batches = records = size_bytes = 0
+    for base, seen in zip(bases, _looked_at([segments[base] for base in bases], ends), strict=True):
+        yield from (f"{segments[base].path}: {what}" for what in seen.faults)
+        batches += seen.batches
+        records += seen.records
+        size_bytes += segments[base].size_bytes
+    counts = cleaned.counts
+    if cleaned.rounds > 1:
+        return  # they are those of all rounds together
+    for what, is_there, said in (
+        ("batches", batches, counts.batches_verbatim + counts.batches_rebuilt + counts.batches_emptied),
+        ("records", records, counts.records_kept),
+        ("bytes", size_bytes, counts.bytes_written),
+    ):
+        if is_there != said:
+            yield f"{is_there} {what} are there, {said} were written"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a segment holds, and what is wrong with it."""
+
+    batches: int
+    records: int
+    faults: list[str]
+
+
+def _looked_at(segments: Sequence[Segment], ends: Sequence[int]) -> list[_Seen]:
+    """What is seen of each; two are read at a time unless they are too few or small for that."""
+    if len(segments) == 1 or sum(segment.size_bytes for segment in segments) < _ALONE_BYTES:
+        return list(map(_look_at, segments, ends))
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(_look_at, segments, ends))
+
+
+def _look_at(segment: Segment, end: int) -> _Seen:
+    rows, fault = _batches(segment)
+    faults = [fault] if fault else list(_segment_faults(segment, rows, end))
+    return _Seen(rows.size, int(rows["record_count"].sum()), faults)
+
+
+def _batches(segment: Segment) -> tuple[BatchRows, str]:
+    """The rows of all batches, `_KEPT` only; or none, and what is not a whole, valid batch."""
+    none = np.empty(0, BATCH_ROW)[_KEPT].copy()
+    parts = [none]
+    with segment.open() as file:
+        for item in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, search=False):
+            if not isinstance(item, BatchWindow):
+                return none, f"position {item.position}: {item.what}"
+            valid = is_valid(item.batches)
+            if not valid.all():
+                return none, f"position {item.batches['position'][np.argmin(valid)]}: CRC-32C mismatch"
+            parts.append(item.batches[_KEPT].copy())
+    return np.concatenate(parts), ""
+
+
+def _segment_faults(segment: Segment, rows: BatchRows, end: int) -> Iterator[str]:
+    """Order of the batches, and the indexes against them."""
+    starts, lasts = rows["base_offset"], rows["last_offset"]
+    if (lasts < starts).any() or (starts[1:] <= lasts[:-1]).any():
+        yield "offsets do not ascend"
+    elif rows.size and (starts[0] < segment.base_offset or lasts[-1] >= end):
+        yield f"offsets {starts[0]} to {lasts[-1]} are not from {segment.base_offset} to {end - 1}"
+    index, times = segment.offset_index(), segment.time_index()
+    if index is None or times is None:
+        yield "an index is missing"
+        return
+    yield from (str(error) for error in offset_index.faults(index))
+    yield from (str(error) for error in time_index.faults(times))
+    if index.entries and not _names(rows["position"], lasts, index.positions, index.offsets):
+        yield "an entry of the offset index names no batch"
+    newest = np.maximum.accumulate(rows["max_timestamp"]) if rows.size else rows["max_timestamp"]
+    if times.entries and not _names(lasts, newest, times.offsets, times.timestamps, between=True):
+        yield "an entry of the time index names no batch"
+
+
+def _names(keys: np.ndarray, values: np.ndarray, asked: np.ndarray, said: np.ndarray, *, between: bool = False) -> bool:
+    """Whether every asked key is there (or the next one is taken, with `between`) and has the value that is said."""
+    at = np.searchsorted(keys, asked)
+    if not keys.size or at.max() >= keys.size:
+        return False
+    return bool((between or (keys[at] == asked).all()) and (values[at] == said).all())

@@ -1,0 +1,107 @@
+"""How far tasks are, told through small files, since Spark's own counters arrive only when a task ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from cordwood.fs.base import File, FileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
+from cordwood.storage.log.files import read_file
+
+_WRITE_EVERY_SECONDS = 0.5
+_READ_EVERY_SECONDS = 0.25
+
+#: Called with the bytes read so far.
+OnProgress = Callable[[int], None]
+
+
+class Counted(WrappedFileSystem):
+    """A file system that counts the bytes read from `.log` files, and writes the sum to a file now and then."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        super().__init__(fs)
+        self._path = path
+        self._bytes = 0
+        self._written = time.monotonic()
+
+    def open(self, path: str) -> File:
+        """Open for reading, counted."""
+        file = self._fs.open(path)
+        return _CountedFile(file, self) if path.endswith(".log") else file
+
+    def count(self, size_bytes: int) -> None:
+        """Add some bytes."""
+        self._bytes += size_bytes
+        if time.monotonic() - self._written > _WRITE_EVERY_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the sum; a disk that is full must not fail a task here.
+
+        Raises:
+            FileNotFoundError: the folder is gone, so nobody waits for this task any more.
+        """
+        self._written = time.monotonic()
+        try:
+            with self._fs.create(self._path, exclusive=False) as file:
+                file.write(0, b"%d\n" % self._bytes)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            pass
+
+
+class _CountedFile(WrappedFile):
+    """A file open for reading whose windows are counted."""
+
+    def __init__(self, file: File, counted: Counted) -> None:
+        super().__init__(file)
+        self._counted = counted
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        count = super().read_into(position, target)
+        self._counted.count(count)
+        return count
+
+
+class Watch:
+    """Sums up what tasks wrote, while a `with` block runs."""
+
+    def __init__(self, fs: FileSystem, path: str, on_progress: OnProgress | None) -> None:
+        self._fs = fs
+        self._path = path
+        self._on_progress = on_progress
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._on_progress is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        assert self._on_progress is not None
+        while not self._ended.wait(_READ_EVERY_SECONDS):
+            self._on_progress(total(self._fs, self._path))
+
+
+def total(fs: FileSystem, path: str) -> int:
+    """The sum of all counters in a folder; one that is just being written counts next time."""
+    done = 0
+    for info in fs.list(path):
+        try:
+            done += int(read_file(fs, f"{path}/{info.name}") or b"0")
+        except (OSError, ValueError):
+            continue
+    return done

@@ -1,0 +1,189 @@
+"""Reading ahead: the windows of segments, checked and decoded on threads beside the one that uses them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from cordwood.cleaning.transactions import AbortTracker
+from cordwood.errors import CorruptBatchError, DataError
+from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
+from cordwood.record.layout import CODEC_MASK
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.segment import Segment, gap_error
+from cordwood.storage.log.windows import Checks, Gap, WindowReader, compute_crcs
+
+T = TypeVar("T")
+
+#: Bytes read, decided over and written at once, at most: enough that what is done per window costs little, and not too
+#: many for those that are read, decoded and written at the same time to stay in a cache of usual size.
+WINDOW_BYTES = 8 << 20
+#: A segment is read in some windows at least, so that there is one to read, one to decode and one to write; but not in
+#: smaller ones than these.
+_WINDOWS, _SMALL_WINDOW_BYTES = 8, 4 << 20
+#: The same of batches that are compressed, as they grow when they are decoded.
+PACKED_BYTES = 2 << 20
+#: What Kafka's segments are at most; within a window, positions have no more bits.
+_LARGEST_BATCH_BYTES = 2**31 - 1
+#: Threads of a clean, beside the one that uses what they make of windows.
+_THREADS = 3
+#: Windows that are worked on at a time. Codecs take longer than all else, so as many as can be. Of others it is one, as
+#: the more of them are in memory at once, the fewer stay in a cache.
+_PACKED_AT_ONCE, _PLAIN_AT_ONCE = _THREADS, 1
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedWindow:
+    """A window that a tracker of transactions was shown, CRCs not computed yet.
+
+    Attributes:
+        segment: that it is of.
+        window: its batches and bytes.
+        discard: bool[batches], what the tracker says of them.
+        kept: aborted transactions whose markers stay.
+    """
+
+    segment: Segment
+    window: BatchWindow
+    discard: np.ndarray
+    kept: list[AbortedTransaction]
+
+
+def tracked_windows(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[TrackedWindow]:
+    """The windows of a segment from the place that its index gives for `start`."""
+    for window in segment_windows_from(segment, start, Checks.DEFERRED):
+        yield TrackedWindow(segment, window, *tracker.discard(window.batches))
+
+
+def reading_threads(segments: Sequence[Segment]) -> AbstractContextManager[Executor | None]:
+    """Threads to work on segments, which end with the `with` block; None where that is not worth it.
+
+    They are nothing for a generator to hold. One that is left in the middle, as after an error, ends whenever Python
+    collects it, maybe while a thread is being started; would it then wait for others to end, all could wait for ever.
+    """
+    small = sum(segment.size_bytes for segment in segments) <= WINDOW_BYTES
+    return nullcontext() if small else ThreadPoolExecutor(_THREADS)
+
+
+def read_ahead(
+    threads: Executor | None, windows: Iterator[TrackedWindow], work: Callable[[TrackedWindow], T]
+) -> Iterator[tuple[TrackedWindow, T]]:
+    """What `work` makes of each window, in their order.
+
+    Reading, kernels and codecs leave Python's lock alone, so that a task has work for more than one core: a window is
+    read, some are worked on, and what came of an earlier one is used.
+
+    Args:
+        threads: see `_threads`; what is under way when this is left does no harm.
+        windows: one at a time is made, in any of the threads.
+        work: is given windows whose CRCs are computed; some at a time.
+    """
+
+    def checked(shown: TrackedWindow) -> T:
+        compute_crcs(shown.window)
+        return work(shown)
+
+    if threads is None:
+        yield from ((shown, checked(shown)) for shown in windows)
+        return
+    under_way: deque[tuple[TrackedWindow, Future[T]]] = deque()
+    coming, failure = next(windows, None), None
+    while coming is not None:
+        ahead = threads.submit(next, windows, None)
+        packed = bool((coming.window.batches["attributes"] & CODEC_MASK).any())
+        at_once = _PACKED_AT_ONCE if packed else _PLAIN_AT_ONCE
+        done = [under_way.popleft() for _ in range(len(under_way) + 1 - at_once)]
+        # The next is under way before what came of these is used.
+        wait(future for _, future in done)
+        under_way.append((coming, threads.submit(checked, coming)))
+        yield from ((shown, future.result()) for shown, future in done)
+        try:
+            coming = ahead.result()
+        except Exception as error:
+            # What is wrong with an earlier window comes first: it may be why there are no more.
+            coming, failure = None, error
+    yield from ((shown, future.result()) for shown, future in under_way)
+    if failure is not None:
+        raise failure
+
+
+def segment_windows_from(segment: Segment, start: int, checks: Checks) -> Iterator[BatchWindow]:
+    """The windows of a segment from the place that its index gives for `start`; damage is raised."""
+    window_bytes = _window_bytes(segment)
+    with segment.open() as file:
+        position = segment.position_of(file, start) if start > segment.base_offset else 0
+        for item in WindowReader(
+            file, checks, base_offset=segment.base_offset, start=position, window_bytes=window_bytes
+        ):
+            if isinstance(item, Gap):
+                raise gap_error(segment, item)
+            if item.data.size > _LARGEST_BATCH_BYTES:
+                what = f"a batch of {item.data.size} bytes is larger than a segment can be"
+                offset = int(item.batches["base_offset"][0])
+                raise CorruptBatchError(what, path=segment.path, position=item.position, offset=offset)
+            yield from _portions(item)
+
+
+def _window_bytes(segment: Segment) -> int:
+    return min(WINDOW_BYTES, max(_SMALL_WINDOW_BYTES, segment.size_bytes // _WINDOWS))
+
+
+def _portions(window: BatchWindow) -> Iterator[BatchWindow]:
+    """A window in parts that can be held decoded."""
+    batches = window.batches
+    if not (batches["attributes"] & CODEC_MASK).any():
+        yield window
+        return
+    starts = batches["position"] - window.position
+    edges = np.flatnonzero(np.diff(starts // PACKED_BYTES)) + 1
+    bounds = [0, *edges.tolist(), batches.size]
+    for first, end in itertools.pairwise(bounds):
+        start = int(starts[first])
+        stop = int(starts[end]) if end < batches.size else window.data.size
+        yield BatchWindow(window.position + start, window.data[start:stop], batches[first:end], window.read)
+
+
+def decode_batches(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[RecordColumns]:
+    """The records of the wanted (bool[batches]) batches, each batch whole in one RecordColumns."""
+
+    def fail(error: DataError) -> None:
+        raise error.at(segment.path)
+
+    chosen = window
+    if not wanted.all():
+        if not is_valid(window.batches).all():
+            wanted = wanted | ~is_valid(window.batches)
+        if not wanted.any():
+            return
+        chosen = BatchWindow(window.position, window.data, window.batches[wanted], window.read)
+    held: list[RecordColumns] = []
+    for columns in decode(chosen, on_damage=fail):
+        if held and held[-1].batches["position"][0] != columns.batches["position"][0]:
+            yield _joined(held)
+            held = []
+        held.append(columns)
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
+    """Columns of the same batches as one."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(part.data is parts[0].data for part in parts):
+        return RecordColumns(parts[0].data, np.concatenate([part.rows for part in parts]), parts[0].batches)
+    rows_list, shift = [], 0
+    for part in parts:
+        rows = part.rows.copy()
+        for name in ("key_start", "value_start", "headers_start"):
+            rows[name] += shift
+        rows_list.append(rows)
+        shift += part.data.size
+    return RecordColumns(np.concatenate([part.data for part in parts]), np.concatenate(rows_list), parts[0].batches)

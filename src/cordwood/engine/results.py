@@ -1,0 +1,267 @@
+"""What a clean did, partition by partition, as values that add up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
+from cordwood.cleaning.rewrite import Counts
+from cordwood.engine.partition import Cleaned
+from cordwood.engine.task import Failure, FailureKind, Output
+from cordwood.presentable import Presentable
+from cordwood.storage.node.node import LocatedPartition
+from cordwood.types import TopicPartition
+
+
+class Fate(StrEnum):
+    """What became of a partition."""
+
+    CLEANED = "cleaned"
+    COPIED = "copied"  #: there was nothing to clean, or no reason to
+    LEFT = "left alone"  #: the same, where a clean is done in place
+    FAILED = "failed"  #: it was to be cleaned and could not be; it is, or was copied, as it was
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentResult:
+    """What became of one segment.
+
+    Attributes:
+        base_offset: of the segment.
+        outputs: base offsets of what its group was written to.
+        counts: what was read, kept, dropped.
+    """
+
+    base_offset: int
+    outputs: tuple[int, ...]
+    counts: Counts
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        return {
+            "base_offset": self.base_offset,
+            "outputs": list(self.outputs),
+            **counts_document(self.counts),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """What became of one partition.
+
+    Attributes:
+        path: of its source.
+        topic_partition: None if the directory is not named like a partition.
+        fate: in a word.
+        why: the plan's reason; of a failed one what is wrong, with its place.
+        counts: what was read, kept, dropped.
+        bytes_before, bytes_after: of all its `.log` files.
+        end_offset: its new first dirty offset; None if it was not cleaned.
+        bytes_retained_away, segments_retained_away: what retention took.
+        segments: the same for each segment that was rewritten, by base offset; they add up to `counts`. Empty when
+            Kafka's offset map made several rounds necessary.
+        notes: what recovery cut off.
+        failure: of a failed one.
+    """
+
+    path: str
+    topic_partition: TopicPartition | None
+    fate: Fate
+    why: str
+    counts: Counts = field(default_factory=Counts)
+    bytes_before: int = 0
+    bytes_after: int = 0
+    end_offset: int | None = None
+    segments_retained_away: int = 0
+    bytes_retained_away: int = 0
+    segments: tuple[SegmentResult, ...] = ()
+    notes: tuple[str, ...] = ()
+    failure: Failure | None = None
+
+    @property
+    def name(self) -> str:
+        """The partition's, or its directory's."""
+        return self.path if self.topic_partition is None else str(self.topic_partition)
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        name = self.topic_partition
+        return {
+            "path": self.path,
+            "topic": None if name is None else name.topic,
+            "partition": None if name is None else name.partition,
+            "result": self.fate,
+            "why": self.why,
+            **counts_document(self.counts),
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "first_dirty_offset": self.end_offset,
+            "segments_retained_away": self.segments_retained_away,
+            "bytes_retained_away": self.bytes_retained_away,
+            "segments": [one.document() for one in self.segments],
+            "notes": list(self.notes),
+            "failure": None if self.failure is None else self.failure.kind,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """What a clean in place has to say besides.
+
+    Attributes:
+        directories: that were cleaned.
+        waves: in how many it was done.
+        work_bytes_max: the most that outputs could take at a time, beside what they replaced.
+        verified: records that were proved to be, or rightly not to be there; None: nobody looked.
+        verify_seconds: how long that took.
+        kept: the folder that has what was replaced; empty: it is gone.
+    """
+
+    directories: tuple[str, ...]
+    waves: int
+    work_bytes_max: int
+    verified: int | None
+    verify_seconds: float
+    kept: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult(Presentable):
+    """What a clean did.
+
+    Attributes:
+        target: the new directory; empty if nothing was written, or all of it in place.
+        now_ms: the time that everything was decided by.
+        partitions: by topic and partition.
+        seconds: all of it.
+        clean_seconds: reading, deciding and writing on Spark, without its start.
+        notes: what else is worth knowing.
+        in_place: what a clean in place has to say besides; None of others.
+    """
+
+    target: str
+    now_ms: int
+    partitions: tuple[PartitionResult, ...]
+    seconds: float
+    clean_seconds: float
+    notes: tuple[str, ...] = ()
+    in_place: InPlace | None = None
+
+    def of(self, fate: Fate) -> tuple[PartitionResult, ...]:
+        """The partitions that had one fate."""
+        return tuple(one for one in self.partitions if one.fate is fate)
+
+    @property
+    def counts(self) -> Counts:
+        """Of all partitions together."""
+        total = Counts()
+        for one in self.partitions:
+            total.add(one.counts)
+        total.check()
+        return total
+
+    @property
+    def bytes_per_second(self) -> float:
+        """How fast logs were cleaned, by what was read of them."""
+        return self.counts.bytes_read / self.clean_seconds if self.clean_seconds else 0.0
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        return {
+            "target": self.target,
+            "now_ms": self.now_ms,
+            "cleaned": len(self.of(Fate.CLEANED)),
+            "copied": len(self.of(Fate.COPIED)),
+            "left_alone": len(self.of(Fate.LEFT)),
+            "failed": len(self.of(Fate.FAILED)),
+            **counts_document(self.counts),
+            "bytes_before": sum(one.bytes_before for one in self.partitions),
+            "bytes_after": sum(one.bytes_after for one in self.partitions),
+            "seconds": round(self.seconds, 3),
+            "clean_seconds": round(self.clean_seconds, 3),
+            "bytes_per_second": round(self.bytes_per_second),
+            "notes": list(self.notes),
+            "in_place": None if self.in_place is None else asdict(self.in_place),
+            "partitions": [one.document() for one in self.partitions],
+        }
+
+    def __str__(self) -> str:
+        where = self.target or ", ".join(self.in_place.directories if self.in_place else ())
+        fates = ", ".join(f"{len(self.of(fate)):,} {fate}" for fate in Fate if self.of(fate))
+        counts = self.counts
+        return f"{where}: {fates}; {counts.records_read:,} records read, {counts.records_kept:,} kept"
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPlan(Presentable):
+    """A plan, and what the clean would do, found out by a clean that wrote nothing.
+
+    Attributes:
+        plan: with what retention takes, if asked for, as of after the clean.
+        result: what `clean` would return, of the partitions that were asked for; there is no target.
+    """
+
+    plan: Plan
+    result: CleanResult
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        return {**self.plan.document(), "exact": self.result.document()}
+
+    def __str__(self) -> str:
+        counts = self.result.counts
+        return f"{self.plan}; {counts.records_read:,} records to read, {counts.records_kept:,} to keep"
+
+
+def counts_document(counts: Counts) -> dict[str, int]:
+    """The counters by their names."""
+    return {one.name: getattr(counts, one.name) for one in fields(counts)}
+
+
+def result_of(
+    place: LocatedPartition,
+    plan: PartitionPlan | None,
+    outcome: Output | Cleaned | Failure | None,
+    notes: tuple[str, ...],
+    *,
+    otherwise: Fate = Fate.COPIED,
+) -> PartitionResult:
+    """What became of a partition.
+
+    Args:
+        place: of the partition.
+        plan: of it; None: it was not asked for.
+        outcome: what its task said; None: it had none.
+        notes: to begin with.
+        otherwise: what became of those that nobody had to clean.
+    """
+    name = None if place.name is None else place.name.topic_partition
+    cleaned = outcome.cleaned if isinstance(outcome, Output) else outcome
+    if isinstance(cleaned, Cleaned):
+        if cleaned.rounds > 1:
+            notes = (*notes, f"cleaned in {cleaned.rounds} rounds, as Kafka's offset map was full")
+        return PartitionResult(
+            place.path, name, Fate.CLEANED, str(plan.reason) if plan else "",
+            counts=cleaned.counts, end_offset=cleaned.end_offset, segments=_segments(cleaned), notes=notes,
+        )  # fmt: skip
+    if isinstance(outcome, Failure):
+        return PartitionResult(place.path, name, Fate.FAILED, outcome.what, notes=notes, failure=outcome)
+    if plan is None:
+        return PartitionResult(place.path, name, otherwise, "not asked for", notes=notes)
+    if plan.decision is Decision.REFUSE:
+        failure = Failure(FailureKind.DAMAGE, str(plan.reason))
+        return PartitionResult(place.path, name, Fate.FAILED, str(plan.reason), notes=notes, failure=failure)
+    hints = (plan.hint,) if plan.hint else ()
+    return PartitionResult(place.path, name, otherwise, str(plan.reason), notes=(*notes, *hints))
+
+
+def _segments(cleaned: Cleaned) -> tuple[SegmentResult, ...]:
+    if not cleaned.segments:
+        return ()
+    return tuple(
+        SegmentResult(base, outputs, counts)
+        for bases, outputs, parts in zip(cleaned.replaced, cleaned.outputs, cleaned.segments, strict=True)
+        for base, counts in zip(bases, parts, strict=True)
+    )

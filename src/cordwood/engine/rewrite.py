@@ -1,0 +1,120 @@
+"""Pass 2: what stays of each window, written to the segments of its group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+
+import numpy as np
+
+from cordwood.cleaning.latest import LatestOffsets
+from cordwood.cleaning.offset_map import OffsetMap
+from cordwood.cleaning.rewrite import Rewritten, Rules, rewrite, settled
+from cordwood.cleaning.transactions import AbortTracker
+from cordwood.engine.facts import aborted_transactions
+from cordwood.engine.readahead import TrackedWindow, decode_batches, read_ahead, tracked_windows
+from cordwood.engine.settings import CleanSettings
+from cordwood.errors import CorruptBatchError, RequestError
+from cordwood.fs.base import OWNER_WRITES
+from cordwood.record.layout import BatchRows
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.log.view import LogView
+
+
+class GroupWriter:
+    """The outputs of one group: one segment, or more where its indexes would not hold all entries."""
+
+    def __init__(
+        self, log: LogView, target: str, base_offset: int, settings: CleanSettings, suffix: str, mode: int
+    ) -> None:
+        self._log, self._target, self._settings, self._suffix, self._mode = log, target, settings, suffix, mode
+        self._done: list[SegmentWriter] = []
+        self._writer = self._open(base_offset)
+
+    def _open(self, base_offset: int) -> SegmentWriter:
+        limits, mode = self._settings.index, self._mode | OWNER_WRITES
+        return SegmentWriter(self._log.fs, self._target, base_offset, limits, suffix=self._suffix, mode=mode)
+
+    def append(self, pieces: Sequence[np.ndarray], batches: BatchRows, aborted: Sequence[AbortedTransaction]) -> None:
+        """Write batches (their bytes, and a row each) and the aborted transactions whose markers are among them."""
+        self._check_offsets(batches)
+        while (done := self._writer.append(pieces, batches)) < batches.size:
+            # Where offsets are too far above the base Kafka, too, makes several segments of one.
+            if self._settings.strict_kafka and done < self._writer.fitting(batches):
+                raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._settings.index))
+            pieces, batches = _behind(pieces, int(batches["size_bytes"][:done].sum())), batches[done:]
+            base_offset = int(batches["base_offset"][0])
+            # Kafka takes an index for corrupt whose entries end before its segment begins.
+            self._writer.add_aborted([one for one in aborted if one.last_offset < base_offset])
+            aborted = [one for one in aborted if one.last_offset >= base_offset]
+            self._done.append(self._writer)
+            self._writer = self._open(base_offset)
+        self._writer.add_aborted(aborted)
+
+    def _check_offsets(self, batches: BatchRows) -> None:
+        below = np.flatnonzero(batches["last_offset"] < self._writer.base_offset)
+        if below.size:
+            what = f"offsets go back to {batches['last_offset'][below[0]]} behind {self._writer.base_offset}"
+            raise CorruptBatchError(what, path=self._log.path, offset=int(batches["base_offset"][below[0]]))
+
+    def finish(self, mtime_ns: int) -> tuple[int, ...]:
+        """Complete and sync all files; the base offsets of the segments that were written."""
+        writers = [*self._done, self._writer]
+        for writer in writers:
+            writer.finish(mtime_ns=mtime_ns)
+        return tuple(writer.base_offset for writer in writers)
+
+    def close(self) -> None:
+        """Let go of the files; after a failure nobody finishes them."""
+        for writer in (*self._done, self._writer):
+            writer.close()
+
+
+def _index_full(path: str, base_offset: int, limits: IndexLimits) -> str:
+    return (
+        f"{path}: an index of the cleaned segment {base_offset} would need more than segment.index.bytes="
+        f"{limits.size_bytes}. Kafka's cleaner fails here every time; without --strict-kafka a further segment is begun"
+    )
+
+
+def _behind(pieces: Sequence[np.ndarray], skip: int) -> list[np.ndarray]:
+    left = []
+    for piece in pieces:
+        part = piece[min(skip, piece.size) :]
+        skip -= piece.size - part.size
+        if part.size:
+            left.append(part)
+    return left
+
+
+def windows_to_copy(
+    log: LogView, groups: Sequence[Sequence[Segment]], tracker: AbortTracker
+) -> Iterator[TrackedWindow]:
+    """The windows of the segments that are copied, given by group."""
+    for group in groups:
+        for segment, after in zip(group, [*group[1:], None], strict=True):
+            upper = None if after is None else after.base_offset
+            tracker.add(aborted_transactions(log, segment.base_offset, upper))
+            yield from tracked_windows(segment, 0, tracker)
+
+
+def rewritten_windows(
+    threads: Executor | None,
+    windows: Iterator[TrackedWindow],
+    rules: Rules,
+    old_horizon_ms: int,
+    latest: LatestOffsets | OffsetMap,
+) -> Iterator[tuple[TrackedWindow, Rewritten]]:
+    """What stays of each window."""
+
+    def stays(shown: TrackedWindow) -> Rewritten:
+        segment, window, batches = shown.segment, shown.window, shown.window.batches
+        verdicts = latest.verdicts(batches)
+        decoded = list(decode_batches(segment, window, ~settled(batches, shown.discard, verdicts)))
+        own = replace(rules, keep_old_tombstones=segment.mtime_ms > old_horizon_ms)
+        return rewrite(window.data, batches, decoded, shown.discard, verdicts, own, latest)
+
+    return read_ahead(threads, windows, stays)

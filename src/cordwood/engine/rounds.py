@@ -1,0 +1,173 @@
+"""A clean in rounds, as a thread of Kafka's cleaner goes at a log with its offset map of limited size.
+
+A round ends where the map is full. While the log is then still dirty enough, it is cleaned again from there on, at the
+same time, on what the round before left: its outputs in the place of the segments that they stand for. Every round
+writes all segments from the first on, so that the outputs of the last are the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cordwood.cleaning.offset_map import SLOT_BYTES, keys_max
+from cordwood.cleaning.plan import HeaderFacts
+from cordwood.cleaning.rewrite import Counts
+from cordwood.cleaning.selection import is_due_again
+from cordwood.engine.facts import segment_facts
+from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
+from cordwood.engine.settings import CleanSettings
+from cordwood.errors import RequestError
+from cordwood.fs.overlay import Overlay
+from cordwood.storage.formats.filenames import FileKind, offset_name, parse_file
+from cordwood.storage.log.producers import Producers
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.types import NONE
+
+
+def clean_in_rounds(
+    log: LogView,
+    target: str,
+    *,
+    first_dirty: int,
+    first_uncleanable: int,
+    now_ms: int,
+    settings: CleanSettings,
+    producers: Producers,
+    part: GroupRange | None = None,
+) -> Cleaned:
+    """Clean a log as often as Kafka would with the map of the settings; once where there is none.
+
+    Args:
+        log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part: see `clean_partition`.
+
+    Returns:
+        what became of the log's own segments. Counts are of the log before and after all rounds: a record counts once,
+        however often it was read on the way.
+
+    Raises:
+        RequestError: the map has no room for a single key; and see `clean_partition`.
+        CorruptBatchError: see `clean_partition`.
+    """
+    slots, factor = settings.offset_map_slots, settings.offset_map_load_factor
+    if slots is None:
+        return clean_partition(
+            log,
+            target,
+            first_dirty=first_dirty,
+            first_uncleanable=first_uncleanable,
+            now_ms=now_ms,
+            settings=settings,
+            producers=producers,
+            part=part,
+        )
+    assert part is None, "rounds are not cut"
+    if keys_max(slots, factor) < 1:
+        raise RequestError(
+            f"{log.path}: an offset map of {SLOT_BYTES * slots} bytes, of which {100 * factor:g} % may be filled, has "
+            "no room for a single key, so that no clean would come any further"
+        )
+    rounds, done = 0, Cleaned(first_dirty, (), (), Counts())
+    seen = log
+    files = {name: path for segment in log.segments for name, path in _files_of(segment).items()}
+    while not rounds or _is_due_again(seen, done.end_offset, first_uncleanable, settings, now_ms):
+        rounds += 1
+        suffix = f".{rounds}"
+        cleaned = clean_partition(
+            seen,
+            target,
+            first_dirty=done.end_offset,
+            first_uncleanable=first_uncleanable,
+            now_ms=now_ms,
+            settings=settings,
+            producers=producers,
+            suffix=suffix,
+        )
+        assert cleaned.end_offset > done.end_offset, "there is room for a key"
+        done = _behind(done, cleaned) if rounds > 1 else cleaned
+        files = _after(log, target, suffix, files, cleaned)
+        seen = LogView(log.path, fs=Overlay(log.fs, log.path, files), log_start_offset=log.log_start_offset)
+    for name, path in files.items():
+        if path == f"{target}/{name}.{rounds}":
+            log.fs.rename(path, f"{target}/{name}")
+    return replace(done, rounds=rounds)
+
+
+def _is_due_again(log: LogView, first_dirty: int, first_uncleanable: int, settings: CleanSettings, now_ms: int) -> bool:
+    if first_dirty >= first_uncleanable:
+        return False
+    facts = [segment_facts(segment) for segment in log.segments]
+    headers = [HeaderFacts(first_timestamp=_first_timestamp(segment)) for segment in log.segments]
+    return is_due_again(facts, headers, first_dirty, first_uncleanable, settings.threshold, now_ms)
+
+
+def _first_timestamp(segment: Segment) -> int:
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset):
+            return NONE if isinstance(item, Gap) else int(item["max_timestamp"][0])
+    return NONE
+
+
+def _behind(before: Cleaned, after: Cleaned) -> Cleaned:
+    """Two cleans as one, of which the second read all that the first one wrote."""
+    origins = {
+        # Of several outputs of a group the first stands for all of it.
+        base: replaced if base == outputs[0] else ()
+        for outputs, replaced in zip(before.outputs, before.replaced, strict=True)
+        for base in outputs
+    }
+    replaced: list[tuple[int, ...]] = []
+    outputs: list[tuple[int, ...]] = []
+    for group, written in zip(after.replaced, after.outputs, strict=True):
+        own = tuple(base for one in group for base in origins.get(one, (one,)))
+        if own:
+            replaced.append(own)
+            outputs.append(written)
+        else:
+            outputs[-1] += written
+    return Cleaned(after.end_offset, tuple(replaced), tuple(outputs), _counted_once(before.counts, after.counts))
+
+
+def _counted_once(before: Counts, after: Counts) -> Counts:
+    counts = replace(after)
+    counts.add(
+        replace(
+            before,
+            # What was written was read again, and what became of it then is what counts.
+            bytes_read=before.bytes_read - before.bytes_written,
+            bytes_written=0,
+            batches_read=before.batches_dropped,
+            batches_verbatim=0,
+            batches_rebuilt=0,
+            batches_emptied=0,
+            records_read=before.records_read - before.records_kept,
+            records_kept=0,
+            tombstones_kept_for_replicas=0,
+            markers_kept_for_replicas=0,
+        )
+    )
+    counts.check()
+    return counts
+
+
+def _files_of(segment: Segment) -> dict[str, str]:
+    """The files of a segment, by the names that they have once the log is loaded."""
+    infos = {FileKind.LOG: segment.files.log, **segment.files.indexes}
+    return {offset_name(segment.base_offset, kind): f"{segment.directory}/{info.name}" for kind, info in infos.items()}
+
+
+def _after(log: LogView, target: str, suffix: str, files: Mapping[str, str], cleaned: Cleaned) -> dict[str, str]:
+    """The files of the log after a round. Outputs of the round before, which nobody needs any more, are removed."""
+    replaced = {base for group in cleaned.replaced for base in group}
+    left = {}
+    for name, path in files.items():
+        file = parse_file(name)
+        assert file is not None, "we named it"
+        if file.offset not in replaced:
+            left[name] = path
+        elif path.startswith(f"{target}/"):
+            log.fs.unlink(path)
+    written = [info.name for info in log.fs.list(target) if info.name.endswith(suffix)]
+    return left | {name.removesuffix(suffix): f"{target}/{name}" for name in written}

@@ -1,0 +1,68 @@
+"""The configs of one partition that its clean applies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cordwood.cleaning.latest import MemoryShare
+from cordwood.cleaning.plan import (
+    Choices,
+    PartitionPlan,
+    Threshold,
+)
+from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS
+from cordwood.storage.log.segment_writer import IndexLimits
+from cordwood.types import NONE
+
+
+@dataclass(frozen=True, slots=True)
+class CleanSettings:
+    """The configs that a clean of one partition goes by.
+
+    Attributes:
+        delete_retention_ms: `delete.retention.ms`.
+        segment_bytes: `segment.bytes`.
+        index: `segment.index.bytes` and `index.interval.bytes`.
+        producer_expiration_ms: `producer.id.expiration.ms`.
+        deletes_for_good: see `Rules`.
+        offset_map_slots: of Kafka's map, which ends a clean when it is full; None: a table that is never full.
+        offset_map_load_factor: the part of the slots that is filled; `log.cleaner.io.buffer.load.factor`.
+        threshold: how dirty the log must be after a clean that the map ended, for a further round.
+        strict_kafka: see `Rules`; and a clean fails when an index of an output is full, as in Kafka.
+        memory: what the table of keys may take; None: all there is.
+    """
+
+    delete_retention_ms: int = 86_400_000
+    segment_bytes: int = 1 << 30
+    index: IndexLimits = field(default_factory=IndexLimits)
+    producer_expiration_ms: int = DEFAULT_EXPIRATION_MS
+    deletes_for_good: bool = True
+    offset_map_slots: int | None = None
+    offset_map_load_factor: float = 0.9
+    threshold: Threshold = field(default_factory=Threshold)
+    strict_kafka: bool = False
+    memory: MemoryShare | None = None
+
+
+def clean_settings(partition: PartitionPlan, choices: Choices | None = None) -> CleanSettings:
+    """What a task that cleans a planned partition goes by."""
+    choices = choices or Choices()
+    size = partition.offset_map
+    ratio = NONE if choices.ignore_ratio else partition.setting("min.cleanable.dirty.ratio")
+    return CleanSettings(
+        delete_retention_ms=int(partition.setting("delete.retention.ms")),
+        segment_bytes=int(partition.setting("segment.bytes")),
+        index=IndexLimits(
+            interval_bytes=int(partition.setting("index.interval.bytes")),
+            size_bytes=int(partition.setting("segment.index.bytes")),
+        ),
+        deletes_for_good=partition.deletes_for_good,
+        offset_map_slots=None if size is None else size.slots,
+        offset_map_load_factor=0.9 if size is None else size.load_factor,
+        threshold=Threshold(
+            cleanable_ratio=ratio,
+            min_compaction_lag_ms=int(partition.setting("min.compaction.lag.ms")),
+            max_compaction_lag_ms=int(partition.setting("max.compaction.lag.ms")),
+        ),
+        strict_kafka=choices.strict_kafka,
+    )

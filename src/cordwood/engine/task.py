@@ -1,0 +1,219 @@
+"""A clean of one partition as a value that any scheduler can run: the task, its outcome, its execution."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from uuid import uuid4
+
+from cordwood.cleaning.latest import MemoryShare
+from cordwood.cleaning.plan import Decision, Plan, SegmentFacts
+from cordwood.engine import check
+from cordwood.engine.facts import load_producers, segment_facts
+from cordwood.engine.partition import Cleaned, GroupRange
+from cordwood.engine.progress import Counted
+from cordwood.engine.rounds import clean_in_rounds
+from cordwood.engine.settings import CleanSettings, clean_settings
+from cordwood.errors import CordwoodError, DataError
+from cordwood.fs.base import FileSystem, is_full
+from cordwood.fs.discarding import DiscardingFileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.formats.filenames import WORK_FOLDER
+from cordwood.storage.log.view import LogView
+
+#: Where Linux tells a container its limit, or `max`.
+_CONTAINER_LIMIT = "/sys/fs/cgroup/memory.max"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """All that a task needs to clean a partition.
+
+    Attributes:
+        path: of the partition's directory.
+        log_start_offset: of the log.
+        first_dirty, first_uncleanable: the range that keys are taken from.
+        now_ms: the time of the clean.
+        settings: the configs that it goes by.
+        size_bytes: what will be read, about.
+        part: only some of its groups.
+    """
+
+    path: str
+    log_start_offset: int
+    first_dirty: int
+    first_uncleanable: int
+    now_ms: int
+    settings: CleanSettings
+    size_bytes: int = 0
+    part: GroupRange | None = None
+
+    @property
+    def end(self) -> int:
+        """Where the last of the outputs ends, at most."""
+        return self.first_uncleanable if self.part is None else self.part.end
+
+
+class FailureKind(StrEnum):
+    """Why a partition was not cleaned."""
+
+    DAMAGE = "damage"
+    FULL = "full"  #: no space on the disk that is written to
+    OTHER = "other"
+    BUG = "bug"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A partition that could not be cleaned. Nothing that was written for it counts.
+
+    Attributes:
+        kind: of failure.
+        what: in words, with the place.
+        detail: where in our code, for a bug.
+    """
+
+    kind: FailureKind
+    what: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A partition that was cleaned.
+
+    Attributes:
+        cleaned: what was done.
+        folder: where the new segments are.
+        files: (name, bytes) of them.
+        segments: what planning would know of them.
+    """
+
+    cleaned: Cleaned
+    folder: str
+    files: tuple[tuple[str, int], ...]
+    segments: tuple[SegmentFacts, ...] = ()
+
+    @property
+    def replacement(self) -> Replacement:
+        """All of it, as it goes into its partition."""
+        cleaned = self.cleaned
+        return Replacement(
+            self.folder,
+            tuple(name for name, _ in self.files),
+            frozenset(base for group in cleaned.replaced for base in group),
+            frozenset(base for group in cleaned.outputs for base in group),
+            cleaned.end_offset,
+        )
+
+
+def tasks_of(plan: Plan) -> list[PartitionTask]:
+    """The partitions of a plan that are to be cleaned."""
+    tasks = []
+    memory = MemoryShare(_machine_memory_bytes() // 4 if plan.choices.memory is None else plan.choices.memory)
+    for one in plan.of(Decision.CLEAN):
+        assert one.compaction is not None, "or there would be nothing to clean"
+        compaction = one.compaction
+        tasks.append(
+            PartitionTask(
+                path=one.path,
+                log_start_offset=one.log_start_offset,
+                first_dirty=compaction.range.first_dirty_offset,
+                first_uncleanable=compaction.range.first_uncleanable_offset,
+                now_ms=plan.now_ms,
+                settings=replace(clean_settings(one, plan.choices), memory=memory),
+                # The dirty part twice: for its keys, and to be copied.
+                size_bytes=compaction.total_bytes + compaction.cleanable_bytes,
+            )
+        )
+    return tasks
+
+
+def _machine_memory_bytes() -> int:
+    """What this machine has, or the container that we are in."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with PosixFileSystem().open(_CONTAINER_LIMIT) as file:
+            return min(memory, int(file.read(0, 32)))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return memory
+
+
+def run_task(
+    task: PartitionTask, outputs: str | None, progress: str, fs: FileSystem | None = None, *, discard: bool = False
+) -> Output | Failure:
+    """Clean one partition into a folder of its own; or into none, to see what would come of it.
+
+    Another attempt at the same task gets another folder, so that one that was given up and still runs harms nobody.
+
+    Args:
+        task: what to do.
+        outputs: where that folder is made; None: in the work folder of the partition.
+        progress: where to say how far it is.
+        fs: default: the machine's.
+        discard: write nothing.
+    """
+    attempt = uuid4().hex
+    fs = fs or PosixFileSystem()
+    counted = Counted(fs, f"{progress}/{attempt}")
+    folder = f"{outputs or f'{task.path}/{WORK_FOLDER}'}/{attempt}"
+    # A further round reads what the one before it wrote.
+    kept = not discard or task.settings.offset_map_slots is not None
+    written = counted if kept else DiscardingFileSystem(counted, folder)
+    try:
+        written.make_directory(folder)
+        log = LogView(task.path, fs=written, log_start_offset=task.log_start_offset)
+        producers = load_producers(log, now_ms=task.now_ms, expiration_ms=task.settings.producer_expiration_ms)
+        cleaned = clean_in_rounds(
+            log,
+            folder,
+            first_dirty=task.first_dirty,
+            first_uncleanable=task.first_uncleanable,
+            now_ms=task.now_ms,
+            settings=task.settings,
+            producers=producers,
+            part=task.part,
+        )
+        # Its names need not last: the files are renamed to where they belong, and those names do.
+        counted.flush()
+        files = tuple((info.name, info.size_bytes) for info in written.list(folder))
+        after = LogView(folder, fs=written, log_start_offset=0)
+        return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)))
+    except Exception as error:
+        failure = _failure(error, task)
+        # What an error holds goes when Python gets round to it. A table of keys must go now: the next needs its room.
+        traceback.clear_frames(error.__traceback__)
+        return failure
+
+
+def _failure(error: Exception, task: PartitionTask) -> Failure:
+    match error:
+        case DataError():
+            return Failure(FailureKind.DAMAGE, str(error))
+        case CordwoodError():
+            return Failure(FailureKind.OTHER, str(error))
+        case OSError():
+            kind = FailureKind.FULL if is_full(error) else FailureKind.OTHER
+            return Failure(kind, f"{error.strerror or error}: {error.filename or task.path}")
+        case _:
+            return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Failure:
+    """Look at what another process wrote for a task; a failure when it is not what that one said."""
+    if isinstance(outcome, Failure):
+        return outcome
+    try:
+        found = next(
+            check.faults(PosixFileSystem(), outcome.folder, outcome.files, outcome.cleaned, task.end),
+            None,
+        )
+    except Exception as error:
+        return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
+    if found is None:
+        return outcome
+    what = f"{task.path}: what was written for it is not what it should be, so it is not used: {found}"
+    return Failure(FailureKind.BUG, what)

@@ -1,0 +1,51 @@
+"""Results that show themselves: `print(result.text())`, `result.document()`, and a table in a notebook.
+
+A result is a plain value of a low layer, while text, JSON and HTML are made in `report`, a high one. So `report`
+registers a presenter for each class here, and the class finds it at run time. Commands, which return results, import
+`report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Presenter(Generic[_T]):
+    """How the values of one class are shown.
+
+    Attributes:
+        lines: for a terminal or a pipe, without line ends.
+        html: for a notebook; None: it shows the lines.
+    """
+
+    lines: Callable[[_T], Iterator[str]]
+    html: Callable[[_T], str] | None = None
+
+
+_presenters: dict[type, Presenter[Any]] = {}
+
+
+def register(kind: type[_T], *, lines: Callable[[_T], Iterator[str]], html: Callable[[_T], str] | None = None) -> None:
+    """Show all values of a class this way."""
+    _presenters[kind] = Presenter(lines, html)
+
+
+class Presentable:
+    """Base of results that a presenter is registered for."""
+
+    __slots__ = ()
+
+    def text(self) -> str:
+        """The result for people, as the command prints it."""
+        return "\n".join(_presenters[type(self)].lines(self))
+
+    def _repr_html_(self) -> str:
+        """The result for a notebook."""
+        html = _presenters[type(self)].html
+        return f"<pre>{escape(self.text())}</pre>" if html is None else html(self)

@@ -1,0 +1,199 @@
+"""What a clean did, for people: a line per partition that was cleaned, then what else there is to say of the others.
+
+The figures of a line add up: what was read was kept, or dropped for one of the reasons.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+
+from cordwood.cleaning.rewrite import Counts
+from cordwood.engine.results import CleanResult, ExactPlan, Fate, InPlace, PartitionResult, SegmentResult
+from cordwood.presentable import register
+from cordwood.report import plan
+from cordwood.tables import Column, bytes_text, html_table, names_text, number, printable, table
+
+#: What records were dropped for: title of the column, words in the summary, value.
+_REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
+    ("SUPERSEDED", "superseded", lambda counts: counts.records_superseded),
+    ("TOMBSTONES", "expired tombstones", lambda counts: counts.tombstones_expired),
+    ("ABORTED", "of aborted transactions", lambda counts: counts.records_aborted),
+    ("MARKERS", "expired markers", lambda counts: counts.markers_expired),
+    ("NO KEY", "without a key", lambda counts: counts.records_without_key),
+)
+
+#: Of less than that a rate would tell how long processes take to start.
+_RATE_BYTES_MIN = 64_000_000
+
+
+def _cells(value: Callable[[Counts], int]) -> Callable[[PartitionResult | SegmentResult], str]:
+    return lambda one: f"{value(one.counts):,}"
+
+
+#: Columns that partitions and segments have.
+_COUNTS: Sequence[tuple[Column, Callable[[PartitionResult | SegmentResult], str]]] = (
+    (Column("READ", right=True), _cells(lambda counts: counts.records_read)),
+    (Column("KEPT", right=True), _cells(lambda counts: counts.records_kept)),
+    *((Column(title, right=True), _cells(value)) for title, _, value in _REASONS),
+)
+_COLUMNS: Sequence[tuple[Column, Callable[[PartitionResult], str]]] = (
+    (Column("PARTITION"), lambda one: printable(one.name)),
+    *_COUNTS,
+    (Column("LOG BEFORE", right=True), lambda one: bytes_text(one.bytes_before)),
+    (Column("AFTER", right=True), lambda one: bytes_text(one.bytes_after)),
+    (Column("CLEAN UP TO", right=True), lambda one: "-" if one.end_offset is None else str(one.end_offset)),
+)
+_SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentResult], str]]] = (
+    (Column("SEGMENT", right=True), lambda one: str(one.base_offset)),
+    (Column("INTO", right=True), lambda one: ", ".join(map(str, one.outputs))),
+    *_COUNTS,
+    (Column("LOG BEFORE", right=True), lambda one: bytes_text(one.counts.bytes_read)),
+    (Column("AFTER", right=True), lambda one: bytes_text(one.counts.bytes_written)),
+)
+
+
+def lines(result: CleanResult) -> Iterator[str]:
+    """The result as lines for people."""
+    cleaned = result.of(Fate.CLEANED)
+    if cleaned:
+        yield from table(*_table(cleaned))
+        yield ""
+    yield from _failed(result, "NOT CLEANED, copied as it was" if result.in_place is None else "NOT CLEANED")
+    by_reason: dict[tuple[Fate, str], list[str]] = {}
+    for one in (*result.of(Fate.COPIED), *result.of(Fate.LEFT)):
+        by_reason.setdefault((one.fate, one.why), []).append(printable(one.name))
+    for (fate, why), names in by_reason.items():
+        what = "copied as it was" if fate is Fate.COPIED else fate
+        yield f"{what}: {names_text(names)}\n  {printable(why)}"
+    notes = [*_notes(result, "deleted")]
+    yield from notes
+    if by_reason or notes or result.of(Fate.FAILED):
+        yield ""
+    yield from _summary(result)
+
+
+def exact_lines(found: ExactPlan) -> Iterator[str]:
+    """The plan, and what the clean would do, as lines for people."""
+    yield from plan.lines(found.plan, exact=True)
+    yield ""
+    cleaned = found.result.of(Fate.CLEANED)
+    if cleaned:
+        yield "exactly:"
+        yield from table(*_table(cleaned))
+        rows = [(one.name, part) for one in cleaned for part in one.segments]
+        if rows:
+            yield ""
+            yield from table(
+                [Column("PARTITION"), *(column for column, _ in _SEGMENT_COLUMNS)],
+                [[printable(name), *(cell(part) for _, cell in _SEGMENT_COLUMNS)] for name, part in rows],
+            )
+        yield ""
+    yield from _failed(found.result, "cannot be cleaned")
+    yield from _notes(found.result, "would delete")
+    yield from _summary(found.result)
+
+
+def html(result: CleanResult) -> str:
+    """The table of what was cleaned, for a notebook."""
+    *_, last = _summary(result)
+    return html_table(*_table(result.of(Fate.CLEANED)), f"{_fates(result)}; {last}")
+
+
+def exact_html(found: ExactPlan) -> str:
+    """The tables of the plan and of its figures, for a notebook."""
+    return f"{plan.html(found.plan)}\n{html(found.result)}"
+
+
+def _table(cleaned: Sequence[PartitionResult]) -> tuple[list[Column], list[list[str]]]:
+    return [column for column, _ in _COLUMNS], [[cell(one) for _, cell in _COLUMNS] for one in cleaned]
+
+
+def _failed(result: CleanResult, what: str) -> Iterator[str]:
+    for one in result.of(Fate.FAILED):
+        yield f"{what}: {printable(one.name)}"
+        yield f"  {printable(one.why)}"
+        if one.failure is not None and one.failure.detail:
+            yield one.failure.detail.rstrip()
+
+
+def _notes(result: CleanResult, deletes: str) -> Iterator[str]:
+    for one in result.partitions:
+        yield from (f"{printable(one.name)}: {printable(note)}" for note in one.notes)
+        if one.segments_retained_away:
+            what = f"{number(one.segments_retained_away, 'old segment')}, {bytes_text(one.bytes_retained_away)}"
+            yield f"{printable(one.name)}: retention {deletes} {what}"
+    yield from map(printable, result.notes)
+
+
+def _fates(result: CleanResult) -> str:
+    names = (
+        {} if _is_done(result) else {Fate.CLEANED: "to clean", Fate.COPIED: "to leave alone", Fate.FAILED: "damaged"}
+    )
+    fates = [f"{len(result.of(fate)):,} {names.get(fate, fate)}" for fate in Fate if result.of(fate)]
+    return f"{number(len(result.partitions), 'partition')}: {', '.join(fates)}"
+
+
+def _summary(result: CleanResult) -> Iterator[str]:
+    counts = result.counts
+    yield _fates(result)
+    if result.of(Fate.CLEANED):
+        why = ", ".join(f"{value(counts):,} {words}" for _, words, value in _REASONS if value(counts))
+        dropped = counts.records_read - counts.records_kept
+        yield (
+            f"{number(counts.records_read, 'record')} read, {counts.records_kept:,} kept, {dropped:,} dropped"
+            + (f": {why}" if why else "")
+        )
+        yield from _kept_for_replicas(counts)
+        yield (
+            f"{bytes_text(counts.bytes_read)} read, {bytes_text(counts.bytes_written)} "
+            f"{'written' if _is_done(result) else 'to write'} "
+            f"in {result.clean_seconds:.1f} s{_rate(result)}; {result.seconds:.1f} s with all around it"
+        )
+    before, after = (sum(getattr(one, name) for one in result.partitions) for name in ("bytes_before", "bytes_after"))
+    target = printable(result.target) or "after a clean"
+    if result.in_place is not None:
+        yield from _of_place(result.in_place)
+        target = printable(", ".join(result.in_place.directories))
+    yield f"{target}: {bytes_text(after)} of logs, {bytes_text(before)} before"
+
+
+def _is_done(result: CleanResult) -> bool:
+    return bool(result.target) or result.in_place is not None
+
+
+def _of_place(found: InPlace) -> Iterator[str]:
+    if found.waves:
+        at_once = f"in {number(found.waves, 'wave')}" if found.waves > 1 else "at once"
+        yield f"written beside the old segments {at_once}: up to {bytes_text(found.work_bytes_max)} of work space"
+        if found.verified is None:
+            yield "NOT VERIFIED, as asked: nobody proved what was written before it replaced the old segments"
+        else:
+            what = f"{number(found.verified, 'record')} in {found.verify_seconds:.1f} s"
+            yield f"verified before anything was replaced: {what}"
+    if found.kept:
+        command = shlex.join(["cordwood", "undo", found.kept])
+        yield f"what was replaced is in {printable(found.kept)}; to put it back: {printable(command)}"
+
+
+def _rate(result: CleanResult) -> str:
+    if result.counts.bytes_read < _RATE_BYTES_MIN:
+        return ""
+    return f", {bytes_text(round(result.bytes_per_second))}/s"
+
+
+def _kept_for_replicas(counts: Counts) -> Iterator[str]:
+    kept = [
+        number(count, noun)
+        for count, noun in (
+            (counts.tombstones_kept_for_replicas, "expired tombstone"),
+            (counts.markers_kept_for_replicas, "expired marker"),
+        )
+        if count
+    ]
+    if kept:
+        yield f"kept for other replicas' sake: {' and '.join(kept)}; they go with --single-copy, if there are none"
+
+
+register(CleanResult, lines=lines, html=html)
+register(ExactPlan, lines=exact_lines, html=exact_html)

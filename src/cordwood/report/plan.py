@@ -1,0 +1,143 @@
+"""A plan for people: a line per partition, then the reasons. Equal reasons stand once, with their partitions.
+
+What may go is an upper bound, and says so: `≤`. Whether a record is superseded only its key tells, and no record is
+read for a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from cordwood.cleaning.plan import (
+    Bound,
+    Compaction,
+    Decision,
+    PartitionPlan,
+    Plan,
+    utc,
+)
+from cordwood.presentable import register
+from cordwood.tables import Column, bytes_text, html_table, names_text, number, printable, table
+
+
+def _of(show: Callable[[Compaction], str]) -> Callable[[PartitionPlan], str]:
+    return lambda one: "-" if one.compaction is None else show(one.compaction)
+
+
+def _ratio(compaction: Compaction) -> str:
+    ratio = compaction.cleanable_ratio
+    return "-" if ratio is None else f"{100 * ratio:.1f} %"
+
+
+def _groups(compaction: Compaction) -> str:
+    return f"{sum(map(len, compaction.groups))} → {len(compaction.groups)}" if compaction.groups else "-"
+
+
+def _may_go(one: PartitionPlan) -> str:
+    if one.compaction is None or one.decision is not Decision.CLEAN:
+        return "-"
+    bounds = one.compaction.bounds
+    records = "?" if bounds.records_max is None else f"{bounds.records_max:,}"
+    return f"≤ {records} records, ≤ {bytes_text(bounds.bytes_max)}"
+
+
+_COLUMNS: Sequence[tuple[Column, Callable[[PartitionPlan], str]]] = (
+    (Column("PARTITION"), lambda one: printable(one.name)),
+    (Column("DECISION"), lambda one: one.decision),
+    (Column("START", right=True), lambda one: str(one.log_start_offset)),
+    (Column("FIRST DIRTY", right=True), _of(lambda one: str(one.range.first_dirty_offset))),
+    (Column("UNCLEANABLE", right=True), _of(lambda one: str(one.range.first_uncleanable_offset))),
+    (Column("END", right=True), lambda one: str(one.log_end_offset)),
+    (Column("CLEAN", right=True), _of(lambda one: bytes_text(one.clean_bytes))),
+    (Column("DIRTY", right=True), _of(lambda one: bytes_text(one.cleanable_bytes))),
+    (Column("RATIO", right=True), _of(_ratio)),
+    (Column("SEGMENTS", right=True), _of(_groups)),
+    (Column("MAY GO"), _may_go),
+)
+
+
+def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
+    """The plan as lines for people.
+
+    Args:
+        plan: to show.
+        exact: what retention takes was found out as of after the clean.
+    """
+    columns, rows = _table(plan)
+    yield from table(columns, rows)
+    for title, sentences in (
+        (f"{Decision.CLEAN}, because", _reasons(plan, Decision.CLEAN)),
+        ("up to", _ends(plan)),
+        (f"{Decision.LEAVE}, because", _reasons(plan, Decision.LEAVE)),
+        (f"{Decision.REFUSE}, because", _reasons(plan, Decision.REFUSE)),
+        ("retention takes", _taken(plan, exact=exact)),
+        ("notes", ((note, one.name) for one in plan.partitions for note in one.notes)),
+        ("hints", ((one.hint, one.name) for one in plan.partitions if one.hint)),
+    ):
+        yield from _section(title, sentences)
+    yield ""
+    yield _totals(plan)
+    yield from _work_space(plan)
+
+
+def html(plan: Plan) -> str:
+    """The table for a notebook."""
+    columns, rows = _table(plan)
+    return html_table(columns, rows, _totals(plan))
+
+
+def _table(plan: Plan) -> tuple[list[Column], list[list[str]]]:
+    return [column for column, _ in _COLUMNS], [[cell(one) for _, cell in _COLUMNS] for one in plan.partitions]
+
+
+def _reasons(plan: Plan, decision: Decision) -> Iterator[tuple[str, str]]:
+    return ((str(one.reason), one.name) for one in plan.of(decision))
+
+
+def _ends(plan: Plan) -> Iterator[tuple[str, str]]:
+    for one in plan.of(Decision.CLEAN):
+        assert one.compaction is not None, "it is to be cleaned"
+        # That the active one is left out goes without saying.
+        if one.compaction.range.bound is not Bound.ACTIVE_SEGMENT:
+            yield f"{one.compaction.range.first_uncleanable_offset}: {one.compaction.bound_reason}", one.name
+
+
+def _taken(plan: Plan, *, exact: bool) -> Iterator[tuple[str, str]]:
+    for one in plan.partitions:
+        before = ", as they are before the clean" if one.decision is Decision.CLEAN and not exact else ""
+        for some in one.retention:
+            count = number(len(some.base_offsets), "segment")
+            last = some.base_offsets[-1]
+            yield f"{count} up to {last} ({bytes_text(some.size_bytes)}{before}) by {some.reason}", one.name
+
+
+def _section(title: str, sentences: Iterable[tuple[str, str]]) -> Iterator[str]:
+    names: dict[str, list[str]] = {}
+    for sentence, name in sentences:
+        names.setdefault(sentence, []).append(name)
+    if names:
+        yield from ("", f"{title}:")
+    for sentence, some in names.items():
+        yield f"  {printable(names_text(some))}: {printable(sentence)}"
+
+
+def _totals(plan: Plan) -> str:
+    clean = plan.of(Decision.CLEAN)
+    found = [one.compaction for one in clean if one.compaction is not None]
+    dirty = bytes_text(sum(one.cleanable_bytes for one in found))
+    rewritten = bytes_text(sum(one.bounds.bytes_max for one in found))
+    counts = [f"{len(clean)} of {number(len(plan.partitions), 'partition')} to clean"]
+    counts += [f"{len(plan.of(Decision.REFUSE))} refused"] if plan.of(Decision.REFUSE) else []
+    return f"{', '.join(counts)}: {dirty} dirty, {rewritten} to read; planned for {utc(plan.now_ms)}"
+
+
+def _work_space(plan: Plan) -> Iterator[str]:
+    """What a clean in place needs beside the old segments: at once, and if it goes group by group."""
+    found = [one.compaction.group_bytes for one in plan.of(Decision.CLEAN) if one.compaction is not None]
+    if found:
+        most, least = sum(map(sum, found)), max(map(max, found))
+        few = f", or {bytes_text(least)} at a time" if least < most else ""
+        yield f"in place: up to {bytes_text(most)} of work space{few} (--work-space)"
+
+
+register(Plan, lines=lines, html=html)

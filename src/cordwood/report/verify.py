@@ -1,0 +1,67 @@
+"""The result of a verification, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from cordwood.presentable import register
+from cordwood.tables import bytes_text, number, printable
+from cordwood.verification.pairs import Count, ViolationKind
+from cordwood.verification.result import VerifyResult, key_text
+from cordwood.verification.violations import MEANINGS, Violation
+
+_PROVED = (
+    (Count.RECORDS_SAME, "records are as they were: key, value, headers, timestamp, offset, order"),
+    (Count.KEYS_KEPT, "keys have their last committed value, or its tombstone"),
+    (Count.KEYS_DELETED, "deleted keys are gone for good, their tombstones past their horizon"),
+    (Count.BATCHES, "batches have the producer, epochs, timestamps and attributes that they had"),
+    (Count.BATCHES_ABOVE, "batches above the first uncleanable offset are byte for byte what they were"),
+    (Count.MARKERS, "markers are kept"),
+    (Count.TRANSACTIONAL, "transactional batches are seen, or not seen, by readers of committed data as before"),
+    (Count.PRODUCERS, "active producers keep the batch that their state is rebuilt from"),
+    (Count.SAMPLED, "records were read by a second, plain reader, too"),
+)
+
+
+def lines(result: VerifyResult) -> Iterator[str]:
+    """What was proved and what was not, as lines for people."""
+    for verdict in result.verdicts:
+        if verdict.holds:
+            continue
+        yield f"{printable(verdict.pair.before.path)} → {printable(verdict.pair.after.path)}"
+        yield from _violation_lines(verdict.violations, verdict.totals)
+    if result.violations:
+        yield "Around the partitions"
+        totals: dict[str, int] = {}
+        for one in result.violations:
+            totals[one.kind] = totals.get(one.kind, 0) + 1
+        yield from _violation_lines(result.violations, totals)
+    counts = result.counts
+    yield (
+        f"{number(len(result.verdicts), 'partition')}: {counts[Count.RECORDS_BEFORE]:,} records before,"
+        f" {counts[Count.RECORDS_AFTER]:,} after"
+    )
+    for name, what in _PROVED:
+        if counts[name]:
+            yield f"  {counts[name]:>12,}  {what}"
+    if unchanged := counts[Count.UNCHANGED_BYTES]:
+        yield f"  {bytes_text(unchanged):>12}  are the same files"
+    yield from (f"  excused by retention: {printable(what)}" for what in result.excused)
+    total = sum(result.totals.values())
+    yield "Every guarantee holds" if result.holds else f"{number(total, 'violation')}: not what a clean may leave"
+
+
+def _violation_lines(violations: Sequence[Violation], totals: Mapping[str, int]) -> Iterator[str]:
+    for kind, total in totals.items():
+        named = [one for one in violations if one.kind == kind]
+        yield f"  {kind}: {total:,} – {MEANINGS[ViolationKind(kind)]}"
+        for one in named:
+            offset = "" if one.offset is None else f"offset {one.offset}"
+            key = "" if one.key is None else f"key {key_text(one.key)}"
+            said = "" if one.what == MEANINGS[one.kind] else printable(one.what)
+            yield "    " + ", ".join(part for part in (printable(one.path), offset, key, said) if part)
+        if total > len(named):
+            yield f"    … and {total - len(named):,} more"
+
+
+register(VerifyResult, lines=lines)

@@ -1,0 +1,117 @@
+"""Many partitions in few Spark tasks.
+
+An empty Spark task costs some milliseconds, so a task per tiny partition would cost more than its work. About four
+tasks per core are few enough, and many enough that no core waits long for the last one.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import pickle
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from cordwood.cleaning.latest import MemoryShare
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+from cordwood.engine.task import PartitionTask, check_output, run_task
+
+TASKS_PER_CORE = 4
+#: What a partition costs besides its bytes, in bytes: opening, small files, fsync.
+_PARTITION_COST_BYTES = 500_000
+#: Partitions up to this size mostly wait for the disk to sync, so that some of them are worked on at a time.
+_SMALL_BYTES = 1_000_000
+_SMALL_AT_A_TIME = 8
+#: Of the rows that tasks return.
+RESULT_SCHEMA = "at bigint, outcome binary"
+
+T = TypeVar("T")
+#: What `mapInArrow` takes.
+Worker = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
+
+
+def share_memory(tasks: Sequence[PartitionTask], cores: int) -> list[PartitionTask]:
+    """The tasks, each with its part of the memory that all have together: as many run at once as there are cores."""
+    at_once = max(1, min(cores, len(tasks)))
+
+    def shared(task: PartitionTask) -> PartitionTask:
+        whole = task.settings.memory
+        memory = None if whole is None else MemoryShare(whole.size_bytes // at_once, at_once)
+        return replace(task, settings=replace(task.settings, memory=memory))
+
+    return [shared(task) for task in tasks]
+
+
+def pack(tasks: Sequence[PartitionTask], cores: int) -> list[list[int]]:
+    """Share out partitions by their bytes: the largest first, each to whom has the least.
+
+    Returns:
+        per Spark task the indexes of its partitions.
+    """
+    count = min(len(tasks), TASKS_PER_CORE * max(1, cores))
+    packs: list[list[int]] = [[] for _ in range(count)]
+    loads = [(0, at) for at in range(count)]
+    for index in sorted(range(len(tasks)), key=lambda at: -tasks[at].size_bytes):
+        load, at = loads[0]
+        packs[at].append(index)
+        heapq.heapreplace(loads, (load + tasks[index].size_bytes + _PARTITION_COST_BYTES, at))
+    return packs
+
+
+def over_rows(
+    packs: Sequence[Sequence[tuple[int, T]]], do: Callable[[T], object], is_small: Callable[[T], bool]
+) -> Worker:
+    """The function that Spark runs over rows of pack numbers; it is pickled, and all that it holds are plain values."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for at, outcome in _outcomes(packs[number], do, is_small):
+                    yield _row(at, pickle.dumps(outcome))
+
+    return run
+
+
+def _row(at: int, outcome: bytes) -> pa.RecordBatch:
+    """One row, made of buffers: all other ways make a worker load pandas first, which takes longer than a clean."""
+    import pyarrow as pa
+
+    ats = [None, pa.py_buffer(struct.pack("=q", at))]
+    outcomes = [None, pa.py_buffer(struct.pack("=2i", 0, len(outcome))), pa.py_buffer(outcome)]
+    columns = [pa.Array.from_buffers(pa.int64(), 1, ats), pa.Array.from_buffers(pa.binary(), 1, outcomes)]
+    return pa.RecordBatch.from_arrays(columns, ["at", "outcome"])
+
+
+def _outcomes(
+    pack: Sequence[tuple[int, T]], do: Callable[[T], object], is_small: Callable[[T], bool]
+) -> Iterator[tuple[int, object]]:
+    small = [(at, item) for at, item in pack if is_small(item)]
+    # No row goes out before the threads have ended: a generator that is left in the middle must not hold any.
+    with ThreadPoolExecutor(_SMALL_AT_A_TIME) as pool:
+        outcomes = list(pool.map(do, (item for _, item in small)))
+    yield from zip((at for at, _ in small), outcomes, strict=True)
+    yield from ((at, do(item)) for at, item in pack if not is_small(item))
+
+
+def worker(
+    packs: Sequence[Sequence[tuple[int, PartitionTask]]], outputs: str | None, progress: str, *, discard: bool = False
+) -> Worker:
+    """Runs tasks; see `run_task`."""
+    do = functools.partial(run_task, outputs=outputs, progress=progress, discard=discard)
+    return over_rows(packs, do, lambda task: task.size_bytes <= _SMALL_BYTES)
+
+
+def checker(tasks: Sequence[PartitionTask]) -> Worker:
+    """Is given what a `worker` says of each task, and looks at what it wrote; see `check_output`."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for at, outcome in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield _row(at, pickle.dumps(check_output(tasks[at], pickle.loads(outcome))))
+
+    return run

@@ -1,0 +1,338 @@
+"""Proves of two states of a log that a clean between them kept its promises.
+
+    look        per partition: where the log starts and ends, leader epochs, producer snapshots; ranges to read
+    headers     batches that have a producer, and transaction indexes, as a DataFrame: who sees what, who may go on
+    records     both states side by side, as a DataFrame: each key's last committed value
+
+`verifying_reader` makes the rows; here Spark's SQL joins and aggregates them. Nothing of `cleaning` and none of its
+kernels has a part in either: what decides whether a record may go is written down a second time, in other words.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cordwood.engine.progress import Counted
+from cordwood.fs.base import FileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.session import cores as cores_of
+from cordwood.types import TopicPartition
+from cordwood.verification.compare import compare
+from cordwood.verification.facts import FACT_SCHEMA, Reader
+from cordwood.verification.headers import (
+    ABORT,
+    BATCH_SCHEMA,
+    COMMIT,
+    DISORDER,
+    ENTRY,
+    PLAIN,
+    TRANSACTION,
+    UNREADABLE,
+    headers,
+)
+from cordwood.verification.pairs import CODES, RECORD, Count, Pair, ViolationKind
+from cordwood.verification.ranges import Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+from cordwood.verification.states import LookedAt, look_at
+from cordwood.verification.violations import NAMED_MAX, Verdict, ViolationNotes
+
+T = TypeVar("T")
+#: Of producers that a broker knows: epoch and last data offset.
+_PRODUCER_SCHEMA = "pair int, pid bigint, epoch int, last bigint"
+_TASKS_PER_CORE = 4
+_SHUFFLE_BYTES = 64 << 20
+#: For joins of millions of rows, unlike the handfuls that plans are; see `session.SETTINGS`.
+_SETTINGS = {
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+}
+
+
+def verify_pairs(spark: SparkSession, pairs: Sequence[Pair], *, progress: str | None = None) -> list[Verdict]:
+    """Prove of each pair that what is in it now is what a clean may leave of what was in it.
+
+    Args:
+        spark: a session; its settings stay as they are.
+        pairs: partitions, or parts of them.
+        progress: folder for counters of the bytes read, see `spark.progress`.
+    """
+    if not pairs:
+        return []
+    own = _session(spark)
+    cores = cores_of(spark)
+    looked = _look(own, pairs, cores)
+    parts = [part for one in looked for part in one.ranges]
+    size_bytes = sum(part.size_bytes for part in parts)
+    own.conf.set("spark.sql.shuffle.partitions", str(max(min(cores, len(parts)), size_bytes // _SHUFFLE_BYTES, 1)))
+    notes = ViolationNotes(pairs)
+    for number, one in enumerate(looked):
+        for kind, what, path in one.faults:
+            notes.state(number, kind, what, path)
+
+    # Read once, looked at in many ways; there are none in most logs.
+    batches = _frame(own, pairs, parts, cores, headers, BATCH_SCHEMA, None).persist()
+    try:
+        kinds = {row["what"] for row in batches.select("what").distinct().collect()}
+        for row in _sampled(_of_batches(batches, _known(own, looked), kinds)) if kinds else ():
+            notes.add(row)
+        records = _frame(own, pairs, parts, cores, compare, FACT_SCHEMA, progress)
+        if TRANSACTION in kinds:
+            records = records.join(_not_committed(batches), ["pair", "batch"], "left_anti")
+        judged = _judged(records)
+        for row in judged.groupBy("pair", "code").sum("n").withColumnRenamed("sum(n)", "n").collect():
+            notes.total(row)
+        if notes.has_violations:
+            broken = [CODES[kind] for kind in ViolationKind]
+            for row in _sampled(judged.filter(judged["code"].isin(broken))):
+                notes.name(row)
+    finally:
+        batches.unpersist()
+    return notes.verdicts()
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    own = spark.newSession()
+    for name, value in _SETTINGS.items():
+        own.conf.set(name, value)
+    return own
+
+
+def _known(spark: SparkSession, looked: Sequence[LookedAt]) -> DataFrame:
+    """The producers of all pairs. `createDataFrame` would leave our session behind as the thread's active one."""
+    rows = [(number, *one) for number, found in enumerate(looked) for one in found.producers]
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        types = {"pair": pa.int32(), "pid": pa.int64(), "epoch": pa.int32(), "last": pa.int64()}
+        for _ in batches:
+            yield pa.RecordBatch.from_pylist([dict(zip(types, row, strict=True)) for row in rows], pa.schema(types))
+
+    return spark.range(0, 1, 1, 1).mapInArrow(run, _PRODUCER_SCHEMA)
+
+
+def _look(spark: SparkSession, pairs: Sequence[Pair], cores: int) -> list[LookedAt]:
+    packs = _packed(list(enumerate(pairs)), [1] * len(pairs), cores)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for pack in batch.column(0).to_pylist():
+                for number, pair in packs[pack]:
+                    found = pickle.dumps(look_at(number, pair, PosixFileSystem()))
+                    yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([found])], ["at", "found"])
+
+    rows = spark.range(0, len(packs), 1, len(packs)).mapInArrow(run, "at bigint, found binary").collect()
+    found: dict[int, LookedAt] = {row["at"]: pickle.loads(row["found"]) for row in rows}
+    return [found[number] for number in range(len(pairs))]
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _frame(
+    spark: SparkSession,
+    pairs: Sequence[Pair],
+    parts: Sequence[Range],
+    cores: int,
+    read: Reader,
+    schema: str,
+    progress: str | None,
+) -> DataFrame:
+    """What a reader makes of all ranges, as a DataFrame."""
+    packs = _packed([(part, pairs[part.pair]) for part in parts], [part.size_bytes for part in parts], cores)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from uuid import uuid4
+
+        fs: FileSystem = PosixFileSystem()
+        if progress is not None:
+            fs = Counted(fs, f"{progress}/{uuid4().hex}")
+        for batch in batches:
+            for pack in batch.column(0).to_pylist():
+                for part, pair in packs[pack]:
+                    yield from read(part, pair, fs)
+
+    return spark.range(0, len(packs), 1, max(len(packs), 1)).mapInArrow(run, schema)
+
+
+def _packed(items: Sequence[T], sizes: Sequence[int], cores: int) -> list[list[T]]:
+    """Neighbours together, in about as many packs as there should be tasks."""
+    wanted = max(sum(sizes) / (_TASKS_PER_CORE * max(cores, 1)), 1)
+    packs: list[list[T]] = []
+    room = 0.0
+    for item, size in zip(items, sizes, strict=True):
+        if room <= 0:
+            packs.append([])
+            room = wanted
+        packs[-1].append(item)
+        room -= size
+    return packs
+
+
+# ---- what the rows prove ---------------------------------------------------------------------------------------------
+
+
+def _judged(records: DataFrame) -> DataFrame:
+    """Rows (pair, code, key, at, n): each key of the state before with its verdict; and all that was found before."""
+    from pyspark.sql import functions as f
+
+    def last(which: Column) -> Column:
+        return f.max(f.when(which, f.col("at")))
+
+    there, value, may_go = (f.col(name) for name in ("there", "value", "may_go"))
+    keys = records.groupBy("pair", "code", "key").agg(
+        f.sum("n").alias("n"),
+        f.min("at").alias("first"),
+        f.max("at").alias("last"),
+        last(there).alias("last_there"),
+        last(there & value).alias("value_there"),
+        last(may_go).alias("last_may_go"),
+        last(~value).alias("last_tombstone"),
+    )
+    is_record = f.col("code") == RECORD
+    gone_rightly = f.col("last_may_go") == f.col("last")
+    verdict = (
+        f.when(~is_record, f.col("code"))
+        .when(f.col("last_there") == f.col("last"), f.lit(CODES[Count.KEYS_KEPT]))
+        .when(gone_rightly & f.col("value_there").isNull(), f.lit(CODES[Count.KEYS_DELETED]))
+        .when(gone_rightly, f.lit(CODES[ViolationKind.CAME_BACK]))
+        .when(f.col("last_tombstone") == f.col("last"), f.lit(CODES[ViolationKind.TOMBSTONE_LOST]))
+        .otherwise(f.lit(CODES[ViolationKind.VALUE_LOST]))
+        .cast("int")
+    )
+    at = (
+        f.when(~is_record, f.col("first"))
+        .when(verdict == CODES[ViolationKind.CAME_BACK], f.col("value_there"))
+        .otherwise(f.col("last"))
+    )
+    return keys.select(
+        "pair",
+        verdict.alias("code"),
+        "key",
+        at.alias("at"),
+        f.when(is_record, f.lit(1)).otherwise(f.col("n")).alias("n"),
+    )
+
+
+def _sampled(found: DataFrame) -> list[Any]:
+    """Rows (pair, code, n, at, key): of each pair and code up to `NAMED_MAX`, whose n add up to all."""
+    from pyspark.sql import functions as f
+
+    spread = f.pmod(f.xxhash64("at", "key"), f.lit(NAMED_MAX))
+    buckets = found.groupBy("pair", "code", spread.alias("bucket"))
+    rows = buckets.agg(f.sum("n").alias("n"), f.min(f.struct("at", "key")).alias("one"))
+    return rows.select("pair", "code", "n", "one.at", "one.key").collect()
+
+
+def _ended(batches: DataFrame) -> DataFrame:
+    """Transactional batches with data, and how each one's transaction ended: by the next marker of its producer."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    # From the end, so that Spark goes over each producer's batches once.
+    later = Window.partitionBy("pair", "after", "pid").orderBy(f.desc("upto")).rowsBetween(Window.unboundedPreceding, 0)
+    marker = f.when(f.col("what").isin(ABORT, COMMIT), f.col("what"))
+    steps = batches.filter(f.col("what").isin(TRANSACTION, ABORT, COMMIT))
+    ended = steps.withColumn("ended", f.last(marker, ignorenulls=True).over(later))
+    return ended.filter(f.col("what") == TRANSACTION)
+
+
+def _not_committed(batches: DataFrame) -> DataFrame:
+    """(pair, batch): batches of the state before whose transaction was aborted, or is open."""
+    from pyspark.sql import functions as f
+
+    was = _ended(batches).filter(~f.col("after"))
+    return was.filter(f.col("ended").isNull() | (f.col("ended") == ABORT)).select("pair", f.col("at").alias("batch"))
+
+
+def _hidden(batches: DataFrame) -> DataFrame:
+    """(pair, pid, at, hidden, shown): whether readers of committed data miss a batch of the state after.
+
+    A broker tells a reader that starts at an offset of all aborted transactions that end behind it. The reader leaves
+    out a producer's batches from the first offset of such a one on, up to the next ABORT marker. `hidden`: someone
+    misses the batch, whoever started early; `shown`: someone does not, who started right at it.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    place = f.when(f.col("what") == ENTRY, f.col("at")).otherwise(f.col("upto"))
+    steps = batches.filter(f.col("after") & f.col("what").isin(TRANSACTION, ABORT, ENTRY)).withColumn("place", place)
+    so_far = Window.partitionBy("pair", "pid").orderBy("place").rangeBetween(Window.unboundedPreceding, 0)
+
+    def latest(what: int, column: str) -> Column:
+        return f.coalesce(f.max(f.when(f.col("what") == what, f.col(column))).over(so_far), f.lit(-1))
+
+    told = steps.select(
+        *("pair", "pid", "what", "at", "filled"),
+        (latest(ENTRY, "at") > latest(ABORT, "upto")).alias("hidden"),
+        (latest(ENTRY, "upto") < f.col("at")).alias("shown"),
+    )
+    return told.filter((f.col("what") == TRANSACTION) & f.col("filled")).drop("what", "filled")
+
+
+def _of_batches(batches: DataFrame, known: DataFrame, kinds: set[int]) -> DataFrame:
+    """Rows (pair, code, key, at, n): what batches of producers prove."""
+    from pyspark.sql import functions as f
+
+    def rows(of: DataFrame, code: Column | int) -> DataFrame:
+        number = f.lit(code).cast("int") if isinstance(code, int) else code.cast("int")
+        key = f.lit(None).cast("binary").alias("key")
+        return of.select("pair", number.alias("code"), key, "at", f.lit(1).cast("bigint").alias("n"))
+
+    found = rows(batches.filter(f.col("what") == DISORDER), CODES[ViolationKind.ORDER])
+    found = found.unionByName(
+        rows(batches.filter(f.col("after") & (f.col("what") == UNREADABLE)), CODES[ViolationKind.INDEX])
+    )
+    found = found.unionByName(rows(*_of_producers(batches, known)))
+    if TRANSACTION in kinds:
+        ended = _ended(batches)
+        was = ended.filter(~f.col("after")).select("pair", "pid", "at", f.col("ended").alias("was"))
+        now = ended.filter(f.col("after")).select("pair", "pid", "at", f.col("ended").alias("now"))
+        both = _hidden(batches).join(was, ["pair", "pid", "at"]).join(now, ["pair", "pid", "at"])
+        same = f.col("was").eqNullSafe(f.col("now"))
+        good = f.when(f.col("was") == ABORT, same & f.col("hidden") & ~f.col("shown")).otherwise(
+            same & ~f.col("hidden") & f.col("shown")
+        )
+        code = (
+            f.when(f.coalesce(good, same & ~f.col("hidden")), f.lit(CODES[Count.TRANSACTIONAL]))
+            .when(f.col("was") == ABORT, f.lit(CODES[ViolationKind.ABORTED_VISIBLE]))
+            .otherwise(f.lit(CODES[ViolationKind.COMMITTED_HIDDEN]))
+        )
+        found = found.unionByName(rows(both, code))
+    return found
+
+
+def _of_producers(batches: DataFrame, known: DataFrame) -> tuple[DataFrame, Column]:
+    """(pair, at) per producer that a broker knew, and whether what that is rebuilt from is still there.
+
+    That is its last data batch, or, of one that is known by a marker alone, a marker of that epoch or what is left of
+    one. Whom a broker did not know, whatever the log holds of it, Kafka's cleaner lets go.
+    """
+    from pyspark.sql import functions as f
+
+    data = f.when(f.col("what").isin(PLAIN, TRANSACTION), f.col("upto"))
+    epochs = batches.filter(~f.col("what").isin(ENTRY, DISORDER, UNREADABLE)).groupBy("pair", "after", "pid", "epoch")
+    seen = epochs.agg(f.max(data).alias("data"), f.max("upto").alias("seen"))
+    was = seen.filter(~f.col("after")).drop("after").join(known, ["pair", "pid", "epoch"])
+    by_marker = f.col("last") < 0
+    was = was.filter(by_marker | (f.col("data") == f.col("last")))
+    now = seen.filter("after").select(
+        "pair", "pid", "epoch", f.col("data").alias("now_data"), f.lit(True).alias("there")
+    )
+    both = was.join(now, ["pair", "pid", "epoch"], "left")
+    kept = f.when(by_marker, f.col("there").isNotNull()).otherwise(f.col("now_data").eqNullSafe(f.col("last")))
+    code = f.when(kept, f.lit(CODES[Count.PRODUCERS])).otherwise(f.lit(CODES[ViolationKind.PRODUCER_LOST]))
+    return both.withColumn("at", f.when(by_marker, f.col("seen")).otherwise(f.col("last"))), code
+
+
+def partition_name(name: TopicPartition | None, path: str) -> str:
+    """What a partition is called: its name, or its directory."""
+    return path if name is None else str(name)

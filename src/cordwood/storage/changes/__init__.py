@@ -1,0 +1,1 @@
+"""What changes a directory: recovery, copies, swaps, backups and undo."""

@@ -1,0 +1,404 @@
+"""What a clean in place takes away is kept in a folder, until somebody deletes it or has it all put back.
+
+    DIR3/                                  on the file system of the partitions, in none of their log directories
+      manifest.jsonl                       what was there, what went, what came: a line each, synced before it is done
+      kafka-logs/                          a folder per log directory, by its name
+        cleaner-offset-checkpoint          … the directory's own files that change
+        orders-0/
+          00000000000000000000.log         … a partition's files that go
+
+Kept files are hard links: they cost no room beyond what the disk does not get back, and a file that is put back is the
+very one that was there, with its bytes, owner, permissions and time of last modification. The manifest knows files by
+their inode, so it tells old from new wherever a clean or an undo was cut off, and whatever was renamed meanwhile:
+
+    directory    a log directory's own files, as they were
+    partition    a partition's files, as they were when a broker would have loaded it
+    step         which of them go, and what stands in their place then
+    offsets      what is written to a checkpoint
+    undone       all is as it was; the rest of the folder may go
+
+`undoing` puts it back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import posixpath
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cordwood.errors import BadNameError, CorruptFileError, NotFoundError, RequestError
+from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.storage.changes.workspace import is_within
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, is_component, parse_file
+from cordwood.storage.log.files import mode_of, read_file
+from cordwood.storage.log.recovered import files_after_swaps
+from cordwood.storage.log.recovery import SEGMENT_KINDS
+from cordwood.storage.log.view import LogView
+from cordwood.types import TopicPartition
+
+MANIFEST = "manifest.jsonl"
+#: A directory's own files that a clean may change.
+_OWN_FILES = (*filenames.OFFSET_CHECKPOINTS, filenames.CLEAN_SHUTDOWN)
+_FACTS = ("name", "size_bytes", "mtime_ns", "inode", "mode", "uid", "gid")
+
+#: What is written to checkpoints: per file and partition the entry, None for none.
+Offsets = Mapping[str, Mapping[TopicPartition, int | None]]
+
+
+# ---- keeping ---------------------------------------------------------------------------------------------------------
+
+
+def check_folder(fs: FileSystem, path: str, log_directories: Iterable[str], partitions: Iterable[str] = ()) -> None:
+    """Refuse a folder that files of some directories can't be kept in.
+
+    Raises:
+        RequestError: it is not new or empty; it is in one of the directories, or one of them in it; another disk.
+    """
+    folder = posixpath.realpath(path)
+    parent = posixpath.dirname(folder)
+    places = [*log_directories, *partitions]
+    for place in map(posixpath.realpath, places):
+        if is_within(folder, place):
+            raise RequestError(f"{path} is in {place}, where a broker would stumble over it. Name a folder elsewhere")
+        if is_within(place, folder):
+            raise RequestError(f"{place} is in {path}, which is to hold only what is kept. Name a folder elsewhere")
+    if not fs.exists(parent):
+        raise NotFoundError(f"{parent} does not exist, so {path} cannot be made in it")
+    there = fs.exists(folder)
+    if there and (not fs.stat(folder).is_directory or fs.list(folder)):
+        raise RequestError(f"{path} is there and not empty. Old files are kept in a new folder; name another one")
+    device = fs.stat(folder if there else parent).device
+    for place in places:
+        if fs.stat(place).device != device:
+            raise RequestError(
+                f"{path} is on another file system than {place}, so its files cannot be kept there without a copy. "
+                "Name a folder on the same one, or clean the directories of one disk at a time"
+            )
+
+
+class KeepFolder:
+    """A folder that is being filled by a clean. It may be called by several threads."""
+
+    def __init__(
+        self, fs: FileSystem, path: str, log_directories: Sequence[str], partitions: Iterable[str] = ()
+    ) -> None:
+        """Make the folder, durably.
+
+        Raises:
+            RequestError: it can't be used, see `check_folder`.
+        """
+        check_folder(fs, path, log_directories, partitions)
+        log_directories = [posixpath.abspath(directory) for directory in log_directories]
+        self.path = posixpath.realpath(path)
+        self._fs = fs
+        self._mutex = threading.Lock()
+        self._folders = dict(zip(log_directories, _folder_names(log_directories), strict=True))
+        self._before: dict[str, Mapping[str, FileInfo]] = {}
+        self._known: dict[str, set[int]] = {}
+        self._mode = mode_of(fs, *log_directories)
+        self._make_folder(self.path)
+        self._manifest = fs.create(f"{self.path}/{MANIFEST}", mode=self._mode & 0o666)
+        self._size = 0
+        self._write()
+        fs.sync_directory(self.path)
+
+    def close(self) -> None:
+        """Nothing more is kept."""
+        self._manifest.close()
+
+    def keep(self, partition: str, names: Sequence[str], coming: Sequence[str] | None = None) -> None:
+        """Keep files of a partition that are about to go or to change. On return they are safe.
+
+        What an earlier clean or deletion left, and the next load would remove, is passed over.
+
+        Args:
+            partition: path of its directory.
+            names: files in it.
+            coming: paths of what takes their place; None: what of their offsets is in the partition's work folder.
+        """
+        fs, partition = self._fs, posixpath.abspath(partition)
+        with self._mutex:
+            lines = []
+            if partition not in self._before:
+                self._before[partition] = files_by_name(fs, partition)
+                self._known[partition] = {info.inode for info in self._before[partition].values()}
+                lines.append({"record": "partition", "path": partition, "files": _facts(self._before[partition])})
+            before, known = self._before[partition], self._known[partition]
+            going = [name for name in names if fs.stat(f"{partition}/{name}").inode in known]
+            folder = self._folder_of(posixpath.dirname(partition), posixpath.basename(partition))
+            kept = {info.name for info in fs.list(folder)}
+            for name in _that_go(before, going):
+                source = f"{partition}/{name}"
+                if name not in kept and fs.exists(source) and fs.stat(source).inode == before[name].inode:
+                    fs.link(source, f"{folder}/{name}")
+            fs.sync_directory(folder)
+            found = _outputs(fs, partition, going) if coming is None else map(fs.stat, coming)
+            # What an attempt left that came to nothing is noted with the group that it was for, and not again.
+            made = [info for info in found if info.inode not in known]
+            known.update(info.inode for info in made)
+            step = {"record": "step", "path": partition, "going": going}
+            self._write(*lines, {**step, "coming": _facts({info.name: info for info in made})})
+
+    def checkpoints(self, directory: str, offsets: Offsets, *, clean_shutdown: bool = False) -> None:
+        """Keep a log directory's own files. On return they are safe, and what comes is noted.
+
+        Args:
+            directory: path.
+            offsets: what is about to be written.
+            clean_shutdown: the file that says so is about to be made.
+        """
+        fs, directory = self._fs, posixpath.abspath(directory)
+        with self._mutex:
+            lines: list[Mapping[str, Any]] = []
+            if directory not in self._before:
+                files = {info.name: info for info in fs.list(directory) if info.name in _OWN_FILES}
+                self._before[directory] = files
+                folder = self._folder_of(directory)
+                for name in files:
+                    fs.link(f"{directory}/{name}", f"{folder}/{name}")
+                fs.sync_directory(folder)
+                lines.append({"record": "directory", "path": directory, "files": _facts(files)})
+            for name, entries in offsets.items():
+                rows = [[key.topic, key.partition, offset] for key, offset in entries.items()]
+                lines.append({"record": "offsets", "path": directory, "file": name, "entries": rows})
+            if clean_shutdown:
+                lines.append({"record": "offsets", "path": directory, "file": filenames.CLEAN_SHUTDOWN, "entries": []})
+            self._write(*lines)
+
+    def _folder_of(self, directory: str, name: str = "") -> str:
+        """Where a log directory's own files are kept, or those of a partition in it; durably there."""
+        folder = f"{self.path}/{self._folders[directory]}"
+        self._make_folder(folder)
+        if name:
+            folder = f"{folder}/{name}"
+            self._make_folder(folder)
+        return folder
+
+    def _make_folder(self, path: str) -> None:
+        if not self._fs.exists(path):
+            self._fs.make_directory(path, mode=self._mode)
+            self._fs.sync_directory(posixpath.dirname(path))
+
+    def _write(self, *lines: Mapping[str, Any]) -> None:
+        if not self._size:
+            folders = {"record": "folders", "version": 1, "folders": self._folders}
+            lines = (folders, *lines)
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        self._manifest.write(self._size, data)
+        self._manifest.sync()
+        self._size += len(data)
+
+
+def _folder_names(log_directories: Sequence[str]) -> list[str]:
+    """The names that log directories have, made different where they are not."""
+    found: list[str] = []
+    for directory in log_directories:
+        name = posixpath.basename(posixpath.realpath(directory)) or "disk"
+        tries = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        found.append(next(one for one in tries if one not in (*found, MANIFEST)))
+    return found
+
+
+def files_by_name(fs: FileSystem, partition: str) -> dict[str, FileInfo]:
+    """The files of a partition by the names that they have once it is loaded; all snapshots, also stray ones."""
+    return {name: replace(info, name=name) for info, name in files_after_swaps(LogView(partition, fs=fs))}
+
+
+def _that_go(before: Mapping[str, FileInfo], names: Sequence[str]) -> list[str]:
+    """Which files to keep when some go.
+
+    With a log all files of its segment, so that it can be put back whole; and the producer snapshots, which are small,
+    and which a load that completes a swap removes.
+    """
+    bases = {file.offset for file in map(parse_file, names) if file is not None and file.kind is FileKind.LOG}
+    wanted = set(names)
+    for name in before:
+        file = parse_file(name)
+        if file is not None and (
+            file.kind is FileKind.PRODUCER_SNAPSHOT or (file.kind in SEGMENT_KINDS and file.offset in bases)
+        ):
+            wanted.add(name)
+    return sorted(wanted & before.keys())
+
+
+def _outputs(fs: FileSystem, partition: str, names: Sequence[str]) -> list[FileInfo]:
+    """The files in a partition's work folder that belong to the offsets of some segments; without any, all of them."""
+    work = f"{partition}/{WORK_FOLDER}"
+    if not fs.exists(work):
+        return []
+    going = {file.offset for file in map(parse_file, names) if file is not None and file.kind in SEGMENT_KINDS}
+    first, end = min(going, default=0), 1 << 63
+    if going:
+        logs = (base_of(info.name) for info in fs.list(partition) if not info.is_directory)
+        end = min((base for base in logs if base is not None and base > max(going)), default=end)
+    found = []
+    for info in _walk(fs, work):
+        file = parse_file(info.name)
+        if file is not None and file.kind in SEGMENT_KINDS and first <= file.offset < end:
+            found.append(info)
+    return found
+
+
+def base_of(name: str) -> int | None:
+    """The base offset of a log; None for other files."""
+    file = parse_file(name)
+    return file.offset if file is not None and file.kind is FileKind.LOG and not file.temporary else None
+
+
+def _walk(fs: FileSystem, folder: str) -> Iterator[FileInfo]:
+    for info in fs.list(folder):
+        if info.is_directory:
+            yield from _walk(fs, f"{folder}/{info.name}")
+        else:
+            yield info
+
+
+def _facts(files: Mapping[str, FileInfo]) -> list[dict[str, Any]]:
+    return [{fact: getattr(info, fact) for fact in _FACTS} for info in files.values()]
+
+
+# ---- the manifest ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What went, and what came."""
+
+    going: tuple[str, ...]
+    coming: tuple[FileInfo, ...]
+
+
+@dataclass
+class KeptPartition:
+    """What the manifest says of a partition.
+
+    Attributes:
+        path: of its directory.
+        folder: where its files are kept.
+        before: its files as they were, by name.
+        steps: in order.
+    """
+
+    path: str
+    folder: str
+    before: Mapping[str, FileInfo]
+    steps: list[Step] = field(default_factory=list)
+
+    def made(self) -> set[tuple[str, int]]:
+        """(name, inode) of all that came."""
+        return {(info.name, info.inode) for step in self.steps for info in step.coming}
+
+
+@dataclass
+class KeptDirectory:
+    """What the manifest says of a log directory.
+
+    Attributes:
+        path: of it.
+        folder: where its files are kept.
+        before: its own files as they were; None if they were let be.
+        offsets: per checkpoint and partition all entries that were written.
+        clean_shutdown: the file that says so was made.
+        partitions: those that were changed.
+    """
+
+    path: str
+    folder: str
+    before: Mapping[str, FileInfo] | None = None
+    offsets: dict[str, dict[TopicPartition, list[int | None]]] = field(default_factory=dict)
+    clean_shutdown: bool = False
+    partitions: dict[str, KeptPartition] = field(default_factory=dict)
+
+
+@dataclass
+class Manifest:
+    """All that a manifest says.
+
+    Attributes:
+        directories: in order.
+        undone: all was put back; what is kept is only in the way.
+        size_bytes: of its whole lines.
+    """
+
+    directories: dict[str, KeptDirectory] = field(default_factory=dict)
+    undone: bool = False
+    size_bytes: int = 0
+
+
+def read_manifest(fs: FileSystem, path: str) -> Manifest:
+    """What was kept in a folder. A last line that was never written to its end is of something that was not done.
+
+    Raises:
+        NotFoundError: the folder is not one of files that were kept.
+        CorruptFileError: the manifest is not as it was written.
+    """
+    manifest = f"{path}/{MANIFEST}"
+    if not fs.exists(manifest):
+        raise NotFoundError(f"{path} has no {MANIFEST}, so no clean kept anything there")
+    found = Manifest()
+    for at, line in enumerate(read_file(fs, manifest).split(b"\n")[:-1], 1):
+        found.size_bytes += len(line) + 1
+        try:
+            _take(found, path, json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, BadNameError) as error:
+            raise CorruptFileError(f"line {at} is not as it was written ({error!r})", path=manifest) from None
+    return found
+
+
+def _take(manifest: Manifest, path: str, line: dict[str, Any]) -> None:
+    directories = manifest.directories
+    match line["record"]:
+        case "undone":
+            manifest.undone = True
+        case "folders":
+            if line["version"] != 1:
+                raise ValueError(f"version {line['version']}, only 1 is known")
+            for directory, folder in line["folders"].items():
+                directories[directory] = KeptDirectory(directory, f"{path}/{_component(folder)}")
+        case "directory":
+            directories[line["path"]].before = _infos(line["files"])
+        case "offsets":
+            directory = directories[line["path"]]
+            name = line["file"]
+            if name == filenames.CLEAN_SHUTDOWN:
+                directory.clean_shutdown = True
+                return
+            if name not in filenames.OFFSET_CHECKPOINTS:
+                raise ValueError(f"{name!r} is no checkpoint")
+            entries = directory.offsets.setdefault(name, {})
+            for topic, partition, offset in line["entries"]:
+                entries.setdefault(TopicPartition(topic, partition), []).append(offset)
+        case "partition":
+            directory, name = directories[posixpath.dirname(line["path"])], posixpath.basename(line["path"])
+            folder = f"{directory.folder}/{_component(name)}"
+            directory.partitions[line["path"]] = KeptPartition(line["path"], folder, _infos(line["files"]))
+        case "step":
+            directory = directories[posixpath.dirname(line["path"])]
+            step = Step(tuple(map(_component, line["going"])), tuple(_infos(line["coming"]).values()))
+            directory.partitions[line["path"]].steps.append(step)
+        case other:
+            raise ValueError(f"unknown record {other!r}")
+
+
+def _infos(rows: Iterable[Mapping[str, Any]]) -> dict[str, FileInfo]:
+    infos = (FileInfo(is_directory=False, **{fact: row[fact] for fact in _FACTS}) for row in rows)
+    return {_component(info.name): info for info in infos}
+
+
+def _component(name: str) -> str:
+    if not is_component(name):
+        raise BadNameError(f"{name!r} cannot be the name of a file")
+    return name
+
+
+def mark_undone(fs: FileSystem, path: str, end: int) -> None:
+    """From here on nobody looks at what is kept, so that it may go; and what is done to the logs is no matter."""
+    with fs.open_for_update(f"{path}/{MANIFEST}") as file:
+        file.truncate(end)
+        file.write(end, json.dumps({"record": "undone"}).encode() + b"\n")
+        file.sync()

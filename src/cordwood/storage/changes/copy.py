@@ -1,0 +1,329 @@
+"""A data directory written anew beside the one it is made from, which is only read.
+
+    DIR2's parent/
+      .DIR2.cordwood-1f0c/           made first, gone in the end
+        data/                        becomes DIR2, by one rename, when all of it is on disk
+        outputs/                     what tasks write: cleaned segments, a folder per attempt
+        progress/                    how far they are
+
+So DIR2 is there whole or not at all, and whatever fails leaves DIR as it was. What a partition's directory holds
+afterwards is what a broker would make of it when it loads it (see `recovery`): leftovers of a deletion or clean stay
+behind, segments that wait to be swapped in get their names.
+
+Files are copied as cheaply as the file system can, keep their modification times, and are on disk before they count.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cordwood.errors import LockedError, NoSpaceError, RequestError
+from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.sharing import Link, can_share_blocks, free_bytes, symbolic_link
+from cordwood.storage.formats import checkpoints, filenames, properties
+from cordwood.storage.formats.filenames import (
+    FileKind,
+    PartitionFile,
+    parse_file,
+    topic_fault,
+)
+from cordwood.storage.log.files import copy_file, lock_holder_in, read_file, write_file
+from cordwood.storage.log.recovered import files_after_recovery
+from cordwood.storage.log.recovery import SEGMENT_KINDS
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.directory import LogDirectory
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.types import TopicPartition
+
+_SPACE_ADVICE = (
+    "Make room, name a folder on another disk, or clean some topics' partitions at a time by naming their directories"
+)
+#: Files of a log directory that are not simply copied.
+_REWRITTEN = {filenames.LOCK, filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS}
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Cleaned segments that take the place of others.
+
+    Attributes:
+        folder: where they are.
+        names: their files.
+        replaced: base offsets of the segments that go.
+        outputs: base offsets of those that come.
+        end_offset: the new first dirty offset.
+    """
+
+    folder: str
+    names: tuple[str, ...]
+    replaced: frozenset[int]
+    outputs: frozenset[int]
+    end_offset: int
+
+    def removes(self, file: PartitionFile | None) -> bool:
+        """Whether a file of the partition goes."""
+        if file is None or file.offset not in self.replaced:
+            return False
+        if file.kind is FileKind.PRODUCER_SNAPSHOT:
+            return file.offset not in self.outputs
+        return file.kind in SEGMENT_KINDS
+
+
+def copy_partition(
+    log: LogView, target: str, replacement: Replacement | None = None, *, link: Link | None = None
+) -> None:
+    """Copy a partition as it would be loaded, with cleaned segments in the place of others.
+
+    Args:
+        log: of the partition; it is only read.
+        target: an existing, empty directory.
+        replacement: its files are moved, not copied.
+        link: how to link the logs that nobody appends to any more, instead of copying them.
+    """
+    fs = log.fs
+    active = log.segments[-1].base_offset if log.segments else None
+    for source, name, file in files_after_recovery(log):
+        if replacement is None or not replacement.removes(file):
+            closed = file is not None and file.kind is FileKind.LOG and file.offset != active
+            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if closed else None)
+    if replacement is not None:
+        _move_in(fs, target, replacement)
+    fs.sync_directory(target)
+
+
+def replace_segments(fs: FileSystem, path: str, replacement: Replacement) -> None:
+    """Put cleaned segments into a partition that is ours, and that nobody has seen yet."""
+    for info in fs.list(path):
+        if not info.is_directory and replacement.removes(parse_file(info.name)):
+            fs.unlink(f"{path}/{info.name}")
+    _move_in(fs, path, replacement)
+    fs.sync_directory(path)
+
+
+def _move_in(fs: FileSystem, path: str, replacement: Replacement) -> None:
+    for name in replacement.names:
+        fs.rename(f"{replacement.folder}/{name}", f"{path}/{name}")
+
+
+def remove_segments(fs: FileSystem, path: str, base_offsets: Sequence[int], log_end_offset: int) -> None:
+    """Remove segments from a partition that is ours. Without any left it gets an empty one at its end."""
+    logs = 0
+    for info in fs.list(path):
+        file = None if info.is_directory else parse_file(info.name)
+        if file is None or file.kind not in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
+            continue
+        if file.offset in base_offsets:
+            fs.unlink(f"{path}/{info.name}")
+        else:
+            logs += file.kind is FileKind.LOG
+    if not logs:
+        for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+            write_file(fs, f"{path}/{filenames.offset_name(log_end_offset, kind)}", b"")
+    fs.sync_directory(path)
+
+
+def copy_unchanged(fs: FileSystem, source: str, target: str) -> None:
+    """Copy all regular files of a directory under their own names."""
+    for info in fs.list(source):
+        if not info.is_directory and info.name != filenames.LOCK:
+            copy_file(fs, f"{source}/{info.name}", f"{target}/{info.name}")
+    fs.sync_directory(target)
+
+
+# ---- log directories -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class DirectoryCopy:
+    """One log directory and its copy.
+
+    Attributes:
+        source: where it comes from.
+        path: of the copy.
+        places: the partitions that belong to it.
+        whole: everything does; otherwise some partitions were asked for.
+        cleaner_offsets, recovery_points, high_watermarks: entries of the copy's checkpoints that differ.
+        clean_shutdown: the copy was left in good order although its source was not.
+    """
+
+    source: LogDirectory
+    path: str
+    places: Sequence[LocatedPartition]
+    whole: bool
+    cleaner_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    clean_shutdown: bool = False
+
+    def target_of(self, place: LocatedPartition) -> str:
+        """The copy of a partition's directory."""
+        return f"{self.path}/{posixpath.basename(place.path)}"
+
+    @property
+    def left_out(self) -> list[str]:
+        """Directories that are not copied, as they are no partitions; a broker would not start with some of them."""
+        known = {posixpath.basename(place.path) for place in self.places}
+        names = [info.name for info in self.source.entries if info.is_directory and info.name not in known]
+        return [f"{self.source.path}/{name}" for name in names] if self.whole else []
+
+    def copy_files(self) -> None:
+        """Copy the directory's own files, save for those that say how it was left."""
+        if self.whole:
+            for info in self.source.entries:
+                if not info.is_directory and info.name not in _REWRITTEN:
+                    copy_file(self.source.fs, f"{self.source.path}/{info.name}", f"{self.path}/{info.name}")
+
+    def write_checkpoints(self) -> None:
+        """Write what speaks of all partitions; to be done when they are on disk."""
+        changes = {
+            filenames.CLEANER_OFFSETS: self.cleaner_offsets,
+            filenames.RECOVERY_POINTS: self.recovery_points,
+            filenames.HIGH_WATERMARKS: self.high_watermarks,
+        }
+        for name in filenames.OFFSET_CHECKPOINTS:
+            self._write_checkpoint(name, changes.get(name, {}))
+        if self.source.clean_shutdown:
+            left = read_file(self.source.fs, f"{self.source.path}/{filenames.CLEAN_SHUTDOWN}")
+            write_file(self.source.fs, f"{self.path}/{filenames.CLEAN_SHUTDOWN}", left)
+        elif self.clean_shutdown:
+            data = properties.encode_clean_shutdown(None)
+            write_file(self.source.fs, f"{self.path}/{filenames.CLEAN_SHUTDOWN}", data)
+        self.source.fs.sync_directory(self.path)
+
+    def _write_checkpoint(self, name: str, changes: Mapping[TopicPartition, int]) -> None:
+        source = self.source
+        before = {
+            filenames.CLEANER_OFFSETS: source.cleaner_offsets,
+            filenames.RECOVERY_POINTS: source.recovery_points,
+            filenames.LOG_START_OFFSETS: source.log_start_offsets,
+            filenames.HIGH_WATERMARKS: source.high_watermarks,
+        }[name]
+        after = {**before, **changes}
+        if not self.whole:
+            mine = {place.name.topic_partition for place in self.places if place.name is not None}
+            after = {key: offset for key, offset in after.items() if key in mine}
+        path = f"{self.path}/{name}"
+        if source.info(name) is not None and after == before:
+            write_file(source.fs, path, read_file(source.fs, f"{source.path}/{name}"))
+        elif after or source.info(name) is not None:
+            named = {key: offset for key, offset in after.items() if topic_fault(key.topic) is None}
+            write_file(source.fs, path, checkpoints.encode(named))
+
+
+def lay_out(node: Node, paths: Sequence[str], root: str, *, locked_too: bool = False) -> list[DirectoryCopy]:
+    """Where the copy of each log directory goes: one that was named itself to `root`, others to folders in it.
+
+    Args:
+        node: opened on `paths`.
+        paths: log directories, folders of several, or partitions' directories.
+        root: folder of the copy.
+        locked_too: take also directories that someone holds.
+
+    Raises:
+        LockedError: someone holds one of them.
+        RequestError: two have the same name.
+    """
+    copies = []
+    named = {path.rstrip("/") or "/" for path in paths}
+    asked = {place.path for place in node.places}
+    for directory in node.directories:
+        if not locked_too:
+            check_unlocked(directory)
+        # A partition that was named brings its log directory with it, but not the other partitions there.
+        whole = not any(place.path in named for place in node.places if place.directory is directory)
+        alone = len(node.directories) == 1 and (directory.path in named or not whole)
+        path = root if alone else f"{root}/{posixpath.basename(posixpath.realpath(directory.path))}"
+        places = [place for place in node.places if place.directory is directory]
+        copy = DirectoryCopy(directory, path, places, whole)
+        if not whole and directory.info(filenames.META_PROPERTIES) is not None:
+            # Nobody will see any more that it is a broker's, where no entry means that nothing is replicated.
+            names = [place.name.topic_partition for place in places if place.name is not None]
+            copy.high_watermarks = {name: 0 for name in names if name not in directory.high_watermarks}
+        copies.append(copy)
+    assert asked == {place.path for copy in copies for place in copy.places}
+    if len({copy.path for copy in copies}) < len(copies):
+        several = ", ".join(copy.source.path for copy in copies)
+        raise RequestError(f"Several of {several} have the same name, that of their copy. Copy one at a time")
+    return copies
+
+
+def check_unlocked(directory: LogDirectory) -> None:
+    """Refuse a directory that someone may be writing to.
+
+    Raises:
+        LockedError: with who it is.
+    """
+    holder = lock_holder_in(directory.fs, directory.path)
+    if holder is not None:
+        raise LockedError(
+            f"{directory.path} is held by {holder}, so its files may change while they are read. "
+            "Stop it first, or clean a snapshot of the disk"
+        )
+
+
+def check_unchanged(directory: LogDirectory) -> None:
+    """Refuse a directory that a broker has run on since it was opened, also when that one is gone again.
+
+    Raises:
+        LockedError: with what shows it.
+    """
+    check_unlocked(directory)
+    for name in (filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS):
+        path = f"{directory.path}/{name}"
+        try:
+            now: FileInfo | None = directory.fs.stat(path)
+        except FileNotFoundError:
+            now = None
+        if _version(now) != _version(directory.info(name)):
+            raise LockedError(
+                f"{path} changed while the directory was read: a broker has run on it since. "
+                "What was copied may not fit together, and is removed. Do it again while no broker runs"
+            )
+
+
+def _version(info: FileInfo | None) -> tuple[int, int] | None:
+    return None if info is None else (info.mtime_ns, info.size_bytes)
+
+
+def check_space(
+    fs: FileSystem,
+    folder: str,
+    copies: Iterable[DirectoryCopy],
+    *,
+    link: Link | None,
+    advice: str = _SPACE_ADVICE,
+) -> None:
+    """Refuse copies that there is no room for.
+
+    Logs are what counts: indexes may be mostly holes, and nobody knows what a clean will leave. So this is the most
+    that logs can take; where links or shared blocks make copies for nothing, those count for nothing.
+
+    Args:
+        fs: where all is.
+        folder: where the copies will be; it may be written to.
+        copies: of log directories.
+        link: how logs are linked that are not written to any more.
+        advice: what to do when there is too little.
+
+    Raises:
+        NoSpaceError: with both figures.
+    """
+    free = free_bytes(fs, folder)
+    device = fs.stat(folder).device
+    needed = 0
+    for copy in copies:
+        linked = link is symbolic_link or (link is not None and fs.stat(copy.source.path).device == device)
+        for place in copy.places:
+            sizes = [segment.size_bytes for segment in place.log().segments]
+            needed += sum(sizes[-1:] if linked else sizes)
+    if free is None or needed <= free or can_share_blocks(fs, folder):
+        return
+    raise NoSpaceError(
+        f"{posixpath.dirname(folder)} has {free:,} bytes free, and the copy needs up to {needed:,} for logs alone. "
+        f"Nothing was written. {advice}"
+    )

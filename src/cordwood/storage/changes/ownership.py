@@ -1,0 +1,65 @@
+"""Whether the files of a clean in place can belong to whom those belong that they replace.
+
+A broker that cannot write to a file of its own takes the whole log directory for broken. So before anything is written
+it is asked who owns what would be replaced, and who we are: only a privileged process gives files to other users, and
+others only to groups that they are in.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+
+from cordwood.errors import RequestError
+from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.users import User, group_name, user_name
+from cordwood.storage.formats.filenames import OFFSET_CHECKPOINTS, WORK_FOLDER
+
+
+def check_ownership(fs: FileSystem, partitions: Iterable[str], user: User | None = None) -> None:
+    """Refuse partitions whose files this user cannot replace by files of the same owner and group.
+
+    Args:
+        fs: where they are.
+        partitions: paths of their directories. The checkpoints beside them are asked for, too.
+        user: default: that of this process.
+
+    Raises:
+        RequestError: with what it is about, and which user to run as.
+    """
+    user = user or User.current()
+    if user.privileged:
+        return
+    found = list(_written_to(fs, partitions))
+    owners = {info.uid for _, info in found}
+    # One who owns all of it can do it; else only root.
+    as_whom = user_name(owners.pop() if len(owners) == 1 else 0)
+    for path, info in found:
+        if not info.is_directory and info.uid != user.uid:
+            raise RequestError(
+                f"{path} belongs to {user_name(info.uid)}, and {user_name(user.uid)} cannot make files for somebody "
+                f"else, so what replaces it could keep a broker out. Run this as {as_whom}"
+            )
+        if not info.is_directory and info.gid not in user.gids:
+            raise RequestError(
+                f"{path} belongs to the group {group_name(info.gid)}, which {user_name(user.uid)} is not in, so what "
+                f"replaces it could not. Add the user to the group, or run this as {user_name(0)}"
+            )
+        if info.is_directory and not user.may_write(info):
+            raise RequestError(
+                f"{path} cannot be changed: {user_name(user.uid)} may not write to it. Run this as {as_whom}"
+            )
+
+
+def _written_to(fs: FileSystem, partitions: Iterable[str]) -> Iterator[tuple[str, FileInfo]]:
+    partitions = [path.rstrip("/") for path in partitions]
+    for path in partitions:
+        yield path, fs.stat(path)
+        for info in fs.list(path):
+            if not info.is_directory or info.name == WORK_FOLDER:
+                yield f"{path}/{info.name}", info
+    for parent in dict.fromkeys(posixpath.dirname(path) or "." for path in partitions):
+        yield parent, fs.stat(parent)
+        for info in fs.list(parent):
+            if info.name in OFFSET_CHECKPOINTS:
+                yield f"{parent}/{info.name}", info

@@ -1,0 +1,194 @@
+"""Loading a partition as a broker does when it starts: what was interrupted is completed or undone, in place.
+
+    1  .cordwood/, the work folder of a run that was killed, is removed
+    2  what `recovery` plans is done: leftovers go, swaps are completed, indexes without a log go
+    3  without a crash: a whole segment without an offset index gets its indexes; stray producer snapshots go
+       after one: see `restoring`; what is new is written to .cordwood/ and renamed over what is there
+       either way: a log that ends below its log start offset is replaced by an empty one
+
+It can be cut off anywhere, and the next load, ours or a broker's, comes to the same. What is still true is never
+removed before what takes its place is durable. In step 3 an order matters only here:
+
+    segments behind a cut      go before the cut: behind what looks whole they would be taken for its continuation
+    .index                     comes last: who finds none makes all indexes of the segment again
+    old producer snapshots     go last: new ones are made from them
+
+No file is changed where it is, as it may have other names elsewhere: new ones take the place of old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from cordwood.errors import CorruptBatchError
+from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, FileSystem
+from cordwood.record.columns import BatchWindow, is_valid
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.changes.recover_copy import (
+    Recovered,
+    RecoverySettings,
+    Rewritten,
+    rewrite_indexes,
+    rewrite_unflushed,
+    start_anew,
+)
+from cordwood.storage.changes.swap import Keep, complete, remove_unfinished, swap_in
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, PartitionFile, parse_file
+from cordwood.storage.log.files import chown_like, remove_tree
+from cordwood.storage.log.recovered import stray_snapshots
+from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, WindowReader
+
+
+def recover_in_place(
+    log: LogView,
+    *,
+    crashed: bool,
+    recovery_point: int,
+    now_ms: int,
+    settings: RecoverySettings | None = None,
+    keep: Keep | None = None,
+) -> Recovered:
+    """Bring a partition into the order in which a broker has it after its start; when this returns, that is durable.
+
+    Args:
+        log: of the partition, which nobody else uses. It is out of date afterwards.
+        crashed: whether it may not be taken as it is from the recovery point on.
+        recovery_point: everything below this offset was flushed.
+        now_ms: producers that are too old at this time are forgotten.
+        settings: the partition's configs.
+        keep: is called with what goes or changes.
+
+    Raises:
+        DataError: after a crash, a segment holds offsets that don't belong there, or the log would be cut before whole
+            batches, and nobody keeps them; only steps 1 and 2 were done.
+    """
+    fs, path, start = log.fs, log.path, log.log_start_offset
+    work = f"{path}/{WORK_FOLDER}"
+    if any(info.name == WORK_FOLDER and info.is_directory for info in log.entries):
+        remove_tree(fs, work)
+    if log.recovery.actions:
+        if keep is not None:
+            touched = {name for action in log.recovery.actions for name in (action.file, action.target)}
+            keep(path, [info.name for info in log.entries if info.name in touched])
+        remove_unfinished(fs, path)
+        complete(fs, path)
+        log = LogView(path, fs=fs, log_start_offset=start)
+    with _folder(fs, work):
+        if crashed:
+            new = rewrite_unflushed(
+                log, work, recovery_point=recovery_point, now_ms=now_ms, settings=settings, whole_too=False
+            )
+            return _put_in_place(log, work, new, keep)
+        if log.ends_below_start:
+            return _put_in_place(log, work, start_anew(log, work, clean_shutdown=True), keep)
+        for segment, paths in rewrite_indexes(log, work, now_ms=now_ms, settings=settings):
+            _take_over(log, work, [path.rpartition("/")[2] for path in paths], {segment.base_offset}, keep)
+    _remove(log, stray_snapshots(log.recovery), keep)
+    return Recovered(log.next_offset)
+
+
+def _put_in_place(log: LogView, work: str, new: Rewritten, keep: Keep | None) -> Recovered:
+    """Replace files of a log by what was written to the work folder."""
+    if new.cut is not None and keep is None:
+        _check_cut(log, *new.cut)
+    files = _files(log.fs, log.path)
+    goes = {name: file for name, file in files.items() if not new.stays(log, name, file)}
+    gone = [name for name, file in goes.items() if file.kind in SEGMENT_KINDS and file.offset not in new.kept]
+    _remove(log, gone, keep)
+
+    made = _files(log.fs, work)
+    split = {base: became for base, became in new.segments.items() if len(became) > 1}
+    parts = {
+        base: [name for name, file in made.items() if file.kind in SEGMENT_KINDS and file.offset in became]
+        for base, became in split.items()
+    }
+    apart = {name for names in parts.values() for name in names}
+    names = [name for name in made if name not in apart]
+    # An emptied log gets its segment last: until then no segment is there, and the next load starts anew as well.
+    last = [] if new.kept else [name for name in names if name.endswith(FileKind.LOG)]
+    _take_over(log, work, [name for name in names if name not in last], new.segments.keys() - split.keys(), keep)
+    if last:
+        _take_over(log, work, last, (), keep)
+    for base, names in parts.items():
+        bases = frozenset({base}), frozenset(split[base])
+        swap_in(log.fs, log.path, Replacement(work, tuple(names), *bases, new.next_offset), keep=keep)
+    old = [name for name, file in goes.items() if file.kind is FileKind.PRODUCER_SNAPSHOT and name not in made]
+    _remove(log, old, keep)
+    return Recovered(new.next_offset, new.notes)
+
+
+def _check_cut(log: LogView, base_offset: int, position: int) -> None:
+    """Refuse to cut a log before whole batches: a broker's start would, but there may be no other copy of them.
+
+    Raises:
+        CorruptBatchError: there are some.
+    """
+    at = next(at for at, segment in enumerate(log.segments) if segment.base_offset == base_offset)
+    segment, later = log.segments[at], log.segments[at + 1 :]
+    with segment.open() as file:
+        behind = WindowReader(file, Checks.WHOLE, base_offset=base_offset, start=position)
+        whole = any(isinstance(item, BatchWindow) and is_valid(item.batches).any() for item in behind)
+    if whole or any(one.size_bytes for one in later):
+        raise CorruptBatchError(
+            "no whole batch, but there are some behind it. A broker's start would cut the log here, and delete them. "
+            "Clean into a copy (--output), keep what goes (--keep-old), or let a broker start on it",
+            path=segment.path,
+            position=position,
+        )
+
+
+def _take_over(log: LogView, work: str, names: Sequence[str], bases: Collection[int], keep: Keep | None) -> None:
+    """Put new files into the place of old ones; `bases` are of the segments all of whose indexes are made anew."""
+    fs, path = log.fs, log.path
+    old = {info.name: info for info in log.entries}
+    stale = [
+        name
+        for name, file in _files(fs, path).items()
+        if file.kind in INDEX_KINDS and file.offset in bases and name not in names
+    ]
+    if keep is not None:
+        keep(path, [*stale, *(name for name in names if name in old)])
+    like = log.segments[0].files.log if log.segments else _as_file(fs.stat(path))
+    for name in names:
+        chown_like(fs, f"{work}/{name}", old.get(name) or like)
+    for name in stale:
+        fs.unlink(f"{path}/{name}")
+    last = [name for name in names if name.endswith(FileKind.OFFSET_INDEX)]
+    for some in ([name for name in names if name not in last], last):
+        for name in some:
+            fs.rename(f"{work}/{name}", f"{path}/{name}")
+        fs.sync_directory(work)
+        fs.sync_directory(path)
+
+
+def _remove(log: LogView, names: Sequence[str], keep: Keep | None) -> None:
+    if not names:
+        return
+    if keep is not None:
+        keep(log.path, names)
+    for name in names:
+        log.fs.unlink(f"{log.path}/{name}")
+    log.fs.sync_directory(log.path)
+
+
+def _as_file(directory: FileInfo) -> FileInfo:
+    """The owner of a directory, with the mode of a file."""
+    return replace(directory, mode=directory.mode & ALL_READ_AND_WRITE)
+
+
+def _files(fs: FileSystem, path: str) -> dict[str, PartitionFile]:
+    parsed = ((info.name, parse_file(info.name)) for info in fs.list(path) if not info.is_directory)
+    return {name: file for name, file in parsed if file is not None}
+
+
+@contextmanager
+def _folder(fs: FileSystem, path: str) -> Iterator[None]:
+    fs.make_directory(path, mode=0o700)
+    try:
+        yield
+    finally:
+        remove_tree(fs, path)

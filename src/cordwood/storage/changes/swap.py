@@ -1,0 +1,243 @@
+"""Cleaned segments take the place of others, in a directory that Kafka may load after any crash.
+
+A loader goes by names: it removes `.deleted`; of `.swap` those at or above the smallest `.cleaned`, then `.cleaned`;
+then live files from the first `.log.swap` up to the end of what these hold; and gives each `.swap` its final name. So a
+group is swapped in steps, each durable before the next begins. Within a step the disk may keep any of its renames and
+lose any other:
+
+    step                                          its barrier: without it a crash could leave …
+    1  outputs: folder → .cleaned                 a .swap, and nothing that says it does not count yet
+    2  outputs but the first: → .swap             the first one alone, in the place of all up to its own end
+    3  the first output: → .swap; the commit      old files gone, and new ones that don't count
+    4  old logs behind the outputs' end,          a tombstone gone and what it deletes still there; or aborted
+       one by one, the lowest first: → .deleted   records, and their .txnindex gone
+    5  other old files: → .deleted                an old .txnindex beside a new .log, which hides what is committed
+    6  .log.swap → .log, one by one               a .log between two .log.swap, or an index beside one: both would go
+    7  other .swap → live; .deleted removed       less than the checkpoint says, which is written next
+
+Up to the commit a loader comes to the old group, from then on to the new one. With one exception: what lies behind the
+outputs' end it does not remove; of that it keeps what step 4 left. Kafka's own cleaner, too, leaves such segments to
+the next clean. An output without any batch has no end above its start, so that a loader would leave the `.txnindex` of
+the first old segment beside it: it gets an empty one of its own until the old files are gone.
+
+What fails before the commit is undone; behind it the next load, ours or a broker's, completes the swap.
+
+Source: Kafka LocalLog.replaceSegments, LogLoader. Differs: Kafka renames all of it with one sync of the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from cordwood.errors import RequestError
+from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
+from cordwood.storage.log.files import chown_like, write_file
+from cordwood.storage.log.recovery import SegmentFiles, Verb, next_offset, plan_recovery
+from cordwood.storage.log.segment import MAX_OFFSET, Segment
+
+#: Called with a partition's path and names of its files that are about to go or change. When it returns, they have
+#: other names elsewhere, too, and that is durable.
+Keep = Callable[[str, Sequence[str]], None]
+
+_LEFTOVERS = (Temporary.CLEANED, Temporary.SWAP, Temporary.DELETED)
+
+
+def swap_in(
+    fs: FileSystem, partition: str, replacement: Replacement, *, keep: Keep | None = None, owned: bool = False
+) -> None:
+    """Put the outputs of one group of segments into the place of these; when this returns, that is durable.
+
+    Args:
+        fs: where all is.
+        partition: its directory. It was loaded, and nobody else changes it.
+        replacement: of one group. Its files are moved.
+        keep: is called with what goes.
+        owned: the outputs have their owners. Otherwise they get owner, group and permissions of the group's first
+            segment, before they have a name in the partition.
+
+    Raises:
+        RequestError: an interrupted clean or deletion left files there; nothing was changed.
+        OSError: up to the commit the partition is as before; behind it, the next load completes the swap.
+    """
+    old = _old_files(fs, partition, replacement)
+    like = None if owned else fs.stat(f"{partition}/{offset_name(min(replacement.replaced), FileKind.LOG)}")
+    if like is not None:
+        for name in replacement.names:
+            chown_like(fs, f"{replacement.folder}/{name}", like)
+    if keep is not None:
+        keep(partition, old)
+    try:
+        names = _with_transaction_index(fs, replacement, old, like)
+        _commit(fs, partition, replacement, names)
+    except BaseException:
+        # Once all are .swap this does nothing: who may have seen them so must not lose some of them.
+        with contextlib.suppress(OSError):
+            remove_unfinished(fs, partition)
+        raise
+    for name in _behind_the_end(fs, partition, replacement, old):
+        _rename_all(fs, partition, [name], to=Temporary.DELETED)
+        old.remove(name)
+    _rename_all(fs, partition, old, to=Temporary.DELETED)
+    _into_place(fs, partition, names)
+    for info in fs.list(partition):
+        if info.name.endswith(Temporary.DELETED):
+            fs.unlink(f"{partition}/{info.name}")
+    for name in set(names).difference(replacement.names):
+        fs.unlink(f"{partition}/{name}")
+    fs.sync_directory(partition)
+
+
+def drop_segments(
+    fs: FileSystem, partition: str, base_offsets: Collection[int], log_end_offset: int, *, keep: Keep | None = None
+) -> None:
+    """Remove segments for good, the oldest first; without any left the log gets an empty one at its end.
+
+    A crash leaves all from some segment on: nothing goes before what it supersedes, nor a `.txnindex` before its log.
+
+    Args:
+        fs: where all is.
+        partition: its directory. It was loaded, and nobody else changes it.
+        base_offsets: of the segments that go.
+        log_end_offset: of the log.
+        keep: is called with what goes.
+
+    Raises:
+        RequestError: an interrupted clean or deletion left files there; nothing was changed.
+    """
+    everything = Replacement(partition, (), frozenset(base_offsets), frozenset(), log_end_offset)
+    old = _old_files(fs, partition, everything)
+    logs = sorted(name for name in old if name.endswith(FileKind.LOG))
+    others = [name for name in old if name not in logs]
+    if keep is not None:
+        keep(partition, old)
+    if not any(info.name.endswith(FileKind.LOG) and info.name not in logs for info in fs.list(partition)):
+        like = fs.stat(f"{partition}/{logs[-1]}")
+        for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+            path = f"{partition}/{offset_name(log_end_offset, kind)}"
+            write_file(fs, path, b"")
+            chown_like(fs, path, like)
+        fs.sync_directory(partition)
+    for some in (*([name] for name in logs), others):
+        _rename_all(fs, partition, some, to=Temporary.DELETED)
+    # Logs last, as in `complete`.
+    for name in (*others, *logs):
+        fs.unlink(f"{partition}/{name}{Temporary.DELETED}")
+    fs.sync_directory(partition)
+
+
+def _old_files(fs: FileSystem, partition: str, replacement: Replacement) -> list[str]:
+    """What goes, in a partition without leftovers."""
+    files = [info.name for info in fs.list(partition) if not info.is_directory]
+    for name in files:
+        if name.endswith(_LEFTOVERS):
+            raise RequestError(
+                f"{partition}/{name} is left of an interrupted clean or deletion, so nothing was swapped in there. "
+                "The next clean, or broker, that loads the partition completes or removes it"
+            )
+    return [name for name in files if replacement.removes(parse_file(name))]
+
+
+def _with_transaction_index(
+    fs: FileSystem, replacement: Replacement, old: Sequence[str], like: FileInfo | None
+) -> Sequence[str]:
+    """The files that come, and an empty .txnindex where a loader would leave the old one beside an empty log."""
+    folder, first = replacement.folder, min(replacement.outputs)
+    assert first == min(replacement.replaced), "the first output stands for the first segment"
+    name = offset_name(first, FileKind.TRANSACTION_INDEX)
+    if name not in old or name in replacement.names or _end_of(fs, folder, first) > first:
+        return replacement.names
+    write_file(fs, f"{folder}/{name}", b"")
+    if like is not None:
+        chown_like(fs, f"{folder}/{name}", like)
+    return [*replacement.names, name]
+
+
+def _commit(fs: FileSystem, partition: str, replacement: Replacement, names: Sequence[str]) -> None:
+    for name in names:
+        fs.rename(f"{replacement.folder}/{name}", f"{partition}/{name}{Temporary.CLEANED}")
+    fs.sync_directory(replacement.folder)
+    fs.sync_directory(partition)
+    first = offset_name(min(replacement.outputs), ".")
+    others = [name for name in names if not name.startswith(first)]
+    if others:
+        _rename_all(fs, partition, others, Temporary.CLEANED, to=Temporary.SWAP)
+    _rename_all(fs, partition, [name for name in names if name.startswith(first)], Temporary.CLEANED, to=Temporary.SWAP)
+
+
+def _rename_all(
+    fs: FileSystem, partition: str, names: Iterable[str], now: Temporary = Temporary.NONE, *, to: Temporary
+) -> None:
+    for name in names:
+        fs.rename(f"{partition}/{name}{now}", f"{partition}/{name}{to}")
+    fs.sync_directory(partition)
+
+
+def _behind_the_end(fs: FileSystem, partition: str, replacement: Replacement, old: Iterable[str]) -> list[str]:
+    """Logs of old segments that a loader would not remove for the outputs, lowest first."""
+    last = max(replacement.outputs)
+    if max(replacement.replaced) <= last:
+        return []
+    end = _end_of(fs, partition, last, Temporary.SWAP)
+    logs = {offset_name(base, FileKind.LOG) for base in replacement.replaced if base >= end and base != last}
+    return sorted(logs.intersection(old))
+
+
+def _end_of(fs: FileSystem, folder: str, base_offset: int, suffix: str = "") -> int:
+    """The offset behind the last batch of an output."""
+    log, index = (
+        fs.stat(f"{folder}/{offset_name(base_offset, kind + suffix)}") for kind in (FileKind.LOG, FileKind.OFFSET_INDEX)
+    )
+    segment = Segment(fs, folder, SegmentFiles(base_offset, log, {FileKind.OFFSET_INDEX: index}))
+    with segment.open() as file:
+        start = segment.position_of(file, MAX_OFFSET)
+    return next_offset(fs, segment.path, base_offset, start)
+
+
+def _into_place(fs: FileSystem, partition: str, names: Iterable[str]) -> None:
+    """Give .swap files their final names. Those of logs are durable in the end; the others only need a next sync."""
+    logs = sorted(name for name in names if name.endswith(FileKind.LOG))
+    for name in logs:
+        _rename_all(fs, partition, [name], Temporary.SWAP, to=Temporary.NONE)
+    for name in names:
+        if name not in logs:
+            fs.rename(f"{partition}/{name}{Temporary.SWAP}", f"{partition}/{name}")
+
+
+# ---- what a swap left ------------------------------------------------------------------------------------------------
+
+
+def remove_unfinished(fs: FileSystem, partition: str) -> None:
+    """Undo a swap that did not come to its commit: its .cleaned files say which .swap don't count, so they go last."""
+    files = {info.name: parse_file(info.name) for info in fs.list(partition) if not info.is_directory}
+    bases = {
+        name: file.offset for name, file in files.items() if file is not None and file.temporary is Temporary.CLEANED
+    }
+    if not bases:
+        return
+    first = min(bases.values())
+    for name, file in files.items():
+        if file is not None and file.temporary is Temporary.SWAP and file.offset >= first:
+            fs.unlink(f"{partition}/{name}")
+    fs.sync_directory(partition)
+    for name in bases:
+        fs.unlink(f"{partition}/{name}")
+    fs.sync_directory(partition)
+
+
+def complete(fs: FileSystem, partition: str) -> None:
+    """Complete a swap behind its commit, in the order of `swap_in`; remove .deleted, and indexes without a log."""
+    actions = plan_recovery(fs, partition, fs.list(partition)).actions
+    # Logs that are .deleted go last: they say why there are indexes without a log.
+    gone = sorted(
+        (action.file for action in actions if action.verb is Verb.DELETE),
+        key=lambda name: name.endswith(Temporary.DELETED),
+    )
+    for name in gone:
+        fs.unlink(f"{partition}/{name}")
+    fs.sync_directory(partition)
+    names = [action.target for action in actions if action.verb is Verb.RENAME and action.file not in gone]
+    _into_place(fs, partition, names)
+    fs.sync_directory(partition)

@@ -1,0 +1,528 @@
+"""A clean in place is undone: what it took away and kept (see `keeping`) is put back.
+
+First all is held against the manifest, and nothing is touched if anything was done to a cleaned log since. Then, each
+durable before the next:
+
+    checkpoints          older entries fit new segments, too: they only make somebody do again what was done. Newer
+                         ones beside old segments would let a broker delete what retention took
+    cleaned segments     by the swap that cleaned them: kept files are linked into the work folder, and take the place
+                         of what the clean wrote. What is old between them is never touched
+    deleted segments     one by one, away from those that are there, so that the log never has a hole
+    the others           producer snapshots, leader epochs, indexes
+    the kept files       go, once the manifest says that all is back
+
+It can be cut off at any instant and called again, as what is kept stays until the end, and names of old and new files
+tell nothing, inodes do. A broker that is started in between finds each group of segments old or new.
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.changes.backup import (
+    MANIFEST,
+    KeptDirectory,
+    KeptPartition,
+    Step,
+    base_of,
+    files_by_name,
+    mark_undone,
+    read_manifest,
+)
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.changes.swap import complete, remove_unfinished, swap_in
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, parse_file
+from cordwood.storage.log.files import read_file, remove_tree
+from cordwood.storage.log.recovery import SEGMENT_KINDS
+from cordwood.tables import Column, bytes_text, number, printable, table
+from cordwood.types import TopicPartition
+
+#: Where files that are put back wait for their turn, within a partition's work folder.
+_UNDO = "undo"
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What of a partition was put back.
+
+    Attributes:
+        path: of its directory.
+        segments: how many had been cleaned or deleted.
+        size_bytes: of their logs.
+        removed_segments: how many stood in their place.
+        removed_bytes: of these logs.
+    """
+
+    path: str
+    segments: int
+    size_bytes: int
+    removed_segments: int
+    removed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Something that was done since, and that an undo would lose.
+
+    Attributes:
+        path: of the file or directory.
+        what: in words.
+    """
+
+    path: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class UndoResult:
+    """What an undo did; with changes, nothing.
+
+    Attributes:
+        folder: that the old files were kept in.
+        partitions: those that something was put back of.
+        checkpoints: paths of the log directories' own files that were put back.
+        changes: why it was refused.
+        removed: the folder is gone; somebody else's files may be a reason why it is not.
+    """
+
+    folder: str
+    partitions: tuple[PutBack, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+    changes: tuple[Changed, ...] = ()
+    removed: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether all is as it was before the clean."""
+        return not self.changes
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        return {
+            "folder": printable(self.folder),
+            "done": self.done,
+            "removed": self.removed,
+            "partitions": [
+                {
+                    "path": printable(one.path),
+                    "segments": one.segments,
+                    "size_bytes": one.size_bytes,
+                    "removed_segments": one.removed_segments,
+                    "removed_bytes": one.removed_bytes,
+                }
+                for one in self.partitions
+            ],
+            "checkpoints": [printable(path) for path in self.checkpoints],
+            "changes": [{"path": printable(one.path), "what": one.what} for one in self.changes],
+        }
+
+    def text(self) -> str:
+        """As `cordwood undo` prints it."""
+        return "\n".join(map(printable, self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        if self.changes:
+            yield "changed since the clean:"
+            yield from (f"  {one.path}: {one.what}" for one in self.changes)
+            yield ""
+            yield f"Nothing was put back, as that would be lost. What the clean took is still in {self.folder}"
+            return
+        if self.partitions:
+            columns = (
+                Column("PARTITION"),
+                Column("SEGMENTS", True),
+                Column("PUT BACK", True),
+                Column("INSTEAD OF", True),
+            )
+            rows = [
+                (
+                    posixpath.basename(one.path),
+                    f"{one.segments:,}",
+                    bytes_text(one.size_bytes),
+                    bytes_text(one.removed_bytes),
+                )
+                for one in self.partitions
+            ]
+            yield from table(columns, rows)
+            yield ""
+        for path in self.checkpoints:
+            yield f"put back: {path}"
+        segments = sum(one.segments for one in self.partitions)
+        yield f"{number(len(self.partitions), 'partition')}: {number(segments, 'segment')} put back"
+        yield f"{self.folder} is " + (
+            "no longer needed, and removed" if self.removed else "left, as it holds other files"
+        )
+
+
+def undo(path: str, *, fs: FileSystem | None = None) -> UndoResult:
+    """Put back what a clean in place took away and kept.
+
+    All is looked at before anything is changed: when a log was written to, cleaned again or deleted from since, the
+    result says so, and nothing was done. A broker that was merely started and stopped is no reason. What was cut off
+    in the middle goes on when it is called again.
+
+    Args:
+        path: of the folder.
+        fs: default: the machine's.
+
+    Raises:
+        NotFoundError: the folder is none that a clean kept files in.
+        CorruptFileError: its manifest, or a checkpoint, cannot be read.
+        LockedError: someone holds one of the log directories.
+    """
+    fs = fs or PosixFileSystem()
+    path = posixpath.realpath(path)
+    manifest = read_manifest(fs, path)
+    directories = [directory for _, directory in sorted(manifest.directories.items())]
+    put_back, written = [], []
+    if not manifest.undone:
+        with ExitStack() as locks:
+            changes = [Changed(one.path, "it is gone") for one in directories if not fs.exists(one.path)]
+            if not changes:
+                held = [locks.enter_context(fs.lock_directory(one.path)) for one in directories]
+                changes = [change for directory in directories for change in _changes(fs, directory)]
+            if changes:
+                return UndoResult(path, changes=tuple(changes))
+            for lock in held:
+                lock.confirm()
+            for directory in directories:
+                written += _put_back_own_files(fs, directory)
+                put_back += [_put_back(fs, partition) for _, partition in sorted(directory.partitions.items())]
+            mark_undone(fs, path, manifest.size_bytes)
+    removed = _remove_folder(fs, path, directories)
+    return UndoResult(path, tuple(one for one in put_back if one is not None), tuple(written), removed=removed)
+
+
+class _View:
+    """A partition as it is now, against what the manifest says: which of its segments are old, which ours."""
+
+    def __init__(self, fs: FileSystem, kept: KeptPartition) -> None:
+        self.live = files_by_name(fs, kept.path)
+        self.before = kept.before
+        self._made = kept.made()
+        logs = {info.name: base_of(info.name) for info in (*kept.before.values(), *self.live.values())}
+        bases = {name: base for name, base in logs.items() if base is not None}
+        self.missing = sorted(base for name, base in bases.items() if name in self.before and not self.is_old(name))
+        self.made = sorted(base for name, base in bases.items() if self.is_made(name))
+        self.old = sorted(base for name, base in bases.items() if self.is_old(name))
+        self.unknown = [
+            name for name in bases if name in self.live and not self.is_old(name) and not self.is_made(name)
+        ]
+
+    def is_old(self, name: str) -> bool:
+        """Whether a file is the one that was there."""
+        return name in self.live and name in self.before and self.live[name].inode == self.before[name].inode
+
+    def is_made(self, name: str) -> bool:
+        """Whether a file is one that the clean put there; an empty log, which a log gets that lost all others, is."""
+        if name not in self.live or self.is_old(name):
+            return False
+        info = self.live[name]
+        is_empty_log = not info.size_bytes and name not in self.before and base_of(name) is not None
+        return is_empty_log or (name, info.inode) in self._made
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether any segment is another than before the clean."""
+        return bool(self.missing) or any(map(self.is_made, self.live))
+
+    @property
+    def is_as_before(self) -> bool:
+        """Whether the logs are what they were."""
+        logs = {_log_name(base) for base in self.old}
+        return not (self.is_changed or self.unknown) and all(
+            _version(self.live[name]) == _version(self.before[name]) for name in logs
+        )
+
+
+def _log_name(base_offset: int) -> str:
+    return filenames.offset_name(base_offset, FileKind.LOG)
+
+
+def _changes(fs: FileSystem, directory: KeptDirectory) -> Iterator[Changed]:
+    """What was done to a directory since it was cleaned."""
+    first_offsets = {}
+    for kept in directory.partitions.values():
+        if not fs.exists(kept.path):
+            yield Changed(kept.path, "the partition is gone")
+            continue
+        view = _View(fs, kept)
+        if view.is_changed:
+            first_offsets[posixpath.basename(kept.path)] = min((*view.old, *view.made), default=0)
+            yield from _changes_of_logs(fs, kept, view)
+    for name, word in ((filenames.CLEANER_OFFSETS, "cleaned"), (filenames.LOG_START_OFFSETS, "deleted from")):
+        now, before = (_offsets(fs, f"{folder}/{name}") for folder in (directory.path, directory.folder))
+        for key, written in directory.offsets.get(name, {}).items():
+            entry = now.get(key)
+            if entry in (before.get(key), *written):
+                continue
+            # A broker leaves out the log start where it is the start of the first segment.
+            if name == filenames.LOG_START_OFFSETS and (entry or 0) <= first_offsets.get(str(key), 0):
+                continue
+            what = f"{key} is at {entry} now, and the clean left it at {written[-1]}: it was {word} since"
+            yield Changed(f"{directory.path}/{name}", what)
+
+
+def _changes_of_logs(fs: FileSystem, kept: KeptPartition, view: _View) -> Iterator[Changed]:
+    came = {(info.name, info.inode): info for step in kept.steps for info in step.coming}
+    for base in (*view.old, *view.made):
+        name = _log_name(base)
+        path, now = f"{kept.path}/{name}", view.live[name]
+        then = view.before[name] if view.is_old(name) else came.get((name, now.inode), now)
+        if now.size_bytes != then.size_bytes:
+            word = "appended to" if now.size_bytes > then.size_bytes else "truncated"
+            yield Changed(path, f"{word} since: it had {then.size_bytes} bytes, and has {now.size_bytes}")
+        elif now.mtime_ns != then.mtime_ns:
+            yield Changed(path, "written to since: its time of modification is another")
+    for name in view.unknown:
+        yield Changed(f"{kept.path}/{name}", "written since, by appends or by another clean")
+    for gap in _gaps(view):
+        if gap.cleaned and gap.cleaned[0] != gap.made[0]:
+            what = f"stands for none of what is kept; {_log_name(gap.cleaned[0])} would be put behind it"
+            yield Changed(f"{kept.path}/{_log_name(gap.made[0])}", what)
+    there = _files_in(fs, kept.folder)
+    for base in view.missing:
+        name = _log_name(base)
+        if not _is_taken(name, kept.steps, view):
+            yield Changed(f"{kept.path}/{name}", "deleted since, or what stood in its place was")
+        for one in _files_of(view.before, base):
+            if not view.is_old(one) and (one not in there or there[one].inode != view.before[one].inode):
+                yield Changed(f"{kept.folder}/{one}", "no longer there; it cannot be put back")
+        if name in there and _version(there[name]) != _version(view.before[name]):
+            yield Changed(f"{kept.folder}/{name}", "written to since")
+
+
+def _is_taken(name: str, steps: Sequence[Step], view: _View) -> bool:
+    """Whether a step took a log, and what it put in its place is there, or was taken by a later step."""
+    for behind, step in enumerate(steps, 1):
+        if name in step.going:
+            logs = {info.name for info in step.coming if base_of(info.name) is not None}
+            if all(view.is_made(one) or _is_taken(one, steps[behind:], view) for one in logs):
+                return True
+    return False
+
+
+def _files_of(before: Mapping[str, FileInfo], base_offset: int) -> list[str]:
+    """A segment's files."""
+    found = []
+    for name in before:
+        file = parse_file(name)
+        if file is not None and file.kind in SEGMENT_KINDS and file.offset == base_offset:
+            found.append(name)
+    return found
+
+
+def _files_in(fs: FileSystem, folder: str) -> Mapping[str, FileInfo]:
+    return {info.name: info for info in fs.list(folder)} if fs.exists(folder) else {}
+
+
+def _version(info: FileInfo) -> tuple[int, int]:
+    return info.size_bytes, info.mtime_ns
+
+
+def _offsets(fs: FileSystem, path: str) -> Mapping[TopicPartition, int]:
+    return checkpoints.decode(read_file(fs, path), path) if fs.exists(path) else {}
+
+
+def _put_back(fs: FileSystem, kept: KeptPartition) -> PutBack | None:
+    """Make a partition what it was; None if the clean did not get as far as changing it."""
+    remove_unfinished(fs, kept.path)
+    complete(fs, kept.path)
+    view = _View(fs, kept)
+    if view.is_changed:
+        for gap in _gaps(view):
+            _put_back_segments(fs, kept, view, gap)
+    # Else the clean never came to this partition, which may have gone on since.
+    if view.is_changed or view.is_as_before:
+        _put_back_others(fs, kept)
+        assert _View(fs, kept).is_as_before, f"{kept.path} is not what it was"
+    work = f"{kept.path}/{WORK_FOLDER}"
+    if fs.exists(work):
+        remove_tree(fs, work)
+        fs.sync_directory(kept.path)
+    if not view.is_changed:
+        return None
+    size_bytes = sum(view.before[_log_name(base)].size_bytes for base in view.missing)
+    removed_bytes = sum(view.live[_log_name(base)].size_bytes for base in view.made)
+    return PutBack(kept.path, len(view.missing), size_bytes, len(view.made), removed_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """Neighbours that are not there, between two old segments that are.
+
+    Attributes:
+        deleted: base offsets of those that nothing stands for: retention took them.
+        cleaned: of those that `made` stand for.
+        made: of what the clean put there. Without `cleaned` it is the empty segment of a log that lost all others.
+        end: base offset of the old segment behind them, or beyond all.
+    """
+
+    deleted: tuple[int, ...]
+    cleaned: tuple[int, ...]
+    made: tuple[int, ...]
+    end: int
+
+
+def _gaps(view: _View) -> Iterator[_Gap]:
+    for start, end in itertools.pairwise([-1, *view.old, 1 << 63]):
+        missing = [base for base in view.missing if start < base < end]
+        made = tuple(base for base in view.made if start < base < end)
+        first = made[0] if made else end
+        if missing or made:
+            deleted, cleaned = ([b for b in missing if b < first], [b for b in missing if b >= first])
+            yield _Gap(tuple(deleted), tuple(cleaned), made, end)
+
+
+def _put_back_segments(fs: FileSystem, kept: KeptPartition, view: _View, gap: _Gap) -> None:
+    if gap.cleaned:
+        names = [name for base in gap.cleaned for name in _files_of(view.before, base)]
+        folder, replaced = _links(fs, kept, names), frozenset(gap.made)
+        swap_in(fs, kept.path, Replacement(folder, tuple(names), replaced, frozenset(gap.cleaned), gap.cleaned[-1]))
+    # Away from what is there, so that there is never a hole; each log behind its indexes, so that none is built anew.
+    is_first = not any(base < gap.end for base in view.old)
+    for base in reversed(gap.deleted) if is_first else gap.deleted:
+        *indexes, log = sorted(_files_of(view.before, base), key=lambda name: base_of(name) is not None)
+        for names in filter(None, (indexes, [log])):
+            folder = _links(fs, kept, names)
+            for name in names:
+                fs.rename(f"{folder}/{name}", f"{kept.path}/{name}")
+            fs.sync_directory(folder)
+            fs.sync_directory(kept.path)
+    if not gap.cleaned:
+        for base in gap.made:
+            for info in fs.list(kept.path):
+                file = parse_file(info.name)
+                if not info.is_directory and file is not None and file.kind in SEGMENT_KINDS and file.offset == base:
+                    fs.unlink(f"{kept.path}/{info.name}")
+        fs.sync_directory(kept.path)
+
+
+def _links(fs: FileSystem, kept: KeptPartition, names: Iterable[str]) -> str:
+    """Kept files under one more name, in the partition's work folder."""
+    work = f"{kept.path}/{WORK_FOLDER}"
+    folder = f"{work}/{_UNDO}"
+    if fs.exists(folder):
+        remove_tree(fs, folder)
+    for path in (work, folder):
+        if not fs.exists(path):
+            fs.make_directory(path)
+    for name in names:
+        fs.link(f"{kept.folder}/{name}", f"{folder}/{name}")
+    fs.sync_directory(folder)
+    return folder
+
+
+def _put_back_others(fs: FileSystem, kept: KeptPartition) -> None:
+    """Put back what is no segment, and indexes of segments that stayed; remove what was not there."""
+    view = _View(fs, kept)
+    there = _files_in(fs, kept.folder)
+    names = [name for name in kept.before if name in there and not view.is_old(name)]
+    if names:
+        folder = _links(fs, kept, names)
+        for name in names:
+            fs.rename(f"{folder}/{name}", f"{kept.path}/{name}")
+        fs.sync_directory(folder)
+    for name, info in view.live.items():
+        file = parse_file(name)
+        if name in kept.before or file is None:
+            continue
+        # A swap gives an output without batches an empty transaction index for as long as it takes.
+        is_empty_index = file.kind is FileKind.TRANSACTION_INDEX and not info.size_bytes
+        if file.kind is FileKind.PRODUCER_SNAPSHOT or view.is_made(name) or is_empty_index:
+            fs.unlink(f"{kept.path}/{name}")
+    for name, info in kept.before.items():
+        _restore_owner(fs, f"{kept.path}/{name}", info)
+    fs.sync_directory(kept.path)
+
+
+def _restore_owner(fs: FileSystem, path: str, before: FileInfo) -> None:
+    """Outputs of a swap, as kept files are in an undo, get the owner and permissions of those that they replace."""
+    if not fs.exists(path):
+        return
+    now = fs.stat(path)
+    if now.inode != before.inode or (now.uid, now.gid, now.mode) == (before.uid, before.gid, before.mode):
+        return
+    if (now.uid, now.gid) != (before.uid, before.gid):
+        fs.set_owner(path, before.uid, before.gid)
+    if now.mode != before.mode:
+        fs.set_mode(path, before.mode)
+    with fs.open(path) as file:
+        file.sync()
+
+
+def _put_back_own_files(fs: FileSystem, directory: KeptDirectory) -> list[str]:
+    """Make a log directory's own files what they were, as far as they speak of the partitions that were cleaned."""
+    if directory.before is None:
+        return []
+    written = []
+    mark = f"{directory.path}/{filenames.CLEAN_SHUTDOWN}"
+    # First: from here on the next load recovers what the clean recovered.
+    if directory.clean_shutdown and filenames.CLEAN_SHUTDOWN not in directory.before and fs.exists(mark):
+        fs.unlink(mark)
+        fs.sync_directory(directory.path)
+        written.append(mark)
+    for name, entries in directory.offsets.items():
+        path, info = f"{directory.path}/{name}", directory.before.get(name)
+        if info is not None and fs.exists(path) and fs.stat(path).inode == info.inode:
+            continue
+        before, now = (_offsets(fs, f"{folder}/{name}") for folder in (directory.folder, directory.path))
+        target = {key: offset for key, offset in now.items() if key not in entries}
+        target.update({key: before[key] for key in entries if key in before})
+        if target != before and target == now:
+            continue
+        written.append(path)
+        if target != before:
+            # Others went on meanwhile: what is said of them stays.
+            checkpoints.update(fs, path, {key: before.get(key) for key in entries})
+        elif info is not None:
+            _replace(fs, f"{directory.folder}/{name}", path)
+        elif fs.exists(path):
+            fs.unlink(path)
+            fs.sync_directory(directory.path)
+    return written
+
+
+def _replace(fs: FileSystem, source: str, target: str) -> None:
+    """Give a file one more name, in the place of another file."""
+    aside = target + Temporary.TMP
+    if fs.exists(aside):
+        fs.unlink(aside)
+    fs.link(source, aside)
+    fs.sync_directory(posixpath.dirname(target))
+    fs.rename(aside, target)
+    fs.sync_directory(posixpath.dirname(target))
+
+
+def _remove_folder(fs: FileSystem, path: str, directories: Iterable[KeptDirectory]) -> bool:
+    """Remove what a clean kept, the manifest last. What somebody else put there stays, and the folder with it."""
+    for directory in directories:
+        for partition in directory.partitions.values():
+            _remove_files(fs, partition.folder, partition.before)
+        _remove_files(fs, directory.folder, directory.before or {})
+    if [info.name for info in fs.list(path)] != [MANIFEST]:
+        return False
+    remove_tree(fs, path)
+    fs.sync_directory(posixpath.dirname(path))
+    return True
+
+
+def _remove_files(fs: FileSystem, folder: str, names: Iterable[str]) -> None:
+    """Remove files of a folder, and the folder if it is empty then; durably."""
+    if not fs.exists(folder):
+        return
+    for name in names:
+        if fs.exists(f"{folder}/{name}"):
+            fs.unlink(f"{folder}/{name}")
+    fs.sync_directory(folder)
+    if not fs.list(folder):
+        fs.remove_directory(folder)
+        fs.sync_directory(posixpath.dirname(folder))

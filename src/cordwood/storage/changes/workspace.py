@@ -1,0 +1,119 @@
+"""The folder in which a new directory is made, and which is gone in the end."""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.base import FileSystem
+from cordwood.storage.log.files import mode_of, remove_tree
+
+# ---- the work folder -------------------------------------------------------------------------------------------------
+
+
+class Workspace:
+    """The folder in which a new directory is made. Whatever happens, it is gone after the `with` block.
+
+    Attributes:
+        target: what the new directory will be called.
+        path: of the folder.
+    """
+
+    def __init__(self, fs: FileSystem, target: str, sources: Iterable[str]) -> None:
+        """Refuse a target that is not new or empty, or within a source.
+
+        Raises:
+            RequestError: with the reason.
+        """
+        self._fs = fs
+        self._sources = tuple(sources)
+        self.target = posixpath.realpath(target)
+        parent = posixpath.dirname(self.target)
+        _check_target(fs, self.target, parent, self._sources)
+        self.path = f"{work_folder_prefix(self.target)}{secrets.token_hex(4)}"
+
+    @property
+    def data(self) -> str:
+        """Where the new directory is made."""
+        return f"{self.path}/data"
+
+    @property
+    def outputs(self) -> str:
+        """Where tasks write to."""
+        return f"{self.path}/outputs"
+
+    @property
+    def progress(self) -> str:
+        """Where tasks say how far they are."""
+        return f"{self.path}/progress"
+
+    def __enter__(self) -> Self:
+        try:
+            # Nobody but its owner looks into it; what is published gets the permissions of what it is a copy of.
+            self._fs.make_directory(self.path, mode=0o700)
+            self._fs.make_directory(self.data, mode=mode_of(self._fs, *self._sources))
+            for path in (self.outputs, self.progress):
+                self._fs.make_directory(path)
+        except BaseException:
+            remove_tree(self._fs, self.path)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        remove_tree(self._fs, self.path)
+
+    def publish(self) -> None:
+        """Give the new directory its name; all in it is on disk."""
+        self._fs.sync_directory(self.data)
+        try:
+            self._fs.rename(self.data, self.target)
+            self._fs.sync_directory(posixpath.dirname(self.target))
+        except BaseException:
+            # Its name may not outlive a power cut, so it does not count. To remove it needs no room, as a rename may.
+            if not self._fs.exists(self.data):
+                remove_tree(self._fs, self.target)
+            raise
+
+
+def work_folder_prefix(target: str) -> str:
+    """How the paths begin of all folders that a directory is made in."""
+    parent, name = posixpath.split(target)
+    return f"{parent.rstrip('/')}/.{name}.cordwood-"
+
+
+def leftovers(fs: FileSystem, target: str) -> list[str]:
+    """Folders of other runs that made the same directory: one that was killed leaves its own. To call without one."""
+    parent, start = posixpath.split(work_folder_prefix(posixpath.realpath(target)))
+    try:
+        names = [info.name for info in fs.list(parent) if info.is_directory and info.name.startswith(start)]
+    except OSError:
+        return []  # all that is lost is a hint
+    return [posixpath.join(parent, name) for name in names]
+
+
+def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[str]) -> None:
+    for source in map(posixpath.realpath, sources):
+        if target == source:
+            raise RequestError(f"{target} is to be cleaned, and is only read. Name a new folder for the copy")
+        if is_within(target, source):
+            raise RequestError(f"{target} is in {source}, which is only read. Name a folder elsewhere")
+    if not fs.exists(parent):
+        raise NotFoundError(f"{parent} does not exist, so {target} cannot be made in it")
+    if not fs.exists(target):
+        return
+    info = fs.stat(target)
+    if not info.is_directory or fs.list(target):
+        raise RequestError(f"{target} is there and not empty. The copy is made in a new folder; name another one")
+    if info.device != fs.stat(parent).device:
+        raise RequestError(f"{target} is a disk of its own. The copy gets its name last; name a new folder in {target}")
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path (both as `realpath` gives them) is a folder's, or of something in it."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")

@@ -1,0 +1,1 @@
+"""File formats, a module each, and the names of files."""

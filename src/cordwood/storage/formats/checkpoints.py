@@ -1,0 +1,88 @@
+"""Offset checkpoints: one offset per partition of a log directory, as text.
+
+Four files share this format: recovery points, log start offsets, first dirty offsets of the cleaner, high watermarks.
+
+    0              version
+    2              number of entries
+    foo 0 17       topic, partition, offset
+    bar 3 4
+
+Kafka writes the entries in no particular order; here they keep the order they have, so that a file that was read and
+written again is the same file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+
+from cordwood.fs.base import Bytes, FileSystem
+from cordwood.storage.formats.filenames import Temporary, check_topic
+from cordwood.storage.formats.text import decode_checkpoint, encode_checkpoint, entry_number
+from cordwood.types import TopicPartition
+
+
+def decode(data: Bytes, path: str | None = None) -> dict[TopicPartition, int]:
+    """The offsets of a checkpoint file, in the order of its lines.
+
+    Like Kafka this takes topics, partitions and offsets that cannot be (negative ones, say), and the last line of a
+    partition that has several. A topic from here is not to be trusted as part of a path; `filenames` sees to that.
+
+    Raises:
+        CorruptFileError: Kafka could not read the file; names the line.
+    """
+    offsets = {}
+    for line, (topic, partition, offset) in decode_checkpoint(data, "topic partition offset", path):
+        key = TopicPartition(topic, entry_number(line, "partition", partition, 32, path))
+        offsets[key] = entry_number(line, "offset", offset, 64, path)
+    return offsets
+
+
+def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The checkpoint file of these offsets, in their order.
+
+    Raises:
+        BadNameError: a topic has a name that Kafka forbids, such as one with a space, which would break its line.
+    """
+    for key in offsets:
+        check_topic(key.topic)
+    return _encode(offsets)
+
+
+def _encode(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return encode_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in offsets.items()])
+
+
+def update(fs: FileSystem, path: str, changes: Mapping[TopicPartition, int | None]) -> None:
+    """Set or remove entries of a checkpoint file; when this returns, that is durable.
+
+    All others stay as they are, also those that cannot be. The file is replaced as a whole, as a broker does it, by one
+    with the same owner, group and permissions.
+
+    Args:
+        fs: where it is.
+        path: of the file; it is made where it is missing.
+        changes: offset per partition, or None for no entry.
+
+    Raises:
+        BadNameError: a topic has a name that Kafka forbids.
+        CorruptFileError: Kafka could not read the file; it stays as it is.
+    """
+    for key in changes:
+        check_topic(key.topic)
+    before, like = None, None
+    if fs.exists(path):
+        like = fs.stat(path)
+        with fs.open(path) as file:
+            before = decode(file.read(0, file.size()), path)
+    after = {key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None}
+    if after == (before or {}):
+        return
+    with fs.create(path + Temporary.TMP, exclusive=False) as file:
+        file.write(0, _encode(after))
+        if like is not None:
+            fs.set_owner(file.path, like.uid, like.gid)
+            fs.set_mode(file.path, like.mode)
+        file.sync()
+    fs.rename(path + Temporary.TMP, path)
+    fs.sync_directory(posixpath.dirname(path))

@@ -1,0 +1,272 @@
+"""Every file and directory name of a log, made and parsed here and nowhere else.
+
+A log directory holds some files of its own and a directory per partition; a partition directory holds segments, each a
+few files that share a base offset, and some files with fixed names:
+
+    orders-0/                                              topic, last '-', partition
+      00000000000000000042.log                             %020d of an offset, then what the file is
+      00000000000000000042.log.deleted                     … and what is being done to it
+      00000000000000000042-0000000003.checkpoint           a KRaft snapshot: offset and leader epoch
+      leader-epoch-checkpoint
+    orders-0.0123456789abcdef0123456789abcdef-delete/      topic-partition.uniq-state
+
+Names come from disk and from checkpoint files, so they are not trusted: a name with `/` or NUL in it, or `.` or `..`,
+is neither parsed nor made, and what is made is one path component. Where a name is not in its one canonical form
+(`+7.log`, `orders-007`), Kafka still reads it but would look for the canonical name; so does whoever compares the
+`name` of a parsed value with the name it came from.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cordwood.errors import BadNameError
+from cordwood.storage.formats.text import SPACE, parse_integer, shown
+from cordwood.types import NONE, TopicPartition
+
+#: In a log directory.
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANER_OFFSETS, HIGH_WATERMARKS)
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+REMOTE_INDEX_CACHE = "remote-log-index-cache"
+
+#: In a partition's directory: what Cordwood is writing there. Brokers leave it alone, and so does whoever reads.
+WORK_FOLDER = ".cordwood"
+
+#: The topic of KRaft's own log: its directory looks like a partition but is not loaded as one.
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+DIRECTORY_NAME_LENGTH_MAX = 255
+TOPIC_LENGTH_MAX = 249
+
+_OFFSET_MAX = (1 << 63) - 1
+_EPOCH_MAX = (1 << 31) - 1
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_CHECKPOINT_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+
+
+class FileKind(StrEnum):
+    """What a file of a partition is; the value is how its name ends, or all of it."""
+
+    LOG = ".log"
+    OFFSET_INDEX = ".index"
+    TIME_INDEX = ".timeindex"
+    TRANSACTION_INDEX = ".txnindex"
+    PRODUCER_SNAPSHOT = ".snapshot"
+    CHECKPOINT_SNAPSHOT = ".checkpoint"
+    LEADER_EPOCHS = "leader-epoch-checkpoint"
+    PARTITION_METADATA = "partition.metadata"
+    QUORUM_STATE = "quorum-state"
+    FOREIGN = ""
+
+
+class Temporary(StrEnum):
+    """What is being done to a file; the value is appended to its full name."""
+
+    NONE = ""
+    DELETED = ".deleted"
+    CLEANED = ".cleaned"
+    SWAP = ".swap"
+    TMP = ".tmp"
+
+
+class DirectoryState(StrEnum):
+    """What is being done to a partition's directory; the value ends its name."""
+
+    CURRENT = ""
+    DELETED = "-delete"
+    FUTURE = "-future"
+    STRAY = "-stray"
+
+
+#: Kinds that are named by an offset alone.
+OFFSET_KINDS = (
+    FileKind.LOG,
+    FileKind.OFFSET_INDEX,
+    FileKind.TIME_INDEX,
+    FileKind.TRANSACTION_INDEX,
+    FileKind.PRODUCER_SNAPSHOT,
+)
+_TEMPORARIES = tuple(one for one in Temporary if one)
+_FIXED_KINDS = {
+    str(kind): kind for kind in (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFile:
+    """A file of a partition, as its name tells.
+
+    Attributes:
+        kind: FOREIGN is any file that Kafka has no use for.
+        offset: base offset of the segment; for the two snapshots the end offset; NONE where a name has no offset.
+        temporary: what is being done to it.
+        leader_epoch: of a CHECKPOINT_SNAPSHOT, else NONE.
+    """
+
+    kind: FileKind
+    offset: int = NONE
+    temporary: Temporary = Temporary.NONE
+    leader_epoch: int = NONE
+
+    @property
+    def name(self) -> str:
+        """The canonical name. A foreign file has none."""
+        assert self.kind is not FileKind.FOREIGN, "a foreign file is known by its own name only"
+        if self.kind is FileKind.CHECKPOINT_SNAPSHOT:
+            return checkpoint_snapshot_name(self.offset, self.leader_epoch) + self.temporary
+        if self.kind in OFFSET_KINDS:
+            return offset_name(self.offset, self.kind + self.temporary)
+        return self.kind + self.temporary
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDirectory:
+    """A partition's directory, as its name tells.
+
+    Attributes:
+        topic_partition: the topic of a deleted or stray directory may have lost its end.
+        uniq: what sets a deleted, future or stray directory apart, 32 hex digits if Kafka made it; else empty.
+    """
+
+    topic_partition: TopicPartition
+    state: DirectoryState = DirectoryState.CURRENT
+    uniq: str = ""
+
+    @property
+    def name(self) -> str:
+        """The directory's name; of a deleted or stray one at most 255 characters, at the cost of the topic's end.
+
+        Raises:
+            BadNameError: the topic or uniq cannot be part of a file name.
+        """
+        topic, partition = self.topic_partition.topic, self.topic_partition.partition
+        end = f"-{partition}"
+        if self.state is not DirectoryState.CURRENT:
+            end += f".{self.uniq}{self.state}"
+        if self.state in (DirectoryState.DELETED, DirectoryState.STRAY):
+            topic = topic[: max(DIRECTORY_NAME_LENGTH_MAX - len(end), 0)]
+        return _component(topic + end)
+
+
+def offset_name(offset: int, suffix: str) -> str:
+    """The name of a file that an offset names: twenty digits and a suffix, such as `FileKind.LOG`.
+
+    Raises:
+        BadNameError: the offset is negative or does not fit 64 bits, or the suffix cannot be part of a file name.
+    """
+    if not 0 <= offset <= _OFFSET_MAX:
+        raise BadNameError(f"offset {offset} cannot name a file: it is not within [0, 2**63)")
+    return _component(f"{offset:020d}{suffix}")
+
+
+def checkpoint_snapshot_name(end_offset: int, leader_epoch: int) -> str:
+    """The name of a KRaft snapshot of all below an offset."""
+    if not 0 <= leader_epoch <= _EPOCH_MAX:
+        raise BadNameError(f"leader epoch {leader_epoch} cannot name a file: it is not within [0, 2**31)")
+    return offset_name(end_offset, f"-{leader_epoch:010d}{FileKind.CHECKPOINT_SNAPSHOT}")
+
+
+def parse_file(name: str) -> PartitionFile | None:
+    """What a file in a partition's directory is.
+
+    Kafka's loader goes by the end of a name and takes the offset before its first dot; so do we. It deletes everything
+    that ends with `.deleted`, whatever it is.
+
+    Returns:
+        the file; None for a name that Kafka could not have given: it ends like a data file (or like one that is being
+        cleaned or swapped in) but no offset within [0, 2**63) starts it, or it is not one path component. Kafka fails
+        to load a partition with such a file, save for negative offsets.
+    """
+    if not is_component(name):
+        return None
+    temporary = next((one for one in _TEMPORARIES if name.endswith(one)), Temporary.NONE)
+    stem = name.removesuffix(temporary)
+    in_place = temporary not in (Temporary.CLEANED, Temporary.SWAP)
+    if in_place and (fixed := _FIXED_KINDS.get(stem)):
+        return PartitionFile(fixed, temporary=temporary)
+    if in_place and (match := _CHECKPOINT_SNAPSHOT.fullmatch(stem)):
+        end_offset, leader_epoch = int(match[1]), int(match[2])
+        if end_offset > _OFFSET_MAX or leader_epoch > _EPOCH_MAX:
+            return None
+        return PartitionFile(FileKind.CHECKPOINT_SNAPSHOT, end_offset, temporary, leader_epoch)
+    kind = next((one for one in OFFSET_KINDS if stem.endswith(one)), FileKind.FOREIGN)
+    if temporary is Temporary.TMP or (kind is FileKind.FOREIGN and in_place):
+        return PartitionFile(FileKind.FOREIGN, temporary=temporary)
+    offset = parse_integer(stem.partition(".")[0], 64)
+    if offset is not None and offset >= 0:
+        return PartitionFile(kind, offset, temporary)
+    return PartitionFile(FileKind.FOREIGN, temporary=temporary) if temporary is Temporary.DELETED else None
+
+
+def parse_directory(name: str) -> PartitionDirectory:
+    """Which partition a sub-directory of a log directory holds, and in which state.
+
+    The topic is not checked against `topic_fault`; Kafka does not, either.
+
+    Raises:
+        BadNameError: Kafka would refuse to load a directory of that name; or it is not one path component.
+
+    Source: Kafka LocalLog.parseTopicPartitionName.
+    """
+    _component(name)
+    state = next((one for one in DirectoryState if one and name.endswith(one)), DirectoryState.CURRENT)
+    body, uniq = name.removesuffix(state), ""
+    if state is not DirectoryState.CURRENT:
+        if not _is_marked(body):
+            raise BadNameError(f"directory name {shown(name)} is not topic-partition.uniq{state}")
+        body, _, uniq = body.rpartition(".")
+    topic, _, partition = body.rpartition("-")
+    number = parse_integer(partition, 32)
+    if not topic or number is None:
+        raise BadNameError(f"directory name {shown(name)} is not topic-partition or topic-partition.uniq-delete")
+    return PartitionDirectory(TopicPartition(topic, number), state, uniq)
+
+
+def _is_marked(body: str) -> bool:
+    r"""Whether `^(\S+)-(\S+)\.(\S+)$` matches, in linear time: the first dash against the last dot."""
+    dash = body.find("-", 1)
+    dot = body.rfind(".", 0, len(body) - 1)
+    return 0 < dash < dot - 1 and not any(space in body for space in SPACE)
+
+
+def topic_fault(topic: str) -> str | None:
+    """Why Kafka would not create a topic of this name; None if it would."""
+    if not topic:
+        return "it is empty"
+    if topic in (".", ".."):
+        return "it is '.' or '..'"
+    if len(topic) > TOPIC_LENGTH_MAX:
+        return f"it has {len(topic)} characters, {TOPIC_LENGTH_MAX} are allowed"
+    if not _TOPIC.fullmatch(topic):
+        return "it has characters other than ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+def check_topic(topic: str) -> None:
+    """Refuse what is not a topic's name.
+
+    Raises:
+        BadNameError: with the reason.
+    """
+    if fault := topic_fault(topic):
+        raise BadNameError(f"{shown(topic)} is not the name of a topic: {fault}")
+
+
+def is_component(name: str) -> bool:
+    """Whether a name stays in its directory when it is made into a path."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def _component(name: str) -> str:
+    if not is_component(name):
+        raise BadNameError(f"{shown(name)} cannot be the name of a file")
+    return name

@@ -1,0 +1,120 @@
+"""The history of a partition's leaders: which epoch wrote which offsets.
+
+`leader-epoch-checkpoint` is a checkpoint file with two fields per entry, both increasing from line to line:
+
+    0              version
+    2              number of entries
+    0 0            leader epoch, its start offset
+    5 1187
+
+Batches from an entry's start offset up to the next entry's were written in its epoch. The bytes and the history are two
+steps: `decode` gives the entries as they stand in the file, `history` applies Kafka's rule to entries that do not
+increase.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cordwood.errors import CorruptFileError
+from cordwood.fs.base import Bytes
+from cordwood.storage.formats.text import decode_checkpoint, encode_checkpoint, entry_number
+from cordwood.types import NONE
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntry:
+    """From `start_offset` on, batches were written in `epoch`."""
+
+    epoch: int
+    start_offset: int
+
+
+def decode(data: Bytes, path: str | None = None) -> tuple[EpochEntry, ...]:
+    """The entries of a file in the order of its lines.
+
+    Raises:
+        CorruptFileError: Kafka could not read the file; names the line.
+    """
+    return tuple(
+        EpochEntry(entry_number(line, "epoch", epoch, 32, path), entry_number(line, "start offset", start, 64, path))
+        for line, (epoch, start) in decode_checkpoint(data, "epoch start-offset", path)
+    )
+
+
+def encode(entries: Sequence[EpochEntry]) -> bytes:
+    """The file of these entries, in their order."""
+    return encode_checkpoint([f"{entry.epoch} {entry.start_offset}" for entry in entries])
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpochs:
+    """A history of leader epochs.
+
+    Attributes:
+        entries: epochs and start offsets both strictly increase.
+    """
+
+    entries: tuple[EpochEntry, ...] = ()
+
+    @property
+    def latest(self) -> EpochEntry | None:
+        """The entry of the last epoch."""
+        return self.entries[-1] if self.entries else None
+
+    def assigned(self, epoch: int, start_offset: int) -> LeaderEpochs:
+        """The history after `epoch` began at `start_offset`: later entries that contradict it are dropped.
+
+        Source: Kafka LeaderEpochFileCache.assign.
+        """
+        assert epoch >= 0 and start_offset >= 0, "an epoch or offset of -1 means that there is none"
+        kept = list(self.entries)
+        assign(kept, EpochEntry(epoch, start_offset))
+        return LeaderEpochs(tuple(kept))
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch that an offset was written in; None below the first entry."""
+        count = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        return self.entries[count - 1].epoch if count else None
+
+    def end_offset_for_epoch(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Where an epoch ended, as a follower or consumer asks it: the largest epoch up to `epoch`, and its end offset.
+
+        Returns:
+            (epoch, end offset). The last epoch ends at `log_end_offset`. An epoch below the first is answered with
+            itself and the first start offset, one above the last (or NONE) with (NONE, NONE).
+
+        Source: Kafka LeaderEpochFileCache.endOffsetFor.
+        """
+        count = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
+        if count and epoch == self.entries[-1].epoch:
+            return epoch, log_end_offset
+        if epoch == NONE or count == len(self.entries):
+            return NONE, NONE
+        return (self.entries[count - 1].epoch if count else epoch), self.entries[count].start_offset
+
+
+def history(entries: Iterable[EpochEntry], path: str | None = None) -> LeaderEpochs:
+    """The history that Kafka makes of a file's entries: each is assigned in turn, as if leaders had come in that order.
+
+    Raises:
+        CorruptFileError: an epoch or offset is negative.
+    """
+    kept: list[EpochEntry] = []
+    for index, entry in enumerate(entries):
+        if entry.epoch < 0 or entry.start_offset < 0:
+            what = f"entry {index}: epoch {entry.epoch} from offset {entry.start_offset}; neither can be negative"
+            raise CorruptFileError(what, path=path)
+        assign(kept, entry)
+    return LeaderEpochs(tuple(kept))
+
+
+def assign(kept: list[EpochEntry], entry: EpochEntry) -> None:
+    """Add an entry to a history, as `LeaderEpochs.assigned` does, in place."""
+    if kept and kept[-1].epoch == entry.epoch and kept[-1].start_offset <= entry.start_offset:
+        return
+    while kept and (kept[-1].epoch >= entry.epoch or kept[-1].start_offset >= entry.start_offset):
+        kept.pop()
+    kept.append(entry)

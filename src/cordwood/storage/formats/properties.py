@@ -1,0 +1,296 @@
+"""The small files that say who a directory belongs to and how it was left: three formats, a few lines each.
+
+`partition.metadata`, in a partition's directory, without a line end at the end:
+
+    version: 0
+    topic_id: kh0ERQ6WToCnIzrMNpUr_A          16 bytes of UUID as URL-safe base64 without padding
+
+`meta.properties`, in a log directory, as java.util.Properties stores it:
+
+    #
+    #Sat Nov 21 09:25:45 UTC 2026
+    node.id=1                                 version 0 says broker.id
+    directory.id=onbF-9xXR-i1HI7Fph6dgA
+    version=1
+    cluster.id=FHD6uL-kSAK43AXeV00NKw
+
+`.kafka_cleanshutdown`, in a log directory that was left in good order. Its existence is what counts; brokers before 3.7
+left it empty:
+
+    {"version":0,"brokerEpoch":128}
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+
+from cordwood.errors import CorruptFileError
+from cordwood.fs.base import Bytes
+from cordwood.storage.formats.text import SPACE, lines, parse_integer, parse_json, shown, split
+
+# ── Topic and directory ids ──────────────────────────────────────────────────────────────────────────────────────────
+
+#: Kafka's reserved id for "none".
+NO_ID = uuid.UUID(int=0)
+_ID = re.compile(r"[A-Za-z0-9_-]{22}(==)?")
+
+
+def encode_id(value: uuid.UUID) -> str:
+    """A UUID as Kafka prints it: 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).decode().removesuffix("==")
+
+
+def decode_id(text: str) -> uuid.UUID | None:
+    """The UUID in a text, padded or not; None if there is none."""
+    if not _ID.fullmatch(text):
+        return None
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text[:22] + "=="))
+
+
+# ── partition.metadata ───────────────────────────────────────────────────────────────────────────────────────────────
+
+_COLON = re.compile(f":[{SPACE}]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """Which topic a partition's directory belongs to, whatever its name."""
+
+    topic_id: uuid.UUID
+    version: int = 0
+
+
+def decode_partition_metadata(data: Bytes, path: str | None = None) -> PartitionMetadata:
+    """The contents of `partition.metadata`. Kafka does not look at the names, nor at further lines; nor do we.
+
+    Raises:
+        CorruptFileError: Kafka would take the log directory offline.
+    """
+    found = lines(data, path)
+    if len(found) < 2:
+        raise CorruptFileError(f"partition.metadata has {len(found)} lines; it has a version and a topic id", path=path)
+    version_text, id_text = (_value(number, line, path) for number, line in enumerate(found[:2], start=1))
+    version = parse_integer(version_text, 32)
+    if version is None or version < 0:
+        raise CorruptFileError(f"line 1: version {shown(version_text)} is not an integer from 0 up", path=path)
+    topic_id = decode_id(id_text)
+    if topic_id is None or topic_id == NO_ID:
+        raise CorruptFileError(f"line 2: {shown(id_text)} is not a topic id", path=path)
+    return PartitionMetadata(topic_id, version)
+
+
+def _value(number: int, line: str, path: str | None) -> str:
+    parts = split(_COLON, line)
+    if len(parts) != 2:
+        raise CorruptFileError(f"line {number} is not 'name: value': {shown(line)}", path=path)
+    return parts[1]
+
+
+def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
+    """The contents of `partition.metadata`."""
+    return f"version: {metadata.version}\ntopic_id: {encode_id(metadata.topic_id)}".encode()
+
+
+# ── Java properties ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Blank space is narrower here than in a regular expression: no vertical tab.
+_BLANK = " \t\f"
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_KEY = re.compile(rf"((?:[^\\=:{_BLANK}]|\\.)*)[{_BLANK}]*[=:]?[{_BLANK}]*", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+#: More than anyone writes. What is kept per line takes some hundred times the bytes of a short one.
+_PROPERTIES_BYTES_MAX = 1 << 20
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPES = {character: "\\" + letter for letter, character in _ESCAPED.items()} | {c: "\\" + c for c in "\\=:#!"}
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One entry of a properties file, or a comment or blank line.
+
+    Attributes:
+        text: the line as it stands in the file, with its end; several if it is continued.
+        key: None for a comment or blank line.
+        value: None for a comment or blank line.
+    """
+
+    text: str
+    key: str | None = None
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """A properties file: everything in it, in order."""
+
+    entries: tuple[Property, ...] = ()
+
+    def values(self) -> dict[str, str]:
+        """Keys and values; of a key that is there twice the last value."""
+        return {one.key: one.value for one in self.entries if one.key is not None and one.value is not None}
+
+    def updated(self, values: Mapping[str, str]) -> Properties:
+        """The file with these keys set: in their old place or at the end. All else stays as it is."""
+        entries = [self._updated(one, values) for one in self.entries]
+        present = {one.key for one in entries}
+        if entries and not present.issuperset(values):
+            entries[-1] = self._ended(entries[-1])
+        return Properties((*entries, *(_property(key, value) for key, value in values.items() if key not in present)))
+
+    @staticmethod
+    def _ended(one: Property) -> Property:
+        """The last entry of a file, such that another can follow it."""
+        if one.key is not None and one.value is not None and one.text.rstrip("\r\n").endswith("\\"):
+            return _property(one.key, one.value)  # continued into the end of the file; it would swallow the next line
+        return one if one.text.endswith(("\r", "\n")) else Property(one.text + "\n", one.key, one.value)
+
+    @staticmethod
+    def _updated(one: Property, values: Mapping[str, str]) -> Property:
+        return one if one.key is None or one.key not in values else _property(one.key, values[one.key])
+
+
+def decode_properties(data: Bytes, path: str | None = None) -> Properties:
+    """Take a properties file apart, as java.util.Properties.load does, and keep what that drops.
+
+    Raises:
+        CorruptFileError: a backslash and `u` without four hexadecimal digits; carries the position of the entry. Or
+            more than 1 MiB, which Kafka would take.
+    """
+    if len(data) > _PROPERTIES_BYTES_MAX:
+        what = f"{len(data)} bytes of properties; more than {_PROPERTIES_BYTES_MAX} are not looked into"
+        raise CorruptFileError(what, path=path)
+    text = bytes(data).decode("latin-1")
+    entries: list[Property] = []
+    start = position = 0
+    logical, continued = "", False
+    for match in _LINE.finditer(text):
+        position = match.end()
+        line = match[0].rstrip("\r\n").lstrip(_BLANK)
+        if not logical and (not line or line[0] in "#!"):
+            entries.append(Property(text[start:position]))
+            start, continued = position, False
+            continue
+        slashes = sum(1 for _ in takewhile("\\".__eq__, reversed(line)))
+        continued = slashes % 2 == 1
+        logical += line[:-1] if continued else line
+        if not continued:
+            entries.append(_parse(text[start:position], logical, path, start))
+            start, logical = position, ""
+    if continued:
+        entries.append(_parse(text[start:], logical, path, start))
+    return Properties(tuple(entries))
+
+
+def encode_properties(properties: Properties) -> bytes:
+    """The bytes of a properties file; those that it was decoded from."""
+    return "".join(one.text for one in properties.entries).encode("latin-1")
+
+
+def _parse(text: str, logical: str, path: str | None, position: int) -> Property:
+    match = _KEY.match(logical)
+    assert match, "every part of the pattern may be empty"
+    try:
+        return Property(text, _unescape(match[1]), _unescape(logical[match.end() :]))
+    except ValueError:
+        what = f"a \\u without four hexadecimal digits: {shown(logical)}"
+        raise CorruptFileError(what, path=path, position=position) from None
+
+
+def _unescape(text: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        code = match[1]
+        if code == "u":
+            raise ValueError(text)
+        return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPED.get(code, code)
+
+    # \u writes UTF-16: two of them may be one character, and half of one stays, as in Java.
+    return _ESCAPE.sub(character, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _property(key: str, value: str) -> Property:
+    # Only leading spaces would be lost in a value; in a key all would end it.
+    left = _escape(key).replace(" ", "\\ ")
+    right = _escape(value)
+    return Property(left + "=" + "\\" * right.startswith(" ") + right + "\n", key, value)
+
+
+def _escape(text: str) -> str:
+    return "".join(_ESCAPES.get(character) or _ascii(character) for character in text)
+
+
+def _ascii(character: str) -> str:
+    if " " <= character <= "~":
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex().upper()}" for at in range(0, len(units), 2))
+
+
+# ── meta.properties ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Whose log directory it is.
+
+    Attributes:
+        version: 0 or 1 (KRaft).
+        node_id: `broker.id` in version 0, where it may be missing.
+        cluster_id: may be missing in version 0.
+        directory_id: None before 3.7.
+    """
+
+    version: int
+    node_id: int | None
+    cluster_id: str | None
+    directory_id: uuid.UUID | None
+
+
+def meta_properties(properties: Properties, path: str | None = None) -> MetaProperties:
+    """What a `meta.properties` file says. A missing version means 0.
+
+    Raises:
+        CorruptFileError: Kafka would not start on such a directory.
+
+    Source: Kafka MetaProperties.Builder.
+    """
+    values = properties.values()
+    version_text = values.get("version", "0")
+    version = parse_integer(version_text.strip("".join(map(chr, range(33)))), 32)  # Java's trim
+    if version not in (0, 1):
+        raise CorruptFileError(f"version {shown(version_text)} of meta.properties; 0 and 1 are known", path=path)
+    node_key = ("broker.id", "node.id")[version]
+    node_id = None
+    if version == 1 or node_key in values:
+        node_id = parse_integer(values.get(node_key, ""), 32)
+        if node_id is None:
+            raise CorruptFileError(f"{node_key} {shown(values.get(node_key, ''))} is not an integer", path=path)
+    cluster_id = values.get("cluster.id")
+    if version == 1 and cluster_id is None:
+        raise CorruptFileError("cluster.id is missing", path=path)
+    directory_id = None
+    if "directory.id" in values:
+        directory_id = decode_id(values["directory.id"])
+        if directory_id is None:
+            raise CorruptFileError(f"directory.id {shown(values['directory.id'])} is not a UUID", path=path)
+    return MetaProperties(version, node_id, cluster_id, directory_id)
+
+
+# ── .kafka_cleanshutdown ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decode_clean_shutdown(data: Bytes) -> int | None:
+    """The broker epoch in a clean-shutdown file; None if it has none, which does not make the stop unclean."""
+    value = parse_json(bytes(data).decode(errors="replace"))
+    epoch = value.get("brokerEpoch") if isinstance(value, dict) else None
+    fits = type(epoch) is int and -(1 << 63) <= epoch < 1 << 63
+    return epoch if fits else None
+
+
+def encode_clean_shutdown(broker_epoch: int | None) -> bytes:
+    """A clean-shutdown file; empty, as older brokers left it, without an epoch."""
+    return b"" if broker_epoch is None else f'{{"version":0,"brokerEpoch":{broker_epoch}}}'.encode()

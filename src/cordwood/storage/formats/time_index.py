@@ -1,0 +1,111 @@
+"""The time index of a segment, `.timeindex`: from a timestamp to the offset where to start looking for it.
+
+Entries of 12 bytes, big-endian; neither timestamps nor offsets decrease:
+
+    0   i64   the largest timestamp of the segment so far
+    8   i32   last offset of the batch that holds it, minus the segment's base offset
+
+The last entry of a segment that is not active any more is its largest timestamp. Trailing zeros are room that was set
+aside (see `entries`), with one exception: (timestamp 0, base offset) is all zeros and a good first entry. In a file of
+just that one entry it counts; in a file with room for more, nothing can tell it from room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.fs.base import Bytes
+from cordwood.storage.formats.entries import Int64Array, incomplete_entry, put_together, relative, take_apart
+from cordwood.types import NONE
+
+ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+assert ENTRY.itemsize == 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeIndex:
+    """The entries of a time index.
+
+    Attributes:
+        base_offset: of the segment.
+        timestamps: int64[entries], milliseconds since the epoch.
+        offsets: int64[entries], absolute.
+        max_entries: how many the file has room for. More than there are entries after a crash, or in an active segment.
+        rest: bytes after the last whole entry; not empty only in a damaged file.
+    """
+
+    base_offset: int
+    timestamps: Int64Array
+    offsets: Int64Array
+    max_entries: int
+    rest: bytes = b""
+
+    @property
+    def entries(self) -> int:
+        """How many entries there are, without trailing zeros."""
+        return len(self.timestamps)
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry; (NONE, base offset) if there is none."""
+        return self._entry(self.entries)
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """The last entry at or below a timestamp.
+
+        Returns:
+            (timestamp, offset); (NONE, base offset) if there is none.
+        """
+        return self._entry(int(np.searchsorted(self.timestamps, timestamp, side="right")))
+
+    def _entry(self, count: int) -> tuple[int, int]:
+        """The last of the first `count` entries."""
+        if count == 0:
+            return NONE, self.base_offset
+        return int(self.timestamps[count - 1]), int(self.offsets[count - 1])
+
+
+def decode(data: Bytes, base_offset: int) -> TimeIndex:
+    """Take any bytes as a time index; `faults` tells whether they make sense."""
+    entries, max_entries, rest = take_apart(data, ENTRY)
+    if max_entries == 1 and not len(entries):
+        entries = np.zeros(1, ENTRY)
+    offsets = entries["offset"].astype(np.int64) + np.int64(base_offset)
+    return TimeIndex(base_offset, entries["timestamp"].astype(np.int64), offsets, max_entries, rest)
+
+
+def encode(index: TimeIndex) -> bytes:
+    """The file of an index, with the room it has for more entries and its rest."""
+    entries = np.empty(index.entries, ENTRY)
+    entries["timestamp"] = index.timestamps
+    entries["offset"] = relative(index.offsets, index.base_offset)
+    return put_together(entries, index.max_entries, index.rest)
+
+
+def faults(index: TimeIndex) -> Iterator[CorruptFileError]:
+    """Everything about an index that Kafka's writers would not have written, in order; errors to raise or to report.
+
+    Stricter than Kafka's own check, which compares the last entry with the first, and the length. Kafka's check also
+    rejects a zero tail, which is why it is not made on files that a crash left.
+    """
+    timestamps, offsets = index.timestamps, index.offsets
+    bad = (offsets < index.base_offset) | (timestamps < 0)
+    bad[1:] |= (timestamps[1:] < timestamps[:-1]) | (offsets[1:] < offsets[:-1])
+    for entry in np.flatnonzero(bad).tolist():
+        timestamp, offset = int(timestamps[entry]), int(offsets[entry])
+        if offset < index.base_offset:
+            what = f"offset {offset} is below the segment's base offset {index.base_offset}"
+        elif timestamp < 0:
+            what = f"timestamp {timestamp} is negative"
+        elif timestamp < timestamps[entry - 1]:
+            what = f"timestamp {timestamp} follows timestamp {timestamps[entry - 1]}"
+        else:
+            what = f"offset {offset} follows offset {offsets[entry - 1]}"
+        what, position = f"time index entry {entry}: {what}", entry * ENTRY.itemsize
+        yield CorruptFileError(what, kind=IndexProblem.ENTRY, position=position, offset=offset)
+    if index.rest:
+        yield incomplete_entry(index.rest, ENTRY, index.max_entries * ENTRY.itemsize)

@@ -1,0 +1,123 @@
+"""Small files, copies, owners and folders: the few operations on files that all of storage shares."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import operator
+import posixpath
+import time
+
+from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, FileSystem
+from cordwood.fs.locks import LockHolder, lock_holder
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.sharing import Link, copy_bytes
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import parse_file
+
+#: The most that a file has that is read whole. Indexes and producer snapshots have an offset as their name: a segment
+#: of 2 GiB holds no more batches than 256 MiB of index can name. The others are texts with a line per partition or so.
+OFFSET_FILE_BYTES_MAX = 256 << 20
+TEXT_FILE_BYTES_MAX = 16 << 20
+
+
+def lock_holder_in(fs: FileSystem, directory: str) -> LockHolder | None:
+    """Who holds the lock of a log directory, as far as that can be seen without opening its `.lock`."""
+    try:
+        lock = fs.stat(f"{directory}/{filenames.LOCK}")
+    except OSError:
+        return None
+    return lock_holder(lock.device, lock.inode) if lock.inode else None
+
+
+def read_file(fs: FileSystem, path: str) -> bytes:
+    """All bytes of a file that is no log.
+
+    Raises:
+        OSError: the system does not let us read it; or, with EFBIG, it is larger than any that Kafka writes.
+    """
+    with fs.open(path) as file:
+        size = file.size()
+        parsed = parse_file(posixpath.basename(path))
+        has_offset = parsed is not None and parsed.kind in filenames.OFFSET_KINDS
+        if size > (OFFSET_FILE_BYTES_MAX if has_offset else TEXT_FILE_BYTES_MAX):
+            raise OSError(errno.EFBIG, f"{size} bytes are more than such a file ever has", path)
+        return file.read(0, size)
+
+
+def why_unreadable(error: OSError) -> str:
+    """An error of `read_file` or of opening a log, as part of a sentence that names the file."""
+    return f"cannot be read: {error.strerror or error}"
+
+
+_REMOVE_ATTEMPTS = 20
+_REMOVE_PAUSE_SECONDS = 0.1
+
+
+def mode_of(fs: FileSystem, *paths: str) -> int:
+    """The permissions of a directory that holds copies of what is in some others: what all of them allow."""
+    return functools.reduce(operator.and_, (fs.stat(path).mode for path in paths), 0o777) | 0o700
+
+
+def remove_tree(fs: FileSystem, path: str) -> None:
+    """Remove a folder with all that is in it, also while a task that nobody waits for still writes to it."""
+    for attempt in range(_REMOVE_ATTEMPTS):
+        try:
+            _remove(fs, path)
+            return
+        except FileNotFoundError:
+            continue
+        except OSError:
+            if attempt == _REMOVE_ATTEMPTS - 1:
+                raise
+            time.sleep(_REMOVE_PAUSE_SECONDS)
+
+
+def _remove(fs: FileSystem, path: str) -> None:
+    if not fs.exists(path):
+        return
+    for info in fs.list(path):
+        if info.is_directory:
+            _remove(fs, f"{path}/{info.name}")
+        else:
+            fs.unlink(f"{path}/{info.name}")
+    fs.remove_directory(path)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def copy_file(fs: FileSystem, source: str, target: str, *, link: Link | None = None) -> None:
+    """Copy a file to a new name, with its modification time; on return its bytes are on disk.
+
+    Args:
+        fs: where both are.
+        source: path.
+        target: path; nothing is there.
+        link: one will do, where this can make it.
+    """
+    if link is not None and isinstance(fs, PosixFileSystem) and link(source, target):
+        return
+    info = fs.stat(source)
+    with fs.open(source) as original, fs.create(target, mode=info.mode | OWNER_WRITES) as copy:
+        copy_bytes(original, copy)
+        fs.set_mtime_ns(target, info.mtime_ns)
+        copy.sync()
+
+
+def chown_like(fs: FileSystem, path: str, like: FileInfo) -> None:
+    """Give a file the owner, group and permissions of another one; on return that, its bytes and times are on disk."""
+    info = fs.stat(path)
+    if (info.uid, info.gid) != (like.uid, like.gid):
+        fs.set_owner(path, like.uid, like.gid)
+    if info.mode != like.mode:
+        fs.set_mode(path, like.mode)
+    with fs.open(path) as file:
+        file.sync()
+
+
+def write_file(fs: FileSystem, path: str, data: Bytes) -> None:
+    """Write a small file, new or anew; on return its bytes are on disk."""
+    with fs.create(path, exclusive=False) as file:
+        file.write(0, data)
+        file.sync()

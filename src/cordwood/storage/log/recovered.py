@@ -1,0 +1,63 @@
+"""Which files a partition has once a broker has loaded it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cordwood.fs.base import FileInfo
+from cordwood.storage.formats.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    DirectoryState,
+    FileKind,
+    PartitionDirectory,
+    PartitionFile,
+    parse_file,
+)
+from cordwood.storage.log.recovery import SEGMENT_KINDS, Recovery, Verb
+from cordwood.storage.log.view import LogView
+
+#: Files that say something of the records of a log; a load that empties the log replaces them.
+_OF_RECORDS = (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT, FileKind.LEADER_EPOCHS)
+
+
+def files_after_recovery(log: LogView) -> Iterator[tuple[str, str, PartitionFile | None]]:
+    """The files of a partition that it keeps when it is loaded.
+
+    Yields:
+        (name now, name then, what it is; None for a name that Kafka could not have given)
+    """
+    strays = set(stray_snapshots(log.recovery))
+    emptied = log.ends_below_start
+    for info, name in files_after_swaps(log):
+        file = parse_file(name)
+        if info.name in strays or (emptied and file is not None and file.kind in _OF_RECORDS):
+            continue
+        yield info.name, name, file
+
+
+def files_after_swaps(log: LogView) -> Iterator[tuple[FileInfo, str]]:
+    """The regular files that a partition has once its swaps are completed, and their names then."""
+    dropped = {action.file for action in log.recovery.actions if action.verb is Verb.DELETE}
+    renamed = {action.file: action.target for action in log.recovery.actions if action.verb is Verb.RENAME}
+    for info in log.entries:
+        if not info.is_directory and info.name not in dropped:
+            yield info, renamed.get(info.name, info.name)
+
+
+def stray_snapshots(recovery: Recovery) -> list[str]:
+    """Producer snapshots between segments, such as those of segments that were cleaned away; the newest stays.
+
+    Source: Kafka ProducerStateManager.removeStraySnapshots.
+    """
+    bases = {segment.base_offset for segment in recovery.segments}
+    newest = max(recovery.snapshots, default=0)
+    return [info.name for offset, info in recovery.snapshots.items() if offset not in bases and offset < newest]
+
+
+def broker_would_load(name: PartitionDirectory | None) -> bool:
+    """Whether a broker loads a directory as a log, and recovers it; KRaft's own log sees to itself."""
+    return (
+        name is not None
+        and name.state is not DirectoryState.DELETED
+        and name.topic_partition.topic != CLUSTER_METADATA_TOPIC
+    )

@@ -1,0 +1,151 @@
+"""One segment of a partition: its files, opened for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.errors import CorruptBatchError, DataError
+from cordwood.fs.base import File, FileSystem
+from cordwood.record.columns import BatchWindow, OnDamage, is_valid
+from cordwood.storage.formats import offset_index, time_index, transaction_index
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.log.files import read_file
+from cordwood.storage.log.recovery import SegmentFiles
+from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
+
+#: An offset above all offsets.
+MAX_OFFSET = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment: a `.log` file and its indexes, by the names they have now."""
+
+    fs: FileSystem
+    directory: str
+    files: SegmentFiles
+
+    @property
+    def base_offset(self) -> int:
+        """The lowest offset it may hold."""
+        return self.files.base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the `.log` file when the log was opened."""
+        return self.files.log.size_bytes
+
+    @property
+    def mtime_ms(self) -> int:
+        """Modification time of the `.log` file; Kafka takes it for the time of a segment without timestamps."""
+        return self.files.log.mtime_ns // 1_000_000
+
+    @property
+    def path(self) -> str:
+        """Of the `.log` file."""
+        return f"{self.directory}/{self.files.log.name}"
+
+    def open(self) -> File:
+        """The `.log` file."""
+        return self.fs.open(self.path)
+
+    def index_path(self, kind: FileKind) -> str | None:
+        """Path of an index file, if there is one."""
+        info = self.files.indexes.get(kind)
+        return None if info is None else f"{self.directory}/{info.name}"
+
+    def read_index(self, kind: FileKind) -> bytes | None:
+        """The bytes of an index file, if there is one."""
+        path = self.index_path(kind)
+        return None if path is None else read_file(self.fs, path)
+
+    def offset_index(self) -> offset_index.OffsetIndex | None:
+        """The decoded offset index, if there is one."""
+        data = self.read_index(FileKind.OFFSET_INDEX)
+        return None if data is None else offset_index.decode(data, self.base_offset)
+
+    def time_index(self) -> time_index.TimeIndex | None:
+        """The decoded time index, if there is one."""
+        data = self.read_index(FileKind.TIME_INDEX)
+        return None if data is None else time_index.decode(data, self.base_offset)
+
+    def transaction_index(self) -> transaction_index.TransactionIndex | None:
+        """The decoded transaction index, if there is one.
+
+        Raises:
+            CorruptFileError: it has a version that Kafka does not know.
+        """
+        data = self.read_index(FileKind.TRANSACTION_INDEX)
+        return None if data is None else transaction_index.decode(data, self.index_path(FileKind.TRANSACTION_INDEX))
+
+    def position_of(self, file: File, offset: int) -> int:
+        """Position of a batch at or before the one that holds `offset`; 0 where the index does not help."""
+        try:
+            index = self.offset_index()
+        except OSError:
+            return 0
+        if index is None:
+            return 0
+        found, position = index.lookup(offset)
+        if position == 0 or not 0 < position < file.size():
+            return 0
+        # Brokers before 4.0 named the last offset of a whole append, which may be beyond that batch's own.
+        for item in read_headers(file, base_offset=self.base_offset, start=position, search=False):
+            if isinstance(item, Gap):
+                return 0
+            first = item[0]
+            fits = self.base_offset < first["last_offset"] <= found and first["base_offset"] <= offset
+            return position if fits else 0
+        return 0
+
+    def windows(
+        self,
+        *,
+        start_offset: int = 0,
+        end_offset: int = MAX_OFFSET,
+        checks: Checks = Checks.WHOLE,
+        search: bool = True,
+    ) -> Iterator[BatchWindow | Gap]:
+        """The batches that hold any offset of [start_offset, end_offset), and gaps, in file order."""
+        with self.open() as file:
+            start = self.position_of(file, start_offset) if start_offset > self.base_offset else 0
+            is_behind = False
+            for item in WindowReader(file, checks, base_offset=self.base_offset, start=start, search=search):
+                if isinstance(item, Gap):
+                    yield item
+                    continue
+                batches = item.batches
+                below = batches["last_offset"] < start_offset
+                if below[0]:
+                    # One with a wrong CRC is never passed over: what it says of its offsets proves nothing.
+                    batches = batches[~(below & is_valid(batches))]
+                if not batches.size:
+                    continue
+                # A wrapper does not say where it starts; it does not start behind its predecessor's end.
+                behind = batches["base_offset"] >= end_offset
+                # No checksum covers a base offset: one that was flipped upwards is followed by one that was not.
+                ends = np.flatnonzero(behind & np.concatenate([np.array([is_behind]), behind[:-1]]))
+                is_behind = bool(behind[-1])
+                batches = batches[: ends[0]] if ends.size else batches
+                batches = batches[~behind[: batches.size]]
+                if batches.size:
+                    yield BatchWindow(item.position, item.data, batches, item.read)
+                if ends.size:
+                    return
+
+
+def gap_error(segment: Segment, gap: Gap) -> CorruptBatchError:
+    """A gap as an error that says where it is."""
+    return CorruptBatchError(f"{gap.what} ({gap.size_bytes} bytes)", path=segment.path, position=gap.position)
+
+
+def locate_damage(on_damage: OnDamage, segment: Segment) -> OnDamage:
+    """A callback that adds the segment's path to each error, and passes it on."""
+
+    def placed(error: DataError) -> None:
+        on_damage(error.at(segment.path))
+
+    return placed

@@ -1,0 +1,181 @@
+"""Writing a whole segment: batches in, `.log`, `.index`, `.timeindex` and `.txnindex` out.
+
+Index entries follow Kafka 4's rule, batch by batch: before a batch is appended, and if more than `index.interval.bytes`
+were appended since the last entry, both indexes get one. At the end the time index gets the largest timestamp, and
+everything is synced. Nothing is visible to a loader until the files are renamed to their final names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.fs.base import File, FileSystem
+from cordwood.kernels import encode
+from cordwood.record.layout import BatchRows, U8Array
+from cordwood.storage.formats import offset_index, time_index, transaction_index
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.windows import MAX_OFFSETS
+from cordwood.types import NONE
+
+_FIRST_ROOM = 1024
+#: So much is on its way to the disk while more is written; else all of it would be waited for at the end.
+_WRITE_BACK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLimits:
+    """What the indexes of a segment may hold.
+
+    Attributes:
+        interval_bytes: `index.interval.bytes`.
+        size_bytes: `segment.index.bytes`, of each of the two.
+    """
+
+    interval_bytes: int = 4096
+    size_bytes: int = 10_485_760
+
+
+class SegmentWriter:
+    """A segment that is being written to a directory.
+
+    Attributes:
+        base_offset: in the names of its files.
+        size_bytes: of the log so far.
+        next_offset: behind the last batch; the base offset of an empty segment.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        base_offset: int,
+        limits: IndexLimits,
+        *,
+        suffix: str = "",
+        mode: int = 0o666,
+    ) -> None:
+        self.base_offset = base_offset
+        self.size_bytes = 0
+        self.next_offset = base_offset
+        self._fs = fs
+        self._directory = directory
+        self._limits = limits
+        self._suffix = suffix
+        self._mode = mode
+        self._state = np.zeros(encode.INDEX_STATE, np.int64)
+        self._state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET, encode.LAST_TIMESTAMP]] = NONE
+        self._index = np.empty((_FIRST_ROOM, 2), np.int64)
+        self._time_index = np.empty((_FIRST_ROOM, 2), np.int64)
+        self._aborted: list[AbortedTransaction] = []
+        self._sent_bytes = 0
+        self._log: File = fs.create(self.path(FileKind.LOG), exclusive=False, mode=mode)
+
+    def path(self, kind: FileKind) -> str:
+        """Of one of its files."""
+        return f"{self._directory}/{offset_name(self.base_offset, kind + self._suffix)}"
+
+    def append(self, pieces: Sequence[U8Array], batches: BatchRows) -> int:
+        """Append batches.
+
+        Args:
+            pieces: their bytes, in order; a piece may hold several.
+            batches: BATCH_ROW[batches].
+
+        Returns:
+            how many were appended: fewer than given when an index is full, or offsets are too far above the base.
+        """
+        batches = batches[: self.fitting(batches)]
+        if not batches.size:
+            return 0
+        sizes = batches["size_bytes"]
+        self._make_room(int(batches.size))
+        done = int(
+            encode.index_batches(
+                sizes,
+                batches["last_offset"],
+                batches["max_timestamp"],
+                self._limits.interval_bytes,
+                self._state,
+                self._index,
+                self._time_index,
+                self._limits.size_bytes // offset_index.ENTRY.itemsize,
+                self._limits.size_bytes // time_index.ENTRY.itemsize,
+            )
+        )
+        left = int(sizes[:done].sum())
+        for piece in pieces:
+            part = piece[:left]
+            if part.size:
+                self._log.write(self.size_bytes, part)
+            self.size_bytes += part.size
+            left -= part.size
+        if self.size_bytes - self._sent_bytes >= _WRITE_BACK_BYTES:
+            self._write_back()
+        if done:
+            self.next_offset = int(batches["last_offset"][done - 1]) + 1
+        return done
+
+    def _write_back(self) -> None:
+        self._log.write_back(self._sent_bytes, self.size_bytes - self._sent_bytes)
+        self._sent_bytes = self.size_bytes
+
+    def fitting(self, batches: BatchRows) -> int:
+        """How many batches there are before the first whose offsets do not fit 31 bits above the base."""
+        fits = batches["last_offset"] - np.int64(self.base_offset) < MAX_OFFSETS
+        return int(batches.size) if fits.all() else int(np.argmin(fits))
+
+    def add_aborted(self, transactions: Sequence[AbortedTransaction]) -> None:
+        """Add entries to the transaction index."""
+        self._aborted += transactions
+
+    def _make_room(self, batches: int) -> None:
+        need = int(self._state[encode.ENTRIES]) + batches
+        if need > len(self._index):
+            self._index = np.resize(self._index, (2 * need, 2))
+            self._time_index = np.resize(self._time_index, (2 * need, 2))
+
+    def finish(self, *, mtime_ns: int | None = None) -> list[str]:
+        """Write the indexes, sync all files, set their modification time, close. Returns the paths."""
+        state = self._state
+        entries, times = int(state[encode.ENTRIES]), self._time_index[: state[encode.TIME_ENTRIES]]
+        if state[encode.MAX_TIMESTAMP] > state[encode.LAST_TIMESTAMP]:
+            times = np.vstack([times, state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET]]])
+        index = self._index[:entries]
+        paths = [self.path(FileKind.LOG)]
+        files = {
+            FileKind.OFFSET_INDEX: offset_index.encode(
+                offset_index.OffsetIndex(self.base_offset, index[:, 0], index[:, 1], entries)
+            ),
+            FileKind.TIME_INDEX: time_index.encode(
+                time_index.TimeIndex(self.base_offset, times[:, 0], times[:, 1], len(times))
+            ),
+        }
+        # The log's end is on its way while the indexes are synced.
+        self._write_back()
+        for kind, data in files.items():
+            paths.append(self._write(kind, data))
+        self._log.sync()
+        self._log.close()
+        if mtime_ns is not None:
+            for path in paths:
+                self._fs.set_mtime_ns(path, mtime_ns)
+        if self._aborted:
+            data = transaction_index.encode(transaction_index.index_of(self._aborted))
+            paths.append(self._write(FileKind.TRANSACTION_INDEX, data))
+        return paths
+
+    def close(self) -> None:
+        """Give up a segment that is not finished; its log stays where it is."""
+        self._log.close()
+
+    def _write(self, kind: FileKind, data: bytes) -> str:
+        path = self.path(kind)
+        with self._fs.create(path, exclusive=False, mode=self._mode) as file:
+            if data:
+                file.write(0, data)
+            file.sync()
+        return path

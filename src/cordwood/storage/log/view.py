@@ -1,0 +1,386 @@
+"""A partition's log, opened for reading: its segments in order, and what they hold, from any offset.
+
+Opening reads names and sizes only. What is read goes through the indexes where they help, but never relies on them: an
+entry is used only if a batch with the offset that it names stands where it points.
+
+A log that a broker is writing is read like any other. Its end moves, so it is taken once per segment; an incomplete
+last batch is not there yet; and a file that vanished (deleted by retention, replaced by the cleaner) means that the
+directory is listed again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import posixpath
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import BadNameError, CorruptFileError, NotFoundError
+from cordwood.fs.base import FileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import Batch, to_batches
+from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage
+from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES
+from cordwood.record.record import Record, to_records
+from cordwood.storage.formats import checkpoints, filenames, time_index
+from cordwood.storage.formats.filenames import FileKind, PartitionDirectory, parse_directory
+from cordwood.storage.log.recovery import Recovery, plan_recovery
+from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Isolation, Transactions
+from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+from cordwood.storage.log.files import lock_holder_in, read_file
+from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
+
+_ATTEMPTS = 5
+
+
+class LogView:
+    """The log of one partition, as it was when it was opened.
+
+    Attributes:
+        path: of its directory.
+        name: what the directory's name says; None for a directory that is not named like a partition.
+        segments: by base offset; the last is the active one.
+        recovery: what loading it would do.
+        log_start_offset: lowest offset that a consumer gets, from the log directory's checkpoint, else from the first
+            segment.
+        live: a broker writes to it.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        fs: FileSystem | None = None,
+        live: bool = False,
+        log_start_offset: int | None = None,
+    ) -> None:
+        self.fs: FileSystem = fs or PosixFileSystem()
+        self.path = path.rstrip("/") or "/"
+        self.live = live
+        self.name: PartitionDirectory | None
+        try:
+            self.name = parse_directory(self.path.rpartition("/")[2])
+        except BadNameError:
+            self.name = None
+        self._checkpointed_start = log_start_offset
+        self._list()
+
+    def _list(self) -> None:
+        last: OSError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                self.entries = tuple(self.fs.list(self.path))
+                self.recovery: Recovery = plan_recovery(self.fs, self.path, self.entries)
+                break
+            except FileNotFoundError as error:
+                # A broker renamed or removed a file between the listing and the look into it.
+                last = error
+        else:
+            raise NotFoundError(f"{self.path} is gone, or changes too fast to be read") from last
+        self.segments = tuple(Segment(self.fs, self.path, files) for files in self.recovery.segments)
+
+    def __repr__(self) -> str:
+        return f"LogView({self.path!r}, {len(self.segments)} segments, {self.size_bytes} bytes)"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all `.log` files."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def first_offset(self) -> int:
+        """Base offset of the first segment."""
+        return self.segments[0].base_offset if self.segments else 0
+
+    @property
+    def log_start_offset(self) -> int:
+        """The lowest offset that a consumer gets."""
+        if self._checkpointed_start is None:
+            self._checkpointed_start = self._read_log_start()
+        return max(self._checkpointed_start, self.first_offset)
+
+    def _read_log_start(self) -> int:
+        if self.name is None or self.name.state is not filenames.DirectoryState.CURRENT:
+            return 0
+        try:
+            data = read_file(self.fs, posixpath.join(posixpath.dirname(self.path), filenames.LOG_START_OFFSETS))
+            return checkpoints.decode(data).get(self.name.topic_partition, 0)
+        except (OSError, CorruptFileError):
+            return 0  # as Kafka does; `check` reports a bad file
+
+    @property
+    def next_offset(self) -> int:
+        """The log end offset: what the next record would get."""
+        for segment in reversed(self.segments):
+            with segment.open() as file:
+                start = segment.position_of(file, MAX_OFFSET)
+                last = segment.base_offset - 1
+                for item in read_headers(file, base_offset=segment.base_offset, start=start, search=not self.live):
+                    if not isinstance(item, Gap):
+                        last = int(item["last_offset"][-1])
+            # The active segment's base is the end of an empty log and of one whose last segments were emptied.
+            return last + 1
+        return 0
+
+    @property
+    def ends_below_start(self) -> bool:
+        """Whether the log start offset is beyond the log's end: a load then replaces the whole log by an empty one.
+
+        Source: Kafka LogLoader.load, deleteSegmentsIfLogStartGreaterThanLogEnd; also after a clean shutdown.
+        """
+        last_base = self.segments[-1].base_offset if self.segments else 0
+        return self.log_start_offset > last_base and self.log_start_offset > self.next_offset
+
+    def windows(
+        self,
+        *,
+        start_offset: int = 0,
+        end_offset: int = MAX_OFFSET,
+        checks: Checks = Checks.WHOLE,
+        on_unreadable: Callable[[Segment, OSError], None] | None = None,
+    ) -> Iterator[tuple[Segment, BatchWindow | Gap]]:
+        """Batches of all segments from the one that holds `start_offset` on.
+
+        Args:
+            start_offset: lowest offset.
+            end_offset: batches from here on are left out.
+            checks: how much of each batch is read, and who computes its checksum.
+            on_unreadable: called with each segment that the system does not let us read; reading then goes on with the
+                next. None: the error is raised.
+        """
+        done: set[int] = set()
+        next_base = start_offset
+        for _ in range(_ATTEMPTS):
+            try:
+                for segment in self.segments_from(next_base):
+                    if segment.base_offset >= end_offset:
+                        return
+                    if segment.base_offset in done:
+                        continue
+                    try:
+                        for item in segment.windows(
+                            start_offset=next_base, end_offset=end_offset, checks=checks, search=not self.live
+                        ):
+                            yield segment, item
+                            if isinstance(item, BatchWindow):
+                                next_base = int(item.batches["last_offset"][-1]) + 1
+                    except FileNotFoundError:
+                        raise
+                    except OSError as error:
+                        if on_unreadable is None:
+                            raise
+                        on_unreadable(segment, error)
+                    done.add(segment.base_offset)
+                return
+            except FileNotFoundError:
+                self._list()
+        raise NotFoundError(f"{self.path} is gone, or changes too fast to be read")
+
+    def segments_from(self, offset: int) -> tuple[Segment, ...]:
+        """The segments from the one that holds `offset`, or would, on."""
+        bases = [segment.base_offset for segment in self.segments]
+        return self.segments[max(0, bisect.bisect_right(bases, offset) - 1) :]
+
+    def columns(
+        self,
+        *,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        isolation: Isolation | str | None = READ_UNCOMMITTED,
+        on_damage: OnDamage = raise_damage,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    ) -> Iterator[RecordColumns]:
+        """The records of the log as columns.
+
+        Args:
+            start_offset: lowest offset; default: the log start offset, or without isolation the log's first.
+            end_offset: offsets from here on are left out; default: the log's end, with read_committed the last stable
+                offset.
+            since_ms: lowest timestamp.
+            until_ms: timestamps from here on are left out.
+            isolation: what a consumer with this `isolation.level` gets: no control records, and with read_committed
+                no records of aborted and open transactions. None: all that is there.
+            on_damage: called with each damage; when it returns, reading goes on behind it.
+            max_batch_bytes: decompressed bytes above which a batch is damage.
+        """
+        isolation = None if isolation is None else Isolation(isolation)
+        start_offset, end_offset, transactions = self.scope(
+            start_offset=start_offset, end_offset=end_offset, since_ms=since_ms, isolation=isolation
+        )
+        for segment, item in self.windows(start_offset=start_offset, end_offset=end_offset):
+            if isinstance(item, Gap):
+                if not self._is_end(segment, item):
+                    on_damage(gap_error(segment, item))
+                continue
+            window = item
+            if isolation is not None:
+                keep = transactions.visible(item.batches, isolation)
+                if not keep.all():
+                    window = BatchWindow(item.position, item.data, item.batches[keep], item.read)
+            for columns in decode(window, on_damage=locate_damage(on_damage, segment), max_batch_bytes=max_batch_bytes):
+                offsets, timestamps = columns.rows["offset"], columns.rows["timestamp"]
+                mask: npt.NDArray[np.bool_] = (offsets >= start_offset) & (offsets < end_offset)
+                if since_ms is not None:
+                    mask &= timestamps >= since_ms
+                if until_ms is not None:
+                    mask &= timestamps < until_ms
+                selected = columns.select(mask)
+                if selected.rows.size:
+                    yield selected
+                # A large record must be gone from memory before the next is decoded.
+                del columns, selected
+
+    def scope(
+        self,
+        *,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        since_ms: int | None = None,
+        isolation: Isolation | str | None = READ_UNCOMMITTED,
+    ) -> tuple[int, int, Transactions]:
+        """The offsets [start, end) that hold what `columns` is asked for, and what to judge transactions by.
+
+        Transactions are looked for with read_committed only.
+
+        Raises:
+            NotFoundError: a broker replaced files faster than they could be read.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                first, end, transactions = start_offset or 0, end_offset, Transactions()
+                if isolation is not None:
+                    first = max(first, self.log_start_offset)
+                if isolation == READ_COMMITTED:
+                    transactions = self.transactions()
+                    # What a broker wrote since then is not known to be committed.
+                    stable = transactions.last_stable_offset
+                    if stable is None:
+                        stable = transactions.next_offset if self.live else MAX_OFFSET
+                    end = stable if end is None else min(end, stable)
+                if since_ms is not None:
+                    first = max(first, self._offset_for_time(since_ms))
+                return first, MAX_OFFSET if end is None else end, transactions
+            except FileNotFoundError:
+                self._list()
+        raise NotFoundError(f"{self.path} is gone, or changes too fast to be read")
+
+    def _is_end(self, segment: Segment, gap: Gap) -> bool:
+        """Whether a gap is what a stop leaves at the end of the last segment."""
+        if segment.base_offset != self.segments[-1].base_offset:
+            return False
+        return gap.kind is not GapKind.DAMAGE or self.live
+
+    def _offset_for_time(self, since_ms: int) -> int:
+        """An offset at or below that of the first record that is not older; what the time indexes can tell.
+
+        A time index says of its entries that nothing before them in the segment is newer. It is believed as far as it
+        is in order and reaches to the segment's end; the segment that is written to is searched from its start.
+        """
+        for segment in self.segments[:-1]:
+            try:
+                index = segment.time_index()
+            except OSError:
+                index = None
+            if index is None or not index.entries or any(time_index.faults(index)):
+                return segment.base_offset
+            if index.last_entry[0] >= since_ms:
+                before = index.timestamps < since_ms
+                return int(index.offsets[before][-1]) + 1 if before.any() else segment.base_offset
+        return self.segments[-1].base_offset if self.segments else 0
+
+    def transactions(self) -> Transactions:
+        """Which transactions were aborted and which are open, from all batch headers of the log."""
+        found = Transactions()
+        for segment in self.segments:
+            with segment.open() as file:
+                for item in read_headers(file, base_offset=segment.base_offset, search=not self.live):
+                    if not isinstance(item, Gap):
+                        found.add(item)
+        return found
+
+    def batches(
+        self, *, start_offset: int = 0, end_offset: int = MAX_OFFSET, on_damage: OnDamage = raise_damage
+    ) -> Iterator[Batch]:
+        """The batches that hold any offset of [start_offset, end_offset), as objects."""
+        for segment, item in self.windows(start_offset=start_offset, end_offset=end_offset):
+            if isinstance(item, Gap):
+                if not self._is_end(segment, item):
+                    on_damage(gap_error(segment, item))
+            else:
+                yield from to_batches(item.batches)
+
+    def records(
+        self,
+        *,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        isolation: Isolation | str | None = READ_UNCOMMITTED,
+        on_damage: OnDamage = raise_damage,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    ) -> Iterator[Record]:
+        """The records of the log as objects; see `columns` for the arguments, and for large logs."""
+        for columns in self.columns(
+            start_offset=start_offset,
+            end_offset=end_offset,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            isolation=isolation,
+            on_damage=on_damage,
+            max_batch_bytes=max_batch_bytes,
+        ):
+            yield from to_records(columns.data, columns.rows)
+            del columns
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.records()
+
+    def arrow_batches(self, **choice: object) -> Iterator[pa.RecordBatch]:
+        """The records as Arrow record batches of bounded size; arguments as for `columns`."""
+        from cordwood.storage.log.arrow import to_arrow
+
+        for columns in self.columns(**choice):  # type: ignore[arg-type]
+            yield to_arrow(columns, self.name.topic_partition if self.name else None)
+            del columns
+
+    def to_arrow(self, **choice: object) -> pa.Table:
+        """The records as one Arrow table, in memory; arguments as for `columns`."""
+        import pyarrow as pa
+
+        from cordwood.storage.log.arrow import SCHEMA
+
+        return pa.Table.from_batches(self.arrow_batches(**choice), SCHEMA)
+
+
+def open_log(path: str, *, fs: FileSystem | None = None) -> LogView:
+    """Open the log of one partition for reading, also while a broker writes to it.
+
+    Args:
+        path: of a partition's directory, such as `/var/kafka/orders-0`.
+        fs: default: the machine's.
+
+    Raises:
+        NotFoundError: there is no such directory, or no segment in it.
+    """
+    fs = fs or PosixFileSystem()
+    path = path.rstrip("/") or "/"
+    holder = lock_holder_in(fs, posixpath.dirname(path) or ".")
+    log = LogView(path, fs=fs, live=holder is not None and holder.is_broker)
+    if not log.segments:
+        raise holds_nothing(path)
+    return log
+
+
+def holds_nothing(path: str) -> NotFoundError:
+    """What a partition's directory without a segment is reported as."""
+    example = filenames.offset_name(0, FileKind.LOG)
+    return NotFoundError(f"{path} holds no log segment; a partition's directory has files like {example}")

@@ -1,0 +1,245 @@
+"""Log directories: what a broker keeps in one besides partitions, and how it was left.
+
+A path that a user names may be a log directory, a folder with several of them (the disks of one broker), a partition's
+directory, or one file. `look` tells which, by what is in it; names alone prove nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError
+from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.locks import LockHolder
+from cordwood.storage.formats import checkpoints, filenames, properties
+from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionDirectory, parse_directory, parse_file
+from cordwood.storage.log.files import lock_holder_in, read_file, why_unreadable
+from cordwood.storage.log.view import LogView
+from cordwood.types import TopicPartition
+
+T = TypeVar("T")
+
+#: Files that only a broker's log directory has.
+_MARKS = {*filenames.OFFSET_CHECKPOINTS, filenames.META_PROPERTIES, filenames.CLEAN_SHUTDOWN, filenames.LOCK}
+#: Those that a clean in place makes, too.
+_OURS = {filenames.CLEANER_OFFSETS, filenames.LOCK}
+#: Never looked into. Every ext4 file system has `lost+found` at its root, and lets only root read it.
+_PASSED_OVER = ("lost+found", filenames.WORK_FOLDER)
+
+
+class PathKind(StrEnum):
+    """What a user's path is."""
+
+    LOG_DIRECTORY = "log directory"
+    PARTITION = "partition"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition directory within a log directory.
+
+    Attributes:
+        path: of the directory.
+        name: what its name says.
+    """
+
+    path: str
+    name: PartitionDirectory
+
+
+@dataclass(frozen=True)
+class LogDirectory:
+    """One log directory, as listed once. Its checkpoint files are read when they are asked for.
+
+    Attributes:
+        fs: where it is.
+        path: of the directory.
+        entries: its names.
+        partitions: its partition directories, by name.
+    """
+
+    fs: FileSystem
+    path: str
+    entries: Sequence[FileInfo]
+    partitions: Sequence[Partition]
+
+    @classmethod
+    def open(cls, fs: FileSystem, path: str) -> LogDirectory:
+        """List a log directory."""
+        path = path.rstrip("/") or "/"
+        entries = fs.list(path)
+        partitions = []
+        for info in entries:
+            if info.is_directory and info.name != filenames.REMOTE_INDEX_CACHE:
+                try:
+                    partitions.append(Partition(f"{path}/{info.name}", parse_directory(info.name)))
+                except BadNameError:
+                    continue
+        return cls(fs, path, entries, partitions)
+
+    @functools.cached_property
+    def _by_name(self) -> Mapping[str, FileInfo]:
+        return {info.name: info for info in self.entries}
+
+    def info(self, name: str) -> FileInfo | None:
+        """A file of the directory itself, if it is there."""
+        return self._by_name.get(name)
+
+    @property
+    def is_brokers(self) -> bool:
+        """Whether a broker made it; otherwise it is a folder that partitions were copied into."""
+        return any(name in self._by_name for name in _MARKS - _OURS)
+
+    @property
+    def clean_shutdown(self) -> bool:
+        """Whether the last broker closed all logs in good order."""
+        return self.info(filenames.CLEAN_SHUTDOWN) is not None
+
+    @property
+    def crashed(self) -> bool:
+        """Whether its broker did not shut down in good order.
+
+        What is not a broker's directory has none; nor has our copy of one, with no more than the cleaner's checkpoint.
+        """
+        brokers = any(self.info(name) is not None for name in (filenames.META_PROPERTIES, filenames.RECOVERY_POINTS))
+        return brokers and not self.clean_shutdown
+
+    @functools.cached_property
+    def holder(self) -> LockHolder | None:
+        """The process that holds the directory's lock, if one on this machine does."""
+        return lock_holder_in(self.fs, self.path)
+
+    @property
+    def live(self) -> bool:
+        """Whether a broker is running on it."""
+        return self.holder is not None and self.holder.is_broker
+
+    @functools.cached_property
+    def problems(self) -> list[DataError]:
+        """What is wrong with the directory's own files that were read so far."""
+        return []
+
+    def _decoded(self, name: str, decode: Callable[[bytes, str], T]) -> T | None:
+        """What is in a file of the directory itself; None without it, and when it cannot be read."""
+        path = f"{self.path}/{name}"
+        try:
+            return None if self.info(name) is None else decode(read_file(self.fs, path), path)
+        except FileNotFoundError:
+            pass  # replaced by a running broker
+        except CorruptFileError as error:
+            self.problems.append(error)
+        except OSError as error:
+            self.problems.append(CorruptFileError(why_unreadable(error), path=path))
+        return None
+
+    def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
+        return self._decoded(name, checkpoints.decode) or {}
+
+    @functools.cached_property
+    def recovery_points(self) -> Mapping[TopicPartition, int]:
+        """Per partition the first offset not known to be flushed."""
+        return self._checkpoint(filenames.RECOVERY_POINTS)
+
+    @functools.cached_property
+    def log_start_offsets(self) -> Mapping[TopicPartition, int]:
+        """Per partition the log start offset, where it is not that of the first segment."""
+        return self._checkpoint(filenames.LOG_START_OFFSETS)
+
+    @functools.cached_property
+    def cleaner_offsets(self) -> Mapping[TopicPartition, int]:
+        """Per partition the first dirty offset."""
+        return self._checkpoint(filenames.CLEANER_OFFSETS)
+
+    @functools.cached_property
+    def high_watermarks(self) -> Mapping[TopicPartition, int]:
+        """Per partition the high watermark."""
+        return self._checkpoint(filenames.HIGH_WATERMARKS)
+
+    @functools.cached_property
+    def meta(self) -> properties.MetaProperties | None:
+        """What meta.properties says, if it is there and readable."""
+        return self._decoded(
+            filenames.META_PROPERTIES,
+            lambda data, path: properties.meta_properties(properties.decode_properties(data, path), path),
+        )
+
+    def log(self, partition: Partition) -> LogView:
+        """Open one of its partitions."""
+        start = 0
+        if partition.name.state is DirectoryState.CURRENT:
+            start = self.log_start_offsets.get(partition.name.topic_partition, 0)
+        return LogView(partition.path, fs=self.fs, live=self.live, log_start_offset=start)
+
+
+def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequence[str] = ()) -> bool:
+    """Whether a partition is one that a user asks for.
+
+    Args:
+        name: of the partition.
+        topics: names or globs; none: any.
+        partitions: numbers or names (`3`, `orders-3`) or globs of either; none: any.
+    """
+    texts = (str(name.partition), str(name))
+    return (not topics or any(fnmatchcase(name.topic, glob) for glob in topics)) and (
+        not partitions or any(fnmatchcase(text, glob) for glob in partitions for text in texts)
+    )
+
+
+def look(fs: FileSystem, path: str) -> PathKind:
+    """What a path is.
+
+    Raises:
+        NotFoundError: there is nothing there, or a directory without any log.
+    """
+    path = path.rstrip("/") or "/"
+    try:
+        info = fs.stat(path)
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} does not exist") from None
+    if not info.is_directory:
+        return PathKind.FILE
+    entries = fs.list(path)
+    if any(entry.name in _MARKS for entry in entries):
+        return PathKind.LOG_DIRECTORY
+    for entry in entries:
+        file = None if entry.is_directory else parse_file(entry.name)
+        if file is not None and file.kind is FileKind.LOG:
+            return PathKind.PARTITION
+    for entry in entries:
+        if entry.is_directory and _is_partition_name(entry.name):
+            return PathKind.LOG_DIRECTORY
+    if _is_partition_name(posixpath.basename(path)):
+        return PathKind.PARTITION
+    raise NotFoundError(f"{path} is neither a log directory (with topic-0/ in it) nor a partition (with .log files)")
+
+
+def log_directories(fs: FileSystem, paths: Sequence[str]) -> list[str]:
+    """The log directories that directories stand for: themselves, or those in a folder of several, in order."""
+    found = []
+    for path in paths:
+        entries = fs.list(path) if fs.exists(path) and fs.stat(path).is_directory else []
+        inner: list[str] = []
+        # First, as disks may be named like partitions: data-0, data-1.
+        if not any(info.name in _MARKS for info in entries):
+            inside = [f"{path}/{info.name}" for info in entries if info.is_directory and info.name not in _PASSED_OVER]
+            inner = [one for one in inside if any(info.name in _MARKS for info in fs.list(one))]
+        if inner:
+            found += inner
+        elif look(fs, path) is PathKind.LOG_DIRECTORY:
+            found.append(path)
+    return found
+
+
+def _is_partition_name(name: str) -> bool:
+    try:
+        parse_directory(name)
+    except BadNameError:
+        return False
+    return True

@@ -1,0 +1,557 @@
+"""What is in log directories, partition by partition: the facts behind `cordwood ls`.
+
+Batch headers are walked from one to the next; CRCs are not checked, and records are not looked at. One exception: a
+wrapper (compressed messages of magic 0 or 1) does not say how many messages it holds, so a few are opened.
+
+What is known of a partition beyond its files comes from its node: the policy, on whose word, the replicas, and the
+first dirty offset of the cleaner's checkpoint. Bytes below it are clean, as Kafka counts: a segment that starts below
+the first dirty offset is clean as a whole.
+
+On a running broker's directories, what vanishes is looked for again, or left out.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from cordwood.config import SourceKind
+from cordwood.errors import ConfigError, CorruptFileError, DataError, NotFoundError
+from cordwood.fs.base import FileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.columns import BatchWindow, decode
+from cordwood.record.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, LOCK, DirectoryState, FileKind
+from cordwood.storage.log.files import why_unreadable
+from cordwood.storage.log.recovery import INDEX_KINDS
+from cordwood.storage.log.segment import Segment, gap_error
+from cordwood.storage.log.transactions import is_control
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, GapKind, read_headers
+from cordwood.storage.node.directory import LogDirectory, is_wanted
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.types import Codec, TopicPartition
+
+#: Bytes of wrappers up to which a segment's messages are counted.
+WRAPPER_BYTES_MAX = 1 << 20
+_WRAPPER_DECOMPRESSED_BYTES_MAX = 64 << 20
+_ATTEMPTS = 5
+
+
+class State(StrEnum):
+    """What is special about a partition or a log directory; most have nothing of it."""
+
+    LIVE = "live"  #: a broker runs on it
+    LOCKED = "locked"  #: another program holds it
+    CRASHED = "crashed"  #: its broker did not shut down in good order
+    STRAY = "stray"
+    TO_BE_DELETED = "to be deleted"
+    FUTURE = "future"  #: being copied from another log directory of the broker
+    DUPLICATE = "duplicate"  #: in more than one log directory
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"  #: the system does not let us read all of it
+
+
+_OF_NAME = {
+    DirectoryState.STRAY: State.STRAY,
+    DirectoryState.DELETED: State.TO_BE_DELETED,
+    DirectoryState.FUTURE: State.FUTURE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentListing:
+    """One segment.
+
+    Attributes:
+        base_offset: of the segment.
+        size_bytes: of its `.log` file.
+        batches: how many; magic 0 and 1: messages and wrappers.
+        records: those of batches that are no control batches.
+        records_exact: False when `records` counts a wrapper as one record.
+        last_offset: of the last batch; None without any.
+        max_timestamp_ms: the largest of any batch, markers included; None without any.
+        oldest_ms: of the times that open a batch the smallest; None without records that have a time.
+        newest_ms: the largest time of a record; None as above.
+        codecs: of batches with records, by Kafka's names.
+        index_entries: by index, those in use; None when nobody asked, or for an index that cannot be read.
+        files: kinds of files it has, by the ends of their names.
+        damage: where its batches do not follow each other.
+        unreadable: why its batches cannot be read, so that nothing is known of them; None if they can.
+    """
+
+    base_offset: int
+    size_bytes: int
+    batches: int
+    records: int
+    records_exact: bool
+    last_offset: int | None
+    max_timestamp_ms: int | None
+    oldest_ms: int | None
+    newest_ms: int | None
+    codecs: tuple[str, ...]
+    index_entries: Mapping[str, int | None] | None
+    files: tuple[str, ...]
+    damage: tuple[DataError, ...]
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A partition's `cleanup.policy`.
+
+    Attributes:
+        value: compact, delete, both or neither; None: unknown.
+        source: who said so; of an unknown policy, why it is unknown. KRaft's own log has `snapshots` instead of one.
+        kind: the kind of source, if it is a config's.
+    """
+
+    value: tuple[str, ...] | None
+    source: str
+    kind: SourceKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionListing:
+    """One partition's directory.
+
+    Attributes:
+        path: of the directory.
+        topic_partition: None if the directory is not named like a partition.
+        states: what is special about it.
+        segments: by base offset, as a broker would have them once it loaded the partition.
+        log_start_offset: the lowest offset that a consumer gets.
+        next_offset: what the next record would get.
+        policy: its topic's `cleanup.policy`.
+        replicas: how many the cluster has of it; None: unknown.
+        first_dirty_offset: where the cleaner goes on; None where nothing is compacted, as far as is known.
+        recovery: what loading it would change.
+        notes: what else there is to say.
+        unreadable: what of it cannot be read, and why.
+    """
+
+    path: str
+    topic_partition: TopicPartition | None
+    states: tuple[State, ...]
+    segments: tuple[SegmentListing, ...]
+    log_start_offset: int
+    next_offset: int
+    policy: Policy
+    replicas: int | None
+    first_dirty_offset: int | None
+    recovery: tuple[str, ...]
+    notes: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        states = f", {', '.join(self.states)}" if self.states else ""
+        return (
+            f"{self.name}: {len(self.segments)} segments, {self.size_bytes} bytes, "
+            f"start offset {self.log_start_offset}, next offset {self.next_offset}{states}"
+        )
+
+    @property
+    def name(self) -> str:
+        """Topic and partition; of a directory that is not named so, its name."""
+        return posixpath.basename(self.path) if self.topic_partition is None else str(self.topic_partition)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all `.log` files."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def clean_bytes(self) -> int | None:
+        """Bytes of the segments that start below the first dirty offset."""
+        first_dirty = self.first_dirty_offset
+        if first_dirty is None:
+            return None
+        return sum(segment.size_bytes for segment in self.segments if segment.base_offset < first_dirty)
+
+    @property
+    def dirty_bytes(self) -> int | None:
+        """Bytes of the other segments, the active one included."""
+        clean = self.clean_bytes
+        return None if clean is None else self.size_bytes - clean
+
+    @property
+    def records(self) -> int:
+        """Records of all segments, those below the log start offset and of aborted transactions included."""
+        return sum(segment.records for segment in self.segments)
+
+    @property
+    def records_exact(self) -> bool:
+        """Whether there are just so many; otherwise, at least."""
+        return not self.unreadable and all(segment.records_exact for segment in self.segments)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """Of the times that open a batch the smallest."""
+        return min((one.oldest_ms for one in self.segments if one.oldest_ms is not None), default=None)
+
+    @property
+    def newest_ms(self) -> int | None:
+        """The largest time of a record."""
+        return max((one.newest_ms for one in self.segments if one.newest_ms is not None), default=None)
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Of batches with records, by Kafka's names."""
+        return tuple(dict.fromkeys(codec for segment in self.segments for codec in segment.codecs))
+
+    @property
+    def damage(self) -> tuple[DataError, ...]:
+        """Where batches do not follow each other."""
+        return tuple(error for segment in self.segments for error in segment.damage)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryListing:
+    """One log directory.
+
+    Attributes:
+        path: of the directory.
+        state: LIVE, LOCKED or CRASHED; None otherwise.
+        summary: the same in words, with who holds it.
+        node_id, cluster_id: from meta.properties; None where there is none.
+        problems: files of the directory itself that cannot be read.
+    """
+
+    path: str
+    state: State | None
+    summary: str
+    node_id: int | None
+    cluster_id: str | None
+    problems: tuple[DataError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is in a node's log directories.
+
+    Attributes:
+        directories: in the order they were given.
+        partitions: by topic and partition.
+        metadata_path: of the metadata log; None without one.
+        metadata_next_offset: how far it goes.
+        metadata_problems: why its word does not count.
+    """
+
+    directories: tuple[DirectoryListing, ...]
+    partitions: tuple[PartitionListing, ...]
+    metadata_path: str | None
+    metadata_next_offset: int | None
+    metadata_problems: tuple[DataError, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.partitions))
+
+
+def ls(
+    *paths: str,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    metadata: str | None = None,
+    server_properties: str | None = None,
+    overrides: Iterable[str] = (),
+    index_entries: bool = False,
+    fs: FileSystem | None = None,
+) -> Listing:
+    """List the partitions of one broker's directories.
+
+    Args:
+        paths: log directories, folders of several, or partitions' directories.
+        topics: only topics of these names, or that match these globs; default: all.
+        partitions: only these numbers or names (`3`, `orders-3`), or those that match these globs; default: all.
+        metadata: `__cluster_metadata-0`, or the directory it is in; default: in any of the directories.
+        server_properties: path of the broker's settings.
+        overrides: configs as `key=value` or `topic:key=value`.
+        index_entries: count the entries of indexes, which reads them.
+        fs: default: the machine's.
+
+    Raises:
+        NotFoundError: nothing is there, or nothing that was asked for.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: a setting that Kafka would not take.
+    """
+    node = Node.open(fs or PosixFileSystem(), paths, metadata, server_properties, overrides)
+    wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
+    if not wanted and (topics or partitions):
+        raise NotFoundError(f"No partition in {', '.join(paths)} matches {', '.join([*topics, *partitions])}")
+    listed = [_partition(node, place, index_entries) for place in wanted]
+    return Listing(
+        directories=tuple(_directory(directory) for directory in node.directories),
+        partitions=tuple(one for one in listed if one is not None),
+        metadata_path=node.metadata_path,
+        metadata_next_offset=None if node.metadata is None else node.metadata.next_offset,
+        metadata_problems=() if node.metadata is None else node.metadata.problems,
+    )
+
+
+def is_asked_for(place: LocatedPartition, topics: Sequence[str], partitions: Sequence[str]) -> bool:
+    """Whether a place is one that a user asks for; arguments as for `directory.is_wanted`."""
+    if place.name is None:
+        return not topics and not partitions
+    return is_wanted(place.name.topic_partition, topics, partitions)
+
+
+# ---- log directories -------------------------------------------------------------------------------------------------
+
+
+def _state(directory: LogDirectory) -> State | None:
+    if directory.holder is not None:
+        return State.LIVE if directory.live else State.LOCKED
+    # Brokers before 4.0 leave the lock file behind after a stop in good order, too.
+    return State.CRASHED if directory.crashed and directory.info(LOCK) is not None else None
+
+
+def _directory(directory: LogDirectory) -> DirectoryListing:
+    state = _state(directory)
+    summary = {
+        State.LIVE: f"live: a broker is running on it, {directory.holder}",
+        State.LOCKED: f"locked by {directory.holder}",
+        State.CRASHED: "was not shut down in good order",
+        None: "shut down in good order" if directory.clean_shutdown else "nobody holds it",
+    }[state]
+    meta = directory.meta
+    return DirectoryListing(
+        path=directory.path,
+        state=state,
+        summary=summary,
+        node_id=None if meta is None else meta.node_id,
+        cluster_id=None if meta is None else meta.cluster_id,
+        problems=tuple(directory.problems),
+    )
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+def _partition(node: Node, place: LocatedPartition, index_entries: bool) -> PartitionListing | None:
+    """A partition; None if it is gone."""
+    unreadable: tuple[str, ...]
+    for _ in range(_ATTEMPTS):
+        try:
+            log = place.log()
+            segments = tuple(_segments(log, index_entries))
+            log_start = next_offset = log.log_start_offset
+            recovery = log.recovery.actions
+            unreadable = tuple(one.unreadable for one in segments if one.unreadable is not None)
+            break
+        except FileNotFoundError:
+            continue  # deleted, or replaced by the cleaner
+        except NotFoundError:
+            return None
+        except OSError as error:
+            segments, log_start, next_offset, recovery = (), 0, 0, ()
+            unreadable = (f"{error.filename or place.path} {why_unreadable(error)}",)
+            break
+    else:
+        return None
+    directory, name = place.directory, place.name
+    topic_partition = None if name is None else name.topic_partition
+    if segments:
+        last = segments[-1].last_offset
+        next_offset = segments[-1].base_offset if last is None else last + 1
+    policy = _policy(node, place.topic)
+    current = topic_partition is not None and name is not None and name.state is DirectoryState.CURRENT
+    return PartitionListing(
+        path=place.path,
+        topic_partition=topic_partition,
+        states=tuple(_states(node, place, segments, unreadable)),
+        segments=segments,
+        log_start_offset=log_start,
+        next_offset=next_offset,
+        policy=policy,
+        replicas=node.replica_count(topic_partition) if topic_partition is not None and current else None,
+        first_dirty_offset=(
+            _first_dirty(directory, topic_partition, policy, log_start, next_offset)
+            if topic_partition is not None and current
+            else None
+        ),
+        recovery=tuple(str(action) for action in recovery),
+        notes=tuple(_notes(node, place)),
+        unreadable=unreadable,
+    )
+
+
+def _states(
+    node: Node, place: LocatedPartition, segments: Sequence[SegmentListing], unreadable: Sequence[str]
+) -> Iterator[State]:
+    state = _state(place.directory)
+    if state is not None:
+        yield state
+    if place.name is not None:
+        if place.name.state in _OF_NAME:
+            yield _OF_NAME[place.name.state]
+        elif node.duplicates(place.name.topic_partition):
+            yield State.DUPLICATE
+    if any(segment.damage for segment in segments):
+        yield State.DAMAGED
+    if unreadable:
+        yield State.UNREADABLE
+
+
+def _notes(node: Node, place: LocatedPartition) -> Iterator[str]:
+    if place.name is None:
+        yield "not named like a partition (topic-number), so nothing is known of its topic"
+    elif place.name.state is DirectoryState.CURRENT:
+        name = place.name.topic_partition
+        for other in node.duplicates(name):
+            if other.path != place.path:
+                yield f"is also in {other.path}; a broker refuses to start with both"
+        for other in node.futures(name):
+            yield f"is being copied to {other.path}"
+
+
+def _policy(node: Node, topic: str | None) -> Policy:
+    if topic is None:
+        return Policy(None, "no topic")
+    if topic == CLUSTER_METADATA_TOPIC:
+        return Policy((), "snapshots")
+    try:
+        doubt = node.doubt(topic)
+        said = node.config_of(topic)["cleanup.policy"]
+    except ConfigError as error:
+        return Policy(None, f"wrong configs: {error}")
+    if doubt is not None:
+        return Policy(None, doubt)
+    assert isinstance(said.value, tuple)
+    return Policy(said.value, str(said.source), said.source.kind)
+
+
+def _first_dirty(
+    directory: LogDirectory, partition: TopicPartition, policy: Policy, log_start: int, next_offset: int
+) -> int | None:
+    """Where Kafka's cleaner would go on. An entry in its checkpoint tells of compaction where no policy is known."""
+    said = directory.cleaner_offsets.get(partition)
+    if "compact" not in (policy.value or ()) and (policy.value is not None or said is None):
+        return None
+    return said if said is not None and log_start <= said <= next_offset else log_start
+
+
+# ---- segments --------------------------------------------------------------------------------------------------------
+
+
+def _segments(log: LogView, index_entries: bool) -> Iterator[SegmentListing]:
+    for segment in log.segments:
+        tally = _Tally()
+        last = segment is log.segments[-1]
+        try:
+            with segment.open() as file:
+                for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):
+                    if not isinstance(item, Gap):
+                        tally.add(item)
+                    elif not last or (item.kind is GapKind.DAMAGE and not log.live):
+                        # Otherwise it is an end that a stop may leave, and a running broker any.
+                        tally.damage.append(gap_error(segment, item))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            tally.unreadable = f"{segment.path} {why_unreadable(error)}"
+        yield _segment(log, segment, tally, index_entries)
+
+
+@dataclass
+class _Tally:
+    """What the headers of a segment add up to. Times are those that their batches tell."""
+
+    batches: int = 0
+    records: int = 0
+    wrapper_bytes: int = 0
+    last_offset: int | None = None
+    codecs: set[int] = field(default_factory=set)
+    max_timestamps: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    damage: list[DataError] = field(default_factory=list)
+    unreadable: str | None = None
+
+    def add(self, batches: BatchRows) -> None:
+        """Go on with the next headers (BATCH_ROW[some])."""
+        self.batches += batches.size
+        self.last_offset = int(batches["last_offset"][-1])
+        self.max_timestamps.append(int(batches["max_timestamp"].max()))
+        data = batches[~is_control(batches) & (batches["record_count"] != 0)]
+        wrappers = _is_wrapper(data)
+        self.wrapper_bytes += int(data["size_bytes"][wrappers].sum())
+        self.records += int(np.maximum(data["record_count"], wrappers).sum())
+        self.codecs.update(np.flatnonzero(np.bincount(data["attributes"] & CODEC_MASK)).tolist())
+        # The base timestamp is the first record's, unless a delete horizon has its place or the broker's clock counts.
+        from_base = data["attributes"] & (DELETE_HORIZON | LOG_APPEND_TIME) == 0
+        first = np.where(from_base, data["base_timestamp"], data["max_timestamp"])
+        first = first[first >= 0]
+        if first.size:
+            self.times += [int(first.min()), int(data["max_timestamp"].max())]
+
+
+def _segment(log: LogView, segment: Segment, tally: _Tally, index_entries: bool) -> SegmentListing:
+    records, exact = tally.records, tally.wrapper_bytes == 0 and tally.unreadable is None
+    if tally.unreadable is None and 0 < tally.wrapper_bytes <= WRAPPER_BYTES_MAX:
+        more, exact = _in_wrappers(segment)
+        records += more
+    return SegmentListing(
+        base_offset=segment.base_offset,
+        size_bytes=segment.size_bytes,
+        batches=tally.batches,
+        records=records,
+        records_exact=exact,
+        last_offset=tally.last_offset,
+        max_timestamp_ms=max((time for time in tally.max_timestamps if time >= 0), default=None),
+        oldest_ms=min(tally.times, default=None),
+        newest_ms=max(tally.times, default=None),
+        codecs=tuple(Codec(one).label if one <= Codec.ZSTD else f"unknown({one})" for one in sorted(tally.codecs)),
+        index_entries=_index_entries(segment) if index_entries else None,
+        files=tuple(_files(log, segment)),
+        damage=tuple(tally.damage),
+        unreadable=tally.unreadable,
+    )
+
+
+def _is_wrapper(batches: BatchRows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.asarray((batches["magic"] < 2) & (batches["record_count"] < 0))
+
+
+def _in_wrappers(segment: Segment) -> tuple[int, bool]:
+    """How many messages wrappers hold beyond one each, and whether all could be read."""
+    messages = 0
+    unreadable: list[DataError] = []
+    for item in segment.windows():
+        if isinstance(item, Gap):
+            continue
+        wrappers = item.batches[_is_wrapper(item.batches)]
+        window = BatchWindow(item.position, item.data, wrappers, item.read)
+        messages -= wrappers.size
+        for columns in decode(window, on_damage=unreadable.append, max_batch_bytes=_WRAPPER_DECOMPRESSED_BYTES_MAX):
+            messages += columns.rows.size
+            del columns
+    return messages + len(unreadable), not unreadable
+
+
+def _index_entries(segment: Segment) -> dict[str, int | None]:
+    readers = {
+        FileKind.OFFSET_INDEX: segment.offset_index,
+        FileKind.TIME_INDEX: segment.time_index,
+        FileKind.TRANSACTION_INDEX: segment.transaction_index,
+    }
+    entries: dict[str, int | None] = {}
+    for kind, read in readers.items():
+        if kind in segment.files.indexes:
+            try:
+                index = read()
+                entries[kind.removeprefix(".")] = None if index is None else index.entries
+            except (OSError, CorruptFileError):
+                entries[kind.removeprefix(".")] = None
+    return entries
+
+
+def _files(log: LogView, segment: Segment) -> Iterator[str]:
+    yield "log"
+    for kind in INDEX_KINDS:
+        if kind in segment.files.indexes:
+            yield kind.removeprefix(".")
+    if segment.base_offset in log.recovery.snapshots:
+        yield FileKind.PRODUCER_SNAPSHOT.removeprefix(".")

@@ -1,0 +1,361 @@
+"""A node: one broker's log directories together, with what its cluster's metadata says of the topics in them.
+
+A broker spreads its partitions over several disks (JBOD), and one of the directories, or one on another machine, holds
+`__cluster_metadata-0`. So a partition's configs, its replicas, and whether it is there twice are questions to the node,
+not to a directory. Whoever is about to delete something asks `doubt` first: configs that may not be all there is are
+no ground for it.
+
+The metadata log is read to its end, as a broker without a quorum would find it; its last records may not have been
+committed in a quorum of several controllers.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from cordwood.config import Layer, SourceKind, TopicConfig, overrides, resolve, server_properties
+from cordwood.errors import BadNameError, CorruptBatchError, DataError, NotFoundError, RequestError
+from cordwood.fs.base import FileSystem
+from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
+from cordwood.storage.formats import cluster_metadata, filenames
+from cordwood.storage.formats.cluster_metadata import ClusterMetadata
+from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionDirectory, Temporary, parse_directory
+from cordwood.storage.log.files import read_file
+from cordwood.storage.log.transactions import READ_UNCOMMITTED, is_control
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, Gap, WindowReader
+from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, log_directories, look
+from cordwood.types import TopicPartition
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedPartition:
+    """A partition's directory in its log directory.
+
+    Attributes:
+        directory: the log directory.
+        path: of the partition's directory.
+        name: what its name says; None for one that is not named like a partition.
+    """
+
+    directory: LogDirectory
+    path: str
+    name: PartitionDirectory | None
+
+    @property
+    def topic(self) -> str | None:
+        """The topic; None without a name."""
+        return None if self.name is None else self.name.topic_partition.topic
+
+    def log(self) -> LogView:
+        """Open the log."""
+        if self.name is None:
+            return LogView(self.path, fs=self.directory.fs, live=self.directory.live)
+        return self.directory.log(Partition(self.path, self.name))
+
+
+@dataclass(frozen=True)
+class Node:
+    """Log directories of one broker.
+
+    Attributes:
+        fs: where they are.
+        directories: in the order they were given.
+        places: the partitions in question, by topic and partition.
+        metadata: the cluster's; None where there is no metadata log.
+        metadata_path: the directory of the metadata log.
+        said: config layers from outside of the metadata: server.properties and `--config`.
+    """
+
+    fs: FileSystem
+    directories: tuple[LogDirectory, ...]
+    places: tuple[LocatedPartition, ...]
+    metadata: ClusterMetadata | None = None
+    metadata_path: str | None = None
+    said: tuple[Layer, ...] = ()
+    _configs: dict[str, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def open(
+        cls,
+        fs: FileSystem,
+        paths: Sequence[str],
+        metadata: str | None = None,
+        server_properties: str | None = None,
+        overrides: Iterable[str] = (),
+    ) -> Node:
+        """Look at the directories of one broker, and read the cluster's metadata.
+
+        Args:
+            fs: where they are.
+            paths: log directories, folders of several, or partitions' directories.
+            metadata: `__cluster_metadata-0`, or the directory it is in; default: in any of the log directories.
+            server_properties: path of the broker's settings.
+            overrides: `key=value` for all topics or the broker, `topic:key=value` for one topic.
+
+        Raises:
+            NotFoundError: nothing is there, or no metadata log where it should be.
+            RequestError: a path is a file; or the directories belong to different brokers.
+            ConfigError: a setting that Kafka would not take.
+        """
+        said = _said(fs, server_properties, overrides)
+        directories, places = _places(fs, paths)
+        _check_one_broker(directories)
+        found = _metadata_directory(fs, directories, metadata)
+        read, path = None, None
+        if found is not None:
+            holder, path = found
+            _check_one_cluster([*directories, holder])
+            read = read_metadata(fs, path, live=holder.live)
+        return cls(fs, directories, places, read, path, said)
+
+    @cached_property
+    def node_id(self) -> int | None:
+        """`node.id` of the broker; None where no meta.properties says so."""
+        ids = [directory.meta.node_id for directory in self.directories if directory.meta is not None]
+        return next((one for one in ids if one is not None), None)
+
+    def config_of(self, topic: str) -> TopicConfig:
+        """A topic's configs, each with its source.
+
+        Raises:
+            ConfigError: the sources hold a value that Kafka would not take.
+        """
+        if topic not in self._configs:
+            layers: tuple[Layer, ...] = ()
+            if self.metadata is not None:
+                layers = self.metadata.layers(topic, self.node_id, self.metadata_path or cluster_metadata.NAME)
+            self._configs[topic] = resolve(topic, (*layers, *self.said))
+        return self._configs[topic]
+
+    def broker_layers(self) -> tuple[Layer, ...]:
+        """What is said of the broker's own configs, for `config.resolve_broker`."""
+        layers: tuple[Layer, ...] = ()
+        if self.metadata is not None:
+            layers = self.metadata.layers("", self.node_id, self.metadata_path or cluster_metadata.NAME)
+        return (*layers, *self.said)
+
+    def doubt(self, topic: str, name: str = "cleanup.policy") -> str | None:
+        """Why a topic's config may be another than `config_of` says; None when it is beyond doubt.
+
+        Raises:
+            ConfigError: as `config_of`.
+        """
+        kind = self.config_of(topic)[name].source.kind
+        if kind in (SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE):
+            return None
+        if self.metadata is None:
+            # Nobody else could be asked, and whoever named a server.properties meant it.
+            return None if kind is SourceKind.SERVER_PROPERTIES else "no metadata log"
+        if self.metadata.problems:
+            return "damaged metadata log"
+        return None if topic in self.metadata.topics else "not in the metadata"
+
+    def replica_count(self, partition: TopicPartition) -> int | None:
+        """How many replicas a partition has; None when it is not known."""
+        if self.metadata is None or self.metadata.problems:
+            return None
+        return self.metadata.replica_count(partition.topic, partition.partition)
+
+    @cached_property
+    def _by_name(self) -> Mapping[tuple[TopicPartition, DirectoryState], Sequence[LocatedPartition]]:
+        found: dict[tuple[TopicPartition, DirectoryState], list[LocatedPartition]] = {}
+        for directory in self.directories:
+            for place in _places_in(directory):
+                if place.name is not None:
+                    found.setdefault((place.name.topic_partition, place.name.state), []).append(place)
+        return found
+
+    def duplicates(self, partition: TopicPartition) -> Sequence[LocatedPartition]:
+        """All places of a partition that is there more than once, which keeps a broker from starting; else none."""
+        places = self._by_name.get((partition, DirectoryState.CURRENT), ())
+        return places if len(places) > 1 else ()
+
+    def futures(self, partition: TopicPartition) -> Sequence[LocatedPartition]:
+        """Where the partition is being copied to, to another log directory."""
+        return self._by_name.get((partition, DirectoryState.FUTURE), ())
+
+
+def _said(fs: FileSystem, path: str | None, arguments: Iterable[str]) -> tuple[Layer, ...]:
+    layers = overrides(arguments)
+    if path is None:
+        return layers
+    try:
+        data = read_file(fs, path)
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} does not exist; it was to be the broker's server.properties") from None
+    return (server_properties(data, path), *layers)
+
+
+# ---- which partitions ------------------------------------------------------------------------------------------------
+
+
+def _places(fs: FileSystem, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ...], tuple[LocatedPartition, ...]]:
+    directories: dict[str, LogDirectory] = {}
+    places: dict[str, LocatedPartition] = {}
+
+    def directory_at(path: str) -> LogDirectory:
+        if path not in directories:
+            directories[path] = LogDirectory.open(fs, path)
+        return directories[path]
+
+    for path in paths:
+        path = path.rstrip("/") or "/"
+        kind = _look(fs, path)
+        if kind is PathKind.FILE:
+            raise RequestError(f"{path} is a file, not a directory. To see what is in it:  cordwood dump {path}")
+        if kind is PathKind.PARTITION:
+            place = LocatedPartition(
+                directory_at(posixpath.dirname(path) or "."), path, _name(posixpath.basename(path))
+            )
+            places.setdefault(path, place)
+            continue
+        for one in log_directories(fs, [path]):
+            places.update({place.path: place for place in _places_in(directory_at(one))})
+    return tuple(directories.values()), tuple(sorted(places.values(), key=_order))
+
+
+def _look(fs: FileSystem, path: str) -> PathKind | None:
+    """What is there; None for a folder of log directories, if it is anything."""
+    try:
+        return look(fs, path)
+    except NotFoundError:
+        return None
+
+
+def _places_in(directory: LogDirectory) -> Iterator[LocatedPartition]:
+    for partition in directory.partitions:
+        yield LocatedPartition(directory, partition.path, partition.name)
+
+
+def _name(name: str) -> PartitionDirectory | None:
+    try:
+        return parse_directory(name)
+    except BadNameError:
+        return None
+
+
+def _order(place: LocatedPartition) -> tuple[TopicPartition, str]:
+    name = place.name
+    return (TopicPartition(posixpath.basename(place.path), -1) if name is None else name.topic_partition, place.path)
+
+
+def _check_one_broker(directories: Sequence[LogDirectory]) -> None:
+    """Refuse directories of which no broker could have all."""
+    _check_one_cluster(directories)
+    by_id: dict[object, LogDirectory] = {}
+    first = next((one for one in directories if one.meta is not None), None)
+    for one in directories:
+        if one.meta is None or first is None or first.meta is None:
+            continue
+        if one.meta.node_id != first.meta.node_id:
+            raise RequestError(
+                f"{first.path} is of node {first.meta.node_id}, {one.path} of node {one.meta.node_id}. "
+                "Name the directories of one broker at a time."
+            )
+        twin = by_id.setdefault(one.meta.directory_id, one)
+        if one.meta.directory_id is not None and twin is not one:
+            raise RequestError(
+                f"{twin.path} and {one.path} have the same directory.id: one is a copy of the other. "
+                "Name one at a time."
+            )
+
+
+def _check_one_cluster(directories: Sequence[LogDirectory]) -> None:
+    known = [(one, one.meta.cluster_id) for one in directories if one.meta is not None and one.meta.cluster_id]
+    for one, cluster_id in known[1:]:
+        if cluster_id != known[0][1]:
+            raise RequestError(
+                f"{known[0][0].path} is of the cluster {known[0][1]}, {one.path} of {cluster_id}. "
+                "Name the directories of one broker, and its own cluster's metadata."
+            )
+
+
+# ---- the metadata log ------------------------------------------------------------------------------------------------
+
+
+def _metadata_directory(
+    fs: FileSystem, directories: Sequence[LogDirectory], asked: str | None
+) -> tuple[LogDirectory, str] | None:
+    """The log directory that holds the metadata log, and the path of that log."""
+    if asked is not None:
+        asked = asked.rstrip("/") or "/"
+        if posixpath.basename(asked) == cluster_metadata.NAME:
+            asked = posixpath.dirname(asked) or "."
+        if not fs.exists(f"{asked}/{cluster_metadata.NAME}"):
+            raise NotFoundError(f"{asked} holds no {cluster_metadata.NAME}, so it says nothing about topics")
+        directories = [LogDirectory.open(fs, asked)]
+    for directory in directories:
+        for partition in directory.partitions:
+            if partition.name.name == posixpath.basename(partition.path) == cluster_metadata.NAME:
+                return directory, partition.path
+    return None
+
+
+def read_metadata(fs: FileSystem, path: str, *, live: bool = False) -> ClusterMetadata:
+    """What a metadata log says: its newest snapshot, and the records after it. Damage in either becomes a problem.
+
+    Args:
+        fs: where it is.
+        path: of `__cluster_metadata-0`.
+        live: a broker is writing to it.
+    """
+    for _ in range(_ATTEMPTS):
+        problems: list[DataError] = []
+        try:
+            log = LogView(path, fs=fs, live=live)
+            metadata = _newest_snapshot(log, problems.append)
+            if log.segments and log.first_offset > metadata.next_offset:
+                what = f"The metadata log has nothing of the offsets {metadata.next_offset} to {log.first_offset - 1}"
+                problems.append(CorruptBatchError(what, path=path, offset=metadata.next_offset))
+            records = log.columns(
+                start_offset=metadata.next_offset, isolation=READ_UNCOMMITTED, on_damage=problems.append
+            )
+            metadata = cluster_metadata.apply(_values(records), metadata)
+        except FileNotFoundError:
+            continue  # the broker made a newer snapshot and removed this one
+        # What could not be read first: it is why the story does not fit together.
+        return replace(metadata, problems=(*problems, *metadata.problems))
+    raise NotFoundError(f"{path} is gone, or changes too fast to be read")
+
+
+def _newest_snapshot(log: LogView, on_damage: OnDamage) -> ClusterMetadata:
+    parsed = [(filenames.parse_file(info.name), info.name) for info in log.entries if not info.is_directory]
+    snapshots = [
+        (file.offset, file.leader_epoch, name)
+        for file, name in parsed
+        if file is not None and file.kind is FileKind.CHECKPOINT_SNAPSHOT and file.temporary is Temporary.NONE
+    ]
+    if not snapshots:
+        return cluster_metadata.EMPTY
+    end_offset, _, name = max(snapshots)
+    return cluster_metadata.load_snapshot(_values(_snapshot(log.fs, f"{log.path}/{name}", on_damage)), end_offset)
+
+
+def _snapshot(fs: FileSystem, path: str, on_damage: OnDamage) -> Iterator[RecordColumns]:
+    """The data records of a snapshot file. It was complete before it got its name, so nothing may be torn."""
+
+    def placed(error: DataError) -> None:
+        on_damage(error.at(path))
+
+    with fs.open(path) as file:
+        for item in WindowReader(file, Checks.WHOLE):
+            if isinstance(item, Gap):
+                what = f"{item.what} ({item.size_bytes} bytes)"
+                on_damage(CorruptBatchError(what, path=path, position=item.position))
+                continue
+            data = item.batches[~is_control(item.batches)]
+            yield from decode(BatchWindow(item.position, item.data, data, item.read), on_damage=placed)
+
+
+def _values(columns: Iterable[RecordColumns]) -> Iterator[tuple[int, bytes | None]]:
+    for some in columns:
+        view = memoryview(some.data)
+        names = ("offset", "value_start", "value_size")
+        for offset, start, size in zip(*(some.rows[name].tolist() for name in names), strict=True):
+            yield offset, None if size < 0 else bytes(view[start : start + size])

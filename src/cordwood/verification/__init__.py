@@ -1,0 +1,1 @@
+"""Proves that a clean kept its promises, with nothing of `cleaning` and `engine`."""

@@ -1,0 +1,408 @@
+"""What verifying reads of two states of a log: rows of facts for Spark's SQL, made in tasks.
+
+Both states are read side by side, offset by offset, in windows. What one look at both can tell is told here: whether a
+record is there, the same, in order; whether a batch's fields are those it had. What it takes the whole log to tell (a
+key's last value, a transaction's end, a producer's last batch) becomes rows that `verifying` joins and aggregates.
+
+Nothing of `cleaning` and none of its kernels has a part in it: keys, values and headers are compared as bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import DataError
+from cordwood.fs.base import FileSystem
+from cordwood.kernels.gather import list_headers
+from cordwood.record import plain
+from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.layout import (
+    BATCH_ROW,
+    CODEC_MASK,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    BatchRows,
+    U8Array,
+)
+from cordwood.record.record import to_records
+from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
+from cordwood.storage.log.transactions import is_control
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import GapKind
+from cordwood.types import NONE, Codec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+from cordwood.verification.facts import BoolArray, Facts, Int64Array, Piece, binary
+from cordwood.verification.pairs import Count, Pair, ViolationKind
+from cordwood.verification.ranges import Range
+
+#: Of so many batches one is read by the plain reader, too, and the first of each range in any case.
+_SAMPLE_EVERY = 256
+_SAMPLE_RECORDS_MAX = 2000
+_SAMPLE_BYTES_MAX = 1 << 20
+
+
+class _Stream:
+    """One side of a range, read as far as it has to be.
+
+    Attributes:
+        upto: all up to this offset is read.
+    """
+
+    def __init__(self, log: LogView, part: Range, facts: Facts, damage: ViolationKind) -> None:
+        self.upto = part.start - 1
+        self.damage = damage
+        self._log = log
+        self._part = part
+        self._facts = facts
+        self._batches: deque[BatchRows] = deque()
+        self._records: deque[Piece] = deque()
+        self._last = -1
+        self._seen = 0
+        self._steps = self._read()
+
+    def read_on(self) -> None:
+        """Read one step further."""
+        try:
+            if next(self._steps, None) is None:
+                self.upto = MAX_OFFSET
+        except (DataError, OSError) as error:
+            at = error.offset if isinstance(error, DataError) else None
+            self._facts.broken(self.damage, self.upto + 1 if at is None else at)
+            self.upto = MAX_OFFSET
+
+    def take_batches(self, bound: int) -> BatchRows:
+        """All batches that end at or below an offset."""
+        batches = []
+        while self._batches and (below := self._batches[0]["last_offset"] <= bound).any():
+            rows = self._batches.popleft()
+            batches.append(rows[below])
+            if not below.all():
+                self._batches.appendleft(rows[~below])
+                break
+        return np.concatenate(batches) if batches else np.empty(0, BATCH_ROW)
+
+    def take_records(self, bound: int) -> list[Piece]:
+        """All records at or below an offset."""
+        records = []
+        while self._records and self._records[0].rows["offset"][0] <= bound:
+            piece = self._records.popleft()
+            count = int(np.searchsorted(piece.offsets, bound, side="right"))
+            records.append(Piece(piece.data, piece.rows[:count], piece.batches, piece.mtime_ms))
+            if count < piece.rows.size:
+                self._records.appendleft(Piece(piece.data, piece.rows[count:], piece.batches, piece.mtime_ms))
+                break
+        return records
+
+    def _read(self) -> Iterator[bool]:
+        start, end = self._part.start, self._part.end
+        for segment, item in self._log.windows(start_offset=start, end_offset=end):
+            if not isinstance(item, BatchWindow):
+                if segment.base_offset != self._log.segments[-1].base_offset or item.kind is GapKind.DAMAGE:
+                    raise gap_error(segment, item)
+                continue  # what a stop leaves
+            lasts = item.batches["last_offset"]
+            batches = item.batches[(lasts >= start) & (lasts < end)]
+            if not batches.size:
+                continue
+            self._batches.append(batches)
+            window = BatchWindow(item.position, item.data, batches, item.read)
+            try:
+                for columns in decode(window):
+                    yield from self._take_in(columns, segment, window)
+            except DataError as error:
+                raise error.at(segment.path) from None
+            self.upto = max(self.upto, int(batches["last_offset"].max()))
+            yield True
+
+    def _take_in(self, columns: RecordColumns, segment: Segment, window: BatchWindow) -> Iterator[bool]:
+        piece = Piece(columns.data, columns.rows, columns.batches, segment.mtime_ms)
+        self._sample(columns, window)
+        offsets = piece.offsets
+        before = np.maximum.accumulate(np.concatenate([np.array([self._last]), offsets[:-1]]))
+        ascend = offsets > before
+        if not ascend.all():
+            self._facts.broken_records(ViolationKind.TWICE, piece, offsets == before)
+            self._facts.broken_records(ViolationKind.ORDER, piece, offsets < before)
+            piece = Piece(piece.data, piece.rows[ascend], piece.batches, piece.mtime_ms)
+        if piece.rows.size:
+            self._last = int(piece.rows["offset"][-1])
+            self._records.append(piece)
+            self.upto = max(self.upto, self._last)
+            yield True
+
+    def _sample(self, columns: RecordColumns, window: BatchWindow) -> None:
+        """Read some batches with the plain reader, too."""
+        owners = columns.rows["batch"]
+        starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(owners)) + 1])
+        first = -self._seen % _SAMPLE_EVERY
+        self._seen += starts.size
+        for at in range(first, starts.size, _SAMPLE_EVERY):
+            end = int(starts[at + 1]) if at + 1 < starts.size else owners.size
+            rows = columns.rows[starts[at] : end]
+            batch = columns.batches[rows["batch"][0]]
+            position, size = int(batch["position"]) - window.position, int(batch["size_bytes"])
+            unpacked = int(np.maximum(rows["value_size"], 0).sum() + np.maximum(rows["key_size"], 0).sum())
+            is_whole = position + size <= window.data.size and rows.size == batch["record_count"]
+            if batch["magic"] < 2:
+                ends = rows["offset"][0] == batch["base_offset"], rows["offset"][-1] == batch["last_offset"]
+                # Magic 0 has LZ4 frames with a wrong checksum, which only Kafka and we can read.
+                readable = batch["magic"] == 1 or batch["attributes"] & CODEC_MASK != Codec.LZ4
+                is_whole = position + size <= window.data.size and all(ends) and readable
+            if not is_whole or rows.size > _SAMPLE_RECORDS_MAX or max(size, unpacked) > _SAMPLE_BYTES_MAX:
+                continue
+            self._facts.count(Count.SAMPLED, rows.size)
+            try:
+                found = plain.read_batch(window.data[position : position + size].tobytes())
+            except plain.BrokenError:
+                found = []
+            if found != list(to_records(columns.data, rows)):
+                self._facts.broken(ViolationKind.READERS, int(rows["offset"][0]))
+
+
+def compare(part: Range, pair: Pair, fs: FileSystem) -> Iterator[pa.RecordBatch]:
+    """The facts of a range, as record batches of `FACT_SCHEMA`."""
+    facts = Facts(part.pair)
+    judge = _Judge(pair, part, facts)
+    before = _Stream(pair.before.open(fs), part, facts, ViolationKind.DAMAGE_BEFORE)
+    if part.same:
+        while before.upto < MAX_OFFSET:
+            before.read_on()
+            facts.count(Count.UNCHANGED_BYTES, before.take_batches(before.upto)["size_bytes"].sum())
+            for piece in before.take_records(before.upto):
+                facts.count(Count.RECORDS_SAME, piece.rows.size)
+                facts.count(Count.RECORDS_BEFORE, piece.rows.size)
+                facts.count(Count.RECORDS_AFTER, piece.rows.size)
+                judge.records(piece, np.ones(piece.rows.size, np.bool_))
+            yield from facts.take()
+    else:
+        after = _Stream(pair.after.open(fs), part, facts, ViolationKind.DAMAGE_AFTER)
+        done = part.start - 1
+        while done < MAX_OFFSET:
+            (before if before.upto <= after.upto else after).read_on()
+            bound = min(before.upto, after.upto)
+            if bound > done:
+                judge.records_of_both(before.take_records(bound), after.take_records(bound))
+                batches = before.take_batches(bound)
+                # What became of a wrapper may end before the wrapper does, so it waits for that.
+                ended = int(batches["last_offset"][-1]) if batches.size else NONE
+                judge.batches(batches, after.take_batches(bound if bound == MAX_OFFSET else ended))
+                done = bound
+                yield from facts.take()
+    yield from facts.take(last=True)
+
+
+class _Judge:
+    """Compares what both sides have of the same offsets."""
+
+    def __init__(self, pair: Pair, part: Range, facts: Facts) -> None:
+        self._pair = pair
+        self._limit = part.limit
+        self._facts = facts
+        # Base offsets of batches after, and the newest timestamp of their records, or of some of them.
+        self._newest: list[tuple[Int64Array, Int64Array]] = []
+
+    def records_of_both(self, before: list[Piece], after: list[Piece]) -> None:
+        """Records up to the same offset."""
+        known = [np.zeros(piece.rows.size, np.bool_) for piece in after]
+        for piece in before:
+            there = np.zeros(piece.rows.size, np.bool_)
+            for other, its_known in zip(after, known, strict=True):
+                at, where = _matches(piece.offsets, other.offsets)
+                there[at] = its_known[where] = True
+                self._same(piece, other, at, where)
+            self._facts.count(Count.RECORDS_BEFORE, piece.rows.size)
+            self.records(piece, there)
+        for piece, its_known in zip(after, known, strict=True):
+            self._note_times(piece)
+            self._facts.count(Count.RECORDS_AFTER, piece.rows.size)
+            self._facts.count(Count.RECORDS_SAME, its_known.sum())
+            self._facts.broken_records(ViolationKind.INVENTED, piece, ~its_known)
+
+    def _note_times(self, piece: Piece) -> None:
+        owners = piece.rows["batch"]
+        if owners.size:
+            starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(owners)) + 1])
+            bases = piece.batches["base_offset"][owners[starts]]
+            self._newest.append((bases, np.maximum.reduceat(piece.rows["timestamp"], starts)))
+
+    def _newest_of(self, after: BatchRows) -> tuple[Int64Array, BoolArray]:
+        """Per batch the newest timestamp of its records, and whether it has any; those behind are kept for later."""
+        if not self._newest:
+            return np.zeros(after.size, np.int64), np.zeros(after.size, np.bool_)
+        bases, which = np.unique(np.concatenate([bases for bases, _ in self._newest]), return_inverse=True)
+        times = np.full(bases.size, np.iinfo(np.int64).min)
+        np.maximum.at(times, which, np.concatenate([times for _, times in self._newest]))
+        at = np.minimum(np.searchsorted(bases, after["base_offset"]), bases.size - 1)
+        later = bases > (after["base_offset"].max() if after.size else NONE)
+        self._newest = [(bases[later], times[later])] if later.any() else []
+        return times[at], bases[at] == after["base_offset"]
+
+    def records(self, piece: Piece, there: BoolArray) -> None:
+        """Facts about keys: which records of the state before are there after, and which may not be."""
+        rows = piece.rows
+        chosen = ~piece.control & (rows["key_size"] >= 0)
+        chosen &= (rows["offset"] < self._limit) & (rows["offset"] >= self._pair.lowest)
+        if not chosen.all():
+            rows, there = rows[chosen], there[chosen]
+        if not rows.size:
+            return
+        batches = piece.batches[rows["batch"]]
+        value = rows["value_size"] >= 0
+        horizon = self._pair.legacy_horizon_ms
+        legacy = horizon is not None and piece.mtime_ms <= horizon
+        may_go = ~value & np.where(batches["magic"] == 2, self._is_due(batches), legacy) & self._pair.deletes
+        self._facts.add(
+            binary(piece.data, rows["key_start"], rows["key_size"]),
+            {
+                "at": np.ascontiguousarray(rows["offset"]),
+                "batch": np.ascontiguousarray(batches["base_offset"]),
+                "there": there,
+                "value": value,
+                "may_go": may_go,
+            },
+        )
+
+    def _is_due(self, batches: BatchRows) -> BoolArray:
+        flagged = batches["attributes"] & DELETE_HORIZON != 0
+        return np.asarray(flagged & (batches["base_timestamp"] <= self._pair.now_ms))
+
+    def _same(self, before: Piece, after: Piece, at: Int64Array, where: Int64Array) -> None:
+        """Records that both have, by their indexes."""
+        mine, theirs = before.rows[at], after.rows[where]
+        changed = {
+            ViolationKind.TIMESTAMP: mine["timestamp"] != theirs["timestamp"],
+            ViolationKind.KEY: ~_same_bytes(before.data, after.data, mine, theirs, "key"),
+            ViolationKind.VALUE: ~_same_bytes(before.data, after.data, mine, theirs, "value"),
+            ViolationKind.HEADERS: ~_same_headers(before.data, after.data, mine, theirs),
+        }
+        for what, bad in changed.items():
+            if bad.any():
+                self._facts.broken_records(what, after, where[bad])
+
+    def batches(self, before: BatchRows, after: BatchRows) -> None:
+        """Batches up to the same offset."""
+        newest, known = self._newest_of(after)
+        self._facts.count(Count.BATCHES, after.size)
+        if before.size:
+            owner = np.searchsorted(before["last_offset"], after["last_offset"])
+            found = owner < before.size
+        else:
+            owner, found = np.zeros(after.size, np.int64), np.zeros(after.size, np.bool_)
+        self._facts.broken_batches(ViolationKind.BATCH_INVENTED, after, ~found)
+        after, owner = after[found], owner[found]
+        if before.size:
+            self._fields(before[owner], after, newest[found], known[found])
+            self._lost(before, after, owner)
+
+    def _fields(self, was: BatchRows, now: BatchRows, newest: Int64Array, known: BoolArray) -> None:
+        """What batches say, against what they said, and against the newest time of their records where it is known."""
+        legacy, empty = was["magic"] < 2, now["record_count"] == 0
+        late = was["attributes"] & LOG_APPEND_TIME != 0
+        offsets = (was["base_offset"] != now["base_offset"]) | (was["last_offset"] != now["last_offset"])
+        whole = was["record_count"] == now["record_count"]
+        latest, said = was["max_timestamp"], now["max_timestamp"]
+        # Where nothing is left there is nothing to compress.
+        compared = np.where(empty, ~(DELETE_HORIZON | CODEC_MASK), ~DELETE_HORIZON)
+        had, has = (rows["attributes"] & DELETE_HORIZON != 0 for rows in (was, now))
+        new = self._pair.new_horizon_ms
+        broken = {
+            ViolationKind.BATCH_OFFSETS: np.where(legacy, now["base_offset"] > now["last_offset"], offsets),
+            ViolationKind.BATCH_EPOCH: was["leader_epoch"] != now["leader_epoch"],
+            ViolationKind.BATCH_PRODUCER: (was["producer_id"] != now["producer_id"])
+            | (was["producer_epoch"] != now["producer_epoch"])
+            | (was["base_sequence"] != now["base_sequence"]),
+            ViolationKind.BATCH_ATTRIBUTES: ((was["attributes"] ^ now["attributes"]) & compared != 0)
+            | (now["magic"] < was["magic"])
+            | (~legacy & (now["record_count"] > was["record_count"])),
+            ViolationKind.BATCH_TIME: (said > latest)
+            | ((late | empty | (whole & ~legacy)) & (said != latest))
+            | (known & (said != latest) & (said != newest)),
+            ViolationKind.HORIZON: (had & ~empty & (~has | (was["base_timestamp"] != now["base_timestamp"])))
+            | ((has & ~had & (now["base_timestamp"] != new)) if new is not None else np.zeros(now.size, np.bool_)),
+        }
+        for what, bad in broken.items():
+            if bad.any():
+                self._facts.broken_batches(what, now, np.asarray(bad))
+
+    def _lost(self, before: BatchRows, after: BatchRows, owner: Int64Array) -> None:
+        """Batches that should be there, as they were or with their marker."""
+        filled = np.zeros(before.size, np.bool_)
+        filled[owner[after["record_count"] != 0]] = True
+        markers = is_control(before) & (before["record_count"] > 0)
+        self._facts.count(Count.MARKERS, (markers & filled).sum())
+        may_go = self._is_due(before) & (before["last_offset"] < self._limit) & self._pair.deletes
+        self._facts.broken_batches(ViolationKind.MARKER, before, markers & ~filled & ~may_go)
+
+        above = before["last_offset"] >= self._limit
+        if above.any():
+            same = np.zeros(before.size, np.bool_)
+            mine = before[owner]
+            names = ("base_offset", "last_offset", "crc", "size_bytes", "magic", "leader_epoch")
+            same[owner[np.logical_and.reduce([mine[name] == after[name] for name in names])]] = True
+            self._facts.count(Count.BATCHES_ABOVE, (above & same).sum())
+            self._facts.broken_batches(ViolationKind.UNTOUCHED, before, above & ~same)
+
+
+def _matches(before: Int64Array, after: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Indexes of the offsets that both have; both ascend."""
+    if not before.size or not after.size or before[-1] < after[0] or after[-1] < before[0]:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    where = np.searchsorted(before, after)
+    found = np.flatnonzero(before[np.minimum(where, before.size - 1)] == after)
+    return where[found], found
+
+
+def _same_bytes(
+    before: U8Array, after: U8Array, mine: npt.NDArray[np.void], theirs: npt.NDArray[np.void], name: str
+) -> BoolArray:
+    """bool[records]: whether both have the same bytes, or none."""
+    starts, sizes = f"{name}_start", f"{name}_size"
+    return _equal((before, mine[starts], mine[sizes]), (after, theirs[starts], theirs[sizes]))
+
+
+def _same_headers(
+    before: U8Array, after: U8Array, mine: npt.NDArray[np.void], theirs: npt.NDArray[np.void]
+) -> BoolArray:
+    same = np.asarray(mine["header_count"] == theirs["header_count"])
+    there = np.flatnonzero(same & (mine["header_count"] > 0))
+    if there.size:
+        mine, theirs = mine[there], theirs[there]
+        pairs = [_headers(data, rows) for data, rows in ((before, mine), (after, theirs))]
+        equal = np.logical_and(*(_equal(left, right) for left, right in zip(*pairs, strict=True)))
+        ends = np.cumsum(mine["header_count"], dtype=np.int64)
+        same[there] = np.logical_and.reduceat(equal, ends - mine["header_count"])
+    return same
+
+
+_Strings = tuple[U8Array, npt.NDArray[np.int32], npt.NDArray[np.int32]]
+
+
+def _headers(data: U8Array, rows: npt.NDArray[np.void]) -> tuple[_Strings, _Strings]:
+    """Where names and values of all headers of some records are."""
+    total = int(rows["header_count"].sum(dtype=np.int64))
+    places = [np.empty(total, np.int32) for _ in range(4)]
+    starts, counts = (np.ascontiguousarray(rows[name]) for name in ("headers_start", "header_count"))
+    list_headers(data.ctypes.data, starts, counts, *places)
+    return (data, places[0], places[1]), (data, places[2], places[3])
+
+
+def _equal(left: _Strings, right: _Strings) -> BoolArray:
+    """bool[strings]: whether they are the same, or both null."""
+    import pyarrow.compute as pc
+
+    sizes = [np.maximum(one[2], -1) for one in (left, right)]
+    same = np.asarray(sizes[0] == sizes[1])
+    there = np.flatnonzero(same & (sizes[0] > 0))
+    if there.size:
+        arrays = [
+            binary(data, starts[there], one[there]) for (data, starts, _), one in zip((left, right), sizes, strict=True)
+        ]
+        same[there] = pc.equal(*arrays).to_numpy(zero_copy_only=False)
+    return same

@@ -1,0 +1,137 @@
+"""The two states of a partition that are compared, and the kinds of what is counted and found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cordwood.fs.base import FileSystem
+from cordwood.fs.overlay import Overlay
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.view import LogView
+from cordwood.types import TopicPartition
+
+
+class ViolationKind(StrEnum):
+    """What can be found broken. The value is what `--json` says; `MEANINGS` says it in words."""
+
+    INVENTED = "invented"
+    TWICE = "twice"
+    ORDER = "order"
+    KEY = "key-changed"
+    VALUE = "value-changed"
+    HEADERS = "headers-changed"
+    TIMESTAMP = "timestamp-changed"
+    BATCH_INVENTED = "batch-invented"
+    BATCH_OFFSETS = "batch-offsets-changed"
+    BATCH_EPOCH = "leader-epoch-changed"
+    BATCH_PRODUCER = "producer-changed"
+    BATCH_ATTRIBUTES = "attributes-changed"
+    BATCH_TIME = "max-timestamp-changed"
+    HORIZON = "horizon-changed"
+    MARKER = "marker-lost"
+    UNTOUCHED = "touched-above"
+    DAMAGE_BEFORE = "damage-before"
+    DAMAGE_AFTER = "damage-after"
+    READERS = "readers-differ"
+    VALUE_LOST = "value-lost"
+    TOMBSTONE_LOST = "tombstone-lost"
+    CAME_BACK = "deleted-key-back"
+    ABORTED_VISIBLE = "aborted-visible"
+    COMMITTED_HIDDEN = "committed-hidden"
+    PRODUCER_LOST = "producer-lost"
+    END_OFFSET = "end-offset"
+    LOG_START = "log-start"
+    LEADER_EPOCHS = "leader-epochs"
+    PRODUCER_STATE = "producer-state"
+    INDEX = "index-or-file"
+    CHECKPOINT = "checkpoint"
+    PARTITION = "partition"
+
+
+class Count(StrEnum):
+    """What was proved, and of how much."""
+
+    RECORDS_BEFORE = "records_before"
+    RECORDS_AFTER = "records_after"
+    RECORDS_SAME = "records_same"
+    BATCHES = "batches"
+    BATCHES_ABOVE = "batches_above"
+    MARKERS = "markers"
+    SAMPLED = "sampled"
+    UNCHANGED_BYTES = "unchanged_bytes"
+    KEYS_KEPT = "keys_kept"
+    KEYS_DELETED = "keys_deleted"
+    TRANSACTIONAL = "transactional"
+    PRODUCERS = "producers"
+
+
+#: What a row says: a record of the state before; else something broken, or a count.
+RECORD = 0
+CODES: Mapping[str, int] = {name: at for at, name in enumerate([*ViolationKind, *Count], 1)}
+NAMES = {code: name for name, code in CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One state of a partition: how its files are found. Plain values, to be pickled.
+
+    Attributes:
+        path: of its directory, as people know it.
+        log_start_offset: of the log.
+        files: path of the file that each name in the directory stands for; None: the directory as it is.
+    """
+
+    path: str
+    log_start_offset: int
+    files: Mapping[str, str] | None = None
+
+    def open(self, fs: FileSystem) -> LogView:
+        """The log."""
+        seen = fs if self.files is None else Overlay(fs, self.path, self.files)
+        return LogView(self.path, fs=seen, log_start_offset=self.log_start_offset)
+
+    def file_of(self, segment: Segment) -> str:
+        """Where a segment's `.log` really is."""
+        name = segment.files.log.name
+        return f"{self.path}/{name}" if self.files is None else self.files[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two states of a partition, and by what the change from one to the other is judged.
+
+    Attributes:
+        topic_partition: None if the directory is not named like one.
+        before, after: the states.
+        start: below it both are the same files, which are not looked at.
+        first_uncleanable: from here on nothing may have changed. None: what a broker could know: the base of the active
+            segment, limited by the last stable offset and `high_watermark`; where one lies in a segment, its base.
+        high_watermark: None: the log's end.
+        now_ms: the time of the change, or any time after it.
+        deletes: tombstones and markers may be gone when their horizon has passed.
+        legacy_horizon_ms: tombstones of magic 0 and 1 may be gone from segments that were modified up to then.
+        new_horizon_ms: what a horizon is that was set by the change; None: not known.
+        retention: segments may be gone from the start.
+        producer_expiration_ms: who was not heard of for so long may be forgotten.
+    """
+
+    topic_partition: TopicPartition | None
+    before: Side
+    after: Side
+    start: int = 0
+    first_uncleanable: int | None = None
+    high_watermark: int | None = None
+    now_ms: int = 0
+    deletes: bool = True
+    legacy_horizon_ms: int | None = None
+    new_horizon_ms: int | None = None
+    retention: bool = False
+    producer_expiration_ms: int = 86_400_000
+
+    @property
+    def lowest(self) -> int:
+        """The lowest offset that is looked at."""
+        moved = self.after.log_start_offset if self.retention else 0
+        return max(self.start, self.before.log_start_offset, moved)

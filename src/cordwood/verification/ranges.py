@@ -1,0 +1,75 @@
+"""Where a pair of logs is cut into ranges that are compared independently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.fs.base import FileSystem
+from cordwood.storage.log.segment import MAX_OFFSET, Segment
+from cordwood.storage.log.view import LogView
+from cordwood.verification.pairs import Pair, Side
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, end) of a pair: what one task looks at.
+
+    Attributes:
+        pair: its index.
+        start, end: no batch of a good log reaches over them.
+        limit: from here on nothing may have changed.
+        same: both states have the same files there.
+        size_bytes: to be read, of both.
+    """
+
+    pair: int
+    start: int
+    end: int
+    limit: int
+    same: bool
+    size_bytes: int
+
+
+def limit_of(pair: Pair, log: LogView) -> int:
+    """The first offset of the state before that no clean may have touched."""
+    if pair.first_uncleanable is not None:
+        return pair.first_uncleanable
+    if not log.segments:
+        return 0
+    bases = [segment.base_offset for segment in log.segments]
+    stable = log.transactions().last_stable_offset
+    known = [bases[-1], *(one for one in (stable, pair.high_watermark) if one is not None)]
+    # A segment is cleaned whole or not at all.
+    return max((base for base in bases if base <= min(known)), default=0)
+
+
+def ranges_of(number: int, pair: Pair, fs: FileSystem, *, range_bytes: int) -> list[Range]:
+    """A pair cut at segments of the state before, into ranges of about so many bytes."""
+    before, after = pair.before.open(fs), pair.after.open(fs)
+    limit = limit_of(pair, before)
+
+    def identity(side: Side, segment: Segment) -> tuple[int, ...] | tuple[str]:
+        info = fs.stat(side.file_of(segment))
+        return (info.device, info.inode) if info.inode else (side.file_of(segment),)
+
+    there = {segment.base_offset: identity(pair.after, segment) for segment in after.segments}
+    starts = [segment.base_offset for segment in after.segments]
+    found: list[Range] = []
+    ends = [*(segment.base_offset for segment in before.segments[1:]), MAX_OFFSET]
+    lowest = pair.lowest
+    for segment, end in zip(before.segments, ends, strict=True):
+        if end <= lowest:
+            continue
+        base = segment.base_offset
+        at = np.searchsorted(starts, base, side="right")
+        next_start = starts[at] if at < len(starts) else MAX_OFFSET
+        same = there.get(base) == identity(pair.before, segment) and next_start == end
+        size = segment.size_bytes * (1 if same else 2)
+        if found and found[-1].same == same and found[-1].size_bytes + size <= range_bytes:
+            last = found.pop()
+            found.append(Range(number, last.start, end, limit, same, last.size_bytes + size))
+        else:
+            found.append(Range(number, max(base, lowest) if found else lowest, end, limit, same, size))
+    return found

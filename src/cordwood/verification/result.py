@@ -1,0 +1,89 @@
+"""The result of `cordwood verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cordwood.presentable import Presentable
+from cordwood.tables import number
+from cordwood.verification.pairs import Count, ViolationKind
+from cordwood.verification.violations import Verdict, Violation
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult(Presentable):
+    """What came of two states.
+
+    Attributes:
+        before, after: their paths.
+        now_ms: the time that horizons were judged by.
+        verdicts: per partition that is in both.
+        violations: what is about no partition, or about its files other than the log.
+        excused: log starts that moved, and were said to.
+        seconds: all of it, without the start of Spark.
+    """
+
+    before: str
+    after: str
+    now_ms: int
+    verdicts: tuple[Verdict, ...]
+    violations: tuple[Violation, ...] = ()
+    excused: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether all is proved."""
+        return not self.violations and all(verdict.holds for verdict in self.verdicts)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How much was proved, of all partitions."""
+        return {name: sum(one.counts[name] for one in self.verdicts) for name in Count}
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """Violations by kind."""
+        found = {name: sum(one.totals.get(name, 0) for one in self.verdicts) for name in ViolationKind}
+        for one in self.violations:
+            found[one.kind] += 1
+        return {name: count for name, count in found.items() if count}
+
+    def document(self) -> dict[str, Any]:
+        """As one JSON value."""
+        every = [*self.violations, *(one for verdict in self.verdicts for one in verdict.violations)]
+        return {
+            "before": self.before,
+            "after": self.after,
+            "now_ms": self.now_ms,
+            "holds": self.holds,
+            "partitions": len(self.verdicts),
+            **self.counts,
+            "violations": sum(self.totals.values()),
+            "by_kind": dict(self.totals),
+            "named": [violation_document(one) for one in every],
+            "excused": list(self.excused),
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __str__(self) -> str:
+        total = sum(self.totals.values())
+        what = "every guarantee holds" if self.holds else number(total, "violation")
+        return f"{self.before} → {self.after}: {number(len(self.verdicts), 'partition')}, {what}"
+
+
+def violation_document(one: Violation) -> dict[str, Any]:
+    """A violation as one JSON value."""
+    key = None if one.key is None else key_text(one.key)
+    return {"kind": one.kind, "what": one.what, "file": one.path, "offset": one.offset, "key": key}
+
+
+def key_text(key: bytes) -> str:
+    """A key as people can read it: text, or what is none as `0x…`."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+    return text if text.isprintable() else f"0x{key.hex()}"

@@ -1,0 +1,182 @@
+"""What verification found: violations, their meanings, and the verdict on each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cordwood.fs.base import FileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.verification.pairs import CODES, NAMES, Count, Pair, Side, ViolationKind
+
+#: Of each kind of violation in a partition so many are named; all are counted.
+NAMED_MAX = 20
+
+#: What each kind of violation says.
+MEANINGS: Mapping[ViolationKind, str] = {
+    ViolationKind.INVENTED: "a record is there that was not there before",
+    ViolationKind.TWICE: "a record is there twice",
+    ViolationKind.ORDER: "records or batches are not in the order of their offsets",
+    ViolationKind.KEY: "the record had another key",
+    ViolationKind.VALUE: "the record had another value",
+    ViolationKind.HEADERS: "the record had other headers",
+    ViolationKind.TIMESTAMP: "the record had another timestamp",
+    ViolationKind.BATCH_INVENTED: "a batch is there whose offsets no batch had before",
+    ViolationKind.BATCH_OFFSETS: "the batch had other first and last offsets",
+    ViolationKind.BATCH_EPOCH: "the batch had another leader epoch",
+    ViolationKind.BATCH_PRODUCER: "the batch had another producer id, epoch or sequence",
+    ViolationKind.BATCH_ATTRIBUTES: "the batch had other attributes (codec, timestamp type, transactional, control)",
+    ViolationKind.BATCH_TIME: "the batch had another largest timestamp",
+    ViolationKind.HORIZON: "the batch's delete horizon is not the one that it had, or should have got",
+    ViolationKind.MARKER: "a transaction marker or control record is gone before its time",
+    ViolationKind.UNTOUCHED: "a batch above the first uncleanable offset was changed or is gone",
+    ViolationKind.DAMAGE_BEFORE: "the state before is damaged here, so nothing is proved; see `cordwood check`",
+    ViolationKind.DAMAGE_AFTER: "damaged; see `cordwood check`",
+    ViolationKind.READERS: "two readers do not agree on what this batch holds",
+    ViolationKind.VALUE_LOST: "the last committed value of a key is gone",
+    ViolationKind.TOMBSTONE_LOST: "the tombstone of a key is gone before its time",
+    ViolationKind.CAME_BACK: "a deleted key has a value again",
+    ViolationKind.ABORTED_VISIBLE: "readers of committed data see an aborted transaction",
+    ViolationKind.COMMITTED_HIDDEN: "a committed transaction is hidden from readers of committed data",
+    ViolationKind.PRODUCER_LOST: "an active producer's last batch is gone, and the state that is rebuilt from it",
+    ViolationKind.END_OFFSET: "the log ends elsewhere",
+    ViolationKind.LOG_START: "the log starts elsewhere",
+    ViolationKind.LEADER_EPOCHS: "the history of leader epochs is another",
+    ViolationKind.PRODUCER_STATE: "a broker that loads it knows something else of a producer",
+    ViolationKind.INDEX: "an index or another file does not fit the log",
+    ViolationKind.CHECKPOINT: "a checkpoint does not fit",
+    ViolationKind.PARTITION: "a partition is missing, or was not there before",
+}
+assert set(MEANINGS) == set(ViolationKind)
+#: Violations whose record is in the state before only.
+_IN_BEFORE = {
+    *(
+        ViolationKind.MARKER,
+        ViolationKind.UNTOUCHED,
+        ViolationKind.DAMAGE_BEFORE,
+        ViolationKind.VALUE_LOST,
+        ViolationKind.TOMBSTONE_LOST,
+    ),
+    ViolationKind.PRODUCER_LOST,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One promise that was not kept.
+
+    Attributes:
+        kind: of violation.
+        what: in words.
+        path: the file that it is in; of something that is gone, where it was.
+        offset: of the record or batch, if it is about one.
+        key: of the record; None if it is about none, or that has none.
+    """
+
+    kind: ViolationKind
+    what: str
+    path: str
+    offset: int | None = None
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one pair.
+
+    Attributes:
+        pair: what was compared.
+        counts: how much was proved, by `Count`.
+        violations: of each kind the first `NAMED_MAX` or so.
+        totals: per kind of violation, how many there are.
+    """
+
+    pair: Pair
+    counts: Mapping[str, int]
+    violations: tuple[Violation, ...] = ()
+    totals: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether all is proved."""
+        return not self.totals
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+class ViolationNotes:
+    """Takes rows down, pair by pair."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self._pairs = pairs
+        self._totals: list[dict[str, int]] = [{} for _ in pairs]
+        self._violations: list[list[Violation]] = [[] for _ in pairs]
+
+    @property
+    def has_violations(self) -> bool:
+        """Whether any promise was not kept."""
+        return any(NAMES.get(CODES[name]) in MEANINGS for totals in self._totals for name in totals)
+
+    def total(self, row: Any) -> None:
+        """A row with pair, code and n."""
+        name = NAMES[row["code"]]
+        totals = self._totals[row["pair"]]
+        totals[name] = totals.get(name, 0) + row["n"]
+
+    def name(self, row: Any) -> None:
+        """A row with pair, code, at and key, of a violation."""
+        kind = ViolationKind(NAMES[row["code"]])
+        key = None if row["key"] is None else bytes(row["key"])
+        self._violations[row["pair"]].append(Violation(kind, MEANINGS[kind], "", row["at"], key))
+
+    def add(self, row: Any) -> None:
+        """Both."""
+        self.total(row)
+        if NAMES[row["code"]] in MEANINGS:
+            self.name(row)
+
+    def state(self, number: int, kind: ViolationKind, what: str, path: str) -> None:
+        """A violation that is about no record."""
+        totals = self._totals[number]
+        totals[kind] = totals.get(kind, 0) + 1
+        if totals[kind] <= NAMED_MAX:
+            self._violations[number].append(Violation(kind, what, path))
+
+    def verdicts(self) -> list[Verdict]:
+        """All that was taken down."""
+        return [self._verdict(number, pair) for number, pair in enumerate(self._pairs)]
+
+    def _verdict(self, number: int, pair: Pair) -> Verdict:
+        totals = self._totals[number]
+        order = list(ViolationKind)
+        violations = sorted(
+            with_files(pair, self._violations[number]), key=lambda one: (order.index(one.kind), one.offset or 0)
+        )
+        return Verdict(
+            pair,
+            {name: totals.get(name, 0) for name in Count},
+            tuple(violations),
+            {name: totals[name] for name in ViolationKind if name in totals},
+        )
+
+
+def with_files(pair: Pair, violations: Sequence[Violation]) -> Iterator[Violation]:
+    """The violations, each with its file."""
+    fs = PosixFileSystem()
+    places: dict[bool, Callable[[int], str]] = {}
+    for one in violations:
+        if one.path or one.offset is None:
+            yield one
+            continue
+        in_before = one.kind in _IN_BEFORE
+        if in_before not in places:
+            places[in_before] = file_finder(pair.before if in_before else pair.after, fs)
+        yield Violation(one.kind, one.what, places[in_before](one.offset), one.offset, one.key)
+
+
+def file_finder(side: Side, fs: FileSystem) -> Callable[[int], str]:
+    """A function from an offset to the `.log` that holds it."""
+    log = side.open(fs)
+    return lambda offset: side.file_of(log.segments_from(offset)[0]) if log.segments else side.path
