@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from cordwood.cli import formats
+from cordwood.cli import formats, large
 from cordwood.cli.dump import Choice, Dump
 from cordwood.cli.formats import JsonPrinter, ValueFormat
 from cordwood.cli.main import app
@@ -474,6 +474,88 @@ def test_what_is_no_json_is_shown_as_hex(data: bytes) -> None:
 def test_numbers_of_any_length_are_json() -> None:
     number = b"9" * 10_000
     assert formats.in_json(ValueFormat.JSON)(memoryview(number)) == number.decode()
+
+
+# ---- large keys and values -------------------------------------------------------------------------------------------
+
+BYTES = st.binary() | st.text().map(str.encode) | st.text().map(lambda text: text.encode() + b"\xe2\x82")
+
+
+@pytest.fixture
+def _tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key, value and header is large."""
+    monkeypatch.setattr(formats, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large, "PIECE_BYTES", 3)
+
+
+@pytest.mark.usefixtures("_tiny_pieces")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(BYTES, st.sampled_from([ValueFormat.UTF8, ValueFormat.HEX, ValueFormat.BASE64]))
+def test_pieces_join_to_what_is_shown_at_once(data: bytes, value_format: ValueFormat) -> None:
+    view = memoryview(data)
+    people, in_json = formats._PIECES_FOR_PEOPLE[value_format], formats._PIECES_IN_JSON[value_format]
+    assert b"".join(people(view)).decode() == formats.for_people(value_format)(view)
+    assert b"".join(in_json(view)).decode() == formats.in_json(value_format)(view)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--full"], ["--json"], ["--format", "%k %s %h;"], ["--full", "--value-format", "hex"]]
+)
+def test_lines_made_in_pieces_are_those_made_at_once(
+    small: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> bytes:
+        # A short key is followed by spaces, and for a test it is large.
+        return re.sub(b" +", b" ", run(small, *arguments).stdout_bytes)
+
+    whole = shown()
+    for limit in (0, 3):
+        monkeypatch.setattr(formats, "LARGE_BYTES", limit)
+        assert shown() == whole
+
+
+def test_long_keys_values_and_headers_are_cut_with_their_size(tmp_path: Path) -> None:
+    long = "ä" * 2_000_000
+    headers = (("n" * 5000, long.encode()), ("short", b"x"))
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(encode_batch([Record(0, TIME, b"k" * 3001, long.encode(), headers)]))
+    shown = run(path, "--records").stdout.splitlines()[1]
+    start = f'"{"ä" * 1500}"… (4,000,000 bytes)'
+    assert f'key="{"k" * 3000}"… (3,001 bytes) value={start} headers=[' in shown
+    assert f'headers=["{"n" * 3000}"… (5,000 bytes)={start}, "short"="x"]' in shown
+    assert f'value="{long}" headers' in run(path, "--records", "--full").stdout
+    assert json.loads(run(path, "--records", "--json").stdout)["value"] == long
+    in_hex = run(path, "--records", "--value-format", "hex", "--key-format", "json").stdout
+    assert f"value={'c3a4' * 1500}… (4,000,000 bytes)" in in_hex
+
+
+def test_json_of_some_megabytes_is_json_and_of_more_is_hex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = json.dumps(["text"] * 300_000, separators=(",", ":"))
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(encode_batch([Record(0, TIME, b"k", value.encode())]))
+    arguments = (path, "--records", "--value-format", "json")
+    assert f"value={value}\n" in run(*arguments, "--full").stdout
+    assert json.loads(run(*arguments, "--json").stdout)["value"] == json.loads(value)
+    monkeypatch.setattr(formats, "_JSON_BYTES_MAX", 2_000_000)
+    assert f"value=hex:{value.encode().hex()}\n" in run(*arguments, "--full").stdout
+    assert json.loads(run(*arguments, "--json").stdout)["value"] == {"hex": value.encode().hex()}
+
+
+def test_a_cut_never_splits_a_character() -> None:
+    for character in ("k", "ä", "€", "😀"):
+        for shift in range(4):
+            text = "." * shift + character * 3000
+            shown = bytes(large.start(memoryview(text.encode()))).decode()
+            assert text.startswith(shown) and 3000 - len(shown.encode()) < 4
+    assert len(large.start(memoryview(b"\x80" * 4000))) == 3000
+
+
+def test_many_headers_are_cut_with_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(encode_batch([Record(0, TIME, b"k", b"v", (("h", b"x"),) * 1001)]))
+    assert run(path, "--records").stdout.endswith('"h"="x", … (1,001 headers)]\n')
+    assert run(path, "--records", "--full").stdout.count('"h"="x"') == 1001
+    assert json.loads(run(path, "--records", "--json").stdout)["headers"] == [["h", "x"]] * 1001
 
 
 def test_times_are_understood() -> None:

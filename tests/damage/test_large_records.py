@@ -88,7 +88,16 @@ def memory_above(folder: Path, kind: str, codec: Codec, *arguments: str, size: i
     return above
 
 
-READERS = [("python", "columns"), ("python", "arrow_batches"), ("check",)]
+READERS = [
+    ("python", "columns"),
+    ("python", "arrow_batches"),
+    ("check",),
+    ("dump",),
+    ("dump", "--full"),
+    ("dump", "--json"),
+    ("dump", "--format", "%s"),
+    ("dump", "--full", "--value-format", "base64"),
+]
 CODECS = [
     pytest.param(codec, marks=[pytest.mark.slow] * (codec not in (Codec.NONE, Codec.ZSTD)), id=codec.label)
     for codec in Codec

@@ -30,6 +30,7 @@ from cordwood.cli.formats import (
     parse_offsets,
     parse_time,
 )
+from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, tell
 from cordwood.errors import DataError, NotFoundError, RequestError
 from cordwood.fs.base import FileSystem
@@ -370,6 +371,7 @@ class _Window:
             is_consumer = choice.isolation is not None
             for columns in decode(self.window, on_damage=self.damage.append, even_invalid=not is_consumer):
                 self._columns(columns)
+                del columns  # a large record must be gone from memory before the next is decoded
         self._pass_over(len(self.positions))
         self._tell(None)
 
@@ -440,7 +442,8 @@ class _Window:
             some = rows[start : start + _ROWS].tolist()
             some = some[: self.dump.may_show(len(some))]
             controls = [self._control(data, row, batch) for row in some] if batch.is_control else []
-            self.dump.put(self.dump.printer.records(data, some, batch, controls))
+            for lines in self.dump.printer.records(data, some, batch, controls):
+                self.dump.put(lines)
             self._tell(batch.position + 1)
             self.dump.count(len(some))
 
@@ -604,6 +607,12 @@ def main(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help=f"Show all of long keys, values and headers; without, the first {SHOWN_BYTES:,} bytes."
+        ),
+    ] = False,
 ) -> int:
     r"""Print what is in logs, and in any other file that Kafka keeps beside them.
 
@@ -615,7 +624,8 @@ def main(
 
     Bytes at the end of a log that are no batch yet, as a crash leaves them, are no damage but a "rest".
 
-    utf8 shows text in quotes, and as \xNN what does not print. json and int show what is none as hex:00ff.
+    utf8 shows text in quotes, and as \xNN what does not print. json and int show what is none as hex:00ff. Of a long
+    key, value or header the first bytes are shown and how many there are; --full, --json and --format show all.
 
     With --json each line has a "type": batch, record, rest, damage, or offset_index, time_index, aborted_transaction,
     producer, leader_epoch, checkpoint, partition_metadata, property, clean_shutdown, quorum_state. A key or value
@@ -647,8 +657,8 @@ def main(
     if pattern is not None:
         printer = PatternPrinter(pattern, key_format, value_format)
     else:
-        kind = JsonPrinter if as_json else TextPrinter
-        printer = kind(key_format or ValueFormat.UTF8, value_format or ValueFormat.UTF8)
+        formats = key_format or ValueFormat.UTF8, value_format or ValueFormat.UTF8
+        printer = JsonPrinter(*formats) if as_json else TextPrinter(*formats, full=full)
     output = sys.stdout.buffer
 
     def write(lines: bytes) -> None:

@@ -10,6 +10,10 @@ one can mistake for it, so nothing is ever lost:
     json      the JSON value                              the JSON value        hex:00ff   {"hex": "…"}
     int       -5, of 1, 2, 4 or 8 bytes, big-endian       -5                    hex:00ff   {"hex": "…"}
 
+Of a key, value or header of more than `SHOWN_BYTES` people are shown the start and its size, unless they ask for all
+(`--full`); the start of a JSON value is no JSON and shown as utf8. Lines with a key, value or header larger than
+`LARGE_BYTES` are made in pieces. A value of more than 16 MiB is shown by json as what is no JSON.
+
 Null is null everywhere. (A JSON value may itself be {"hex": "…"}; only json within JSON is open to that doubt.)
 A `Printer` turns batches, records and the rest into lines of one kind.
 """
@@ -18,9 +22,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -28,9 +33,11 @@ from functools import lru_cache
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Protocol
 
+from cordwood.cli import large
+from cordwood.cli.large import SHOWN_BYTES, Pieces
 from cordwood.errors import RequestError
 from cordwood.record.batch import Batch
-from cordwood.record.record import Header, read_headers
+from cordwood.record.record import read_varint
 from cordwood.types import NONE
 
 #: A decoded RECORD_ROW: offset, timestamp, batch, start and size of key and value, start and number of headers.
@@ -39,6 +46,15 @@ Row = tuple[int, int, int, int, int, int, int, int, int]
 Control = tuple[str | None, int | None]
 Fields = Mapping[str, object]
 Show = Callable[[memoryview | None], str]
+#: A header as it stands in the data: its name and its value.
+HeaderViews = tuple[memoryview, memoryview | None]
+
+#: Keys, values and headers above this are never held as one string.
+LARGE_BYTES = 1 << 20
+#: A value above this is not looked at as JSON: to parse it takes many times its size in memory.
+_JSON_BYTES_MAX = 16 << 20
+#: Headers of a record that people are shown.
+_SHOWN_HEADERS = 1000
 
 
 class ValueFormat(StrEnum):
@@ -160,6 +176,60 @@ def in_json(value_format: ValueFormat) -> Show:
     return shown
 
 
+def start_for_people(value_format: ValueFormat) -> Show:
+    """What shows a key or value to people, but only the start of a long one and its size."""
+    show = for_people(value_format)
+    # The start of a JSON value is no JSON.
+    show_start = for_people(ValueFormat.UTF8 if value_format is ValueFormat.JSON else value_format)
+
+    def shown(data: memoryview | None) -> str:
+        if data is None or len(data) <= SHOWN_BYTES:
+            return show(data)
+        is_text = value_format in (ValueFormat.UTF8, ValueFormat.JSON)
+        return f"{show_start(large.start(data) if is_text else data[:SHOWN_BYTES])}… ({len(data):,} bytes)"
+
+    return shown
+
+
+def _json_pieces(
+    data: memoryview, shown: Callable[[ValueFormat], Show], before: bytes, behind: bytes
+) -> Iterator[bytes]:
+    """A JSON value, if it is not too large to find out whether it is one."""
+    if len(data) <= _JSON_BYTES_MAX:
+        yield shown(ValueFormat.JSON)(data).encode()
+    else:
+        yield from large.between(before, large.hexadecimal(data), behind)
+
+
+_PIECES_FOR_PEOPLE: Mapping[ValueFormat, Pieces] = {
+    ValueFormat.UTF8: large.quoted,
+    ValueFormat.HEX: large.hexadecimal,
+    ValueFormat.BASE64: large.base64,
+    ValueFormat.JSON: lambda data: _json_pieces(data, for_people, b"hex:", b""),
+    ValueFormat.INT: lambda data: large.between(b"hex:", large.hexadecimal(data), b""),
+}
+_PIECES_IN_JSON: Mapping[ValueFormat, Pieces] = {
+    ValueFormat.UTF8: large.json_text,
+    ValueFormat.HEX: lambda data: large.between(b'"', large.hexadecimal(data), b'"'),
+    ValueFormat.BASE64: lambda data: large.between(b'"', large.base64(data), b'"'),
+    ValueFormat.JSON: lambda data: _json_pieces(data, in_json, b'{"hex":"', b'"}'),
+    ValueFormat.INT: large.json_hex_object,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How keys, or values, or headers are shown.
+
+    Attributes:
+        text: the whole of one as text.
+        pieces: a large one in pieces; None where `text` is short, however large it is.
+    """
+
+    text: Show
+    pieces: Pieces | None
+
+
 def time_text(timestamp: int) -> str:
     """Milliseconds since the epoch as ISO time in UTC; as they are where no calendar has them."""
     day, millis = divmod(timestamp, 86_400_000)
@@ -228,7 +298,10 @@ class Place:
 
 
 class Printer(Protocol):
-    """Makes lines, each with its end. What is from a file comes after a `begin` with its place."""
+    """Makes lines, each with its end. What is from a file comes after a `begin` with its place.
+
+    Lines of records come in pieces, which are written before the next is asked for: a line may be of any length.
+    """
 
     def begin(self, place: Place) -> None:
         """The lines from here on are about this file."""
@@ -238,7 +311,9 @@ class Printer(Protocol):
         """A batch, or a message or wrapper of an old format."""
         ...
 
-    def records(self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]) -> bytes:
+    def records(
+        self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]
+    ) -> Iterator[bytes]:
         """Records of one batch; in a control batch each has its `Control`, else there are none."""
         ...
 
@@ -283,12 +358,84 @@ def _slices(data: memoryview, row: Row) -> tuple[memoryview | None, memoryview |
     )
 
 
+def header_views(data: memoryview, row: Row) -> Iterator[HeaderViews]:
+    """The headers of a record, without copying them."""
+    at, count = row[-2:]
+    for _ in range(count):
+        size, at = read_varint(data, at)
+        name = data[at : at + size]
+        at += size
+        size, at = read_varint(data, at)
+        yield name, None if size < 0 else data[at : at + size]
+        at += max(size, 0)
+
+
+def _are_large(data: memoryview, row: Row) -> bool:
+    """Whether the headers of a record are too many, or too large, for one string."""
+    size = 0
+    for number, (name, value) in enumerate(header_views(data, row)):
+        size += len(name) + (0 if value is None else len(value))
+        if number >= _SHOWN_HEADERS or size > LARGE_BYTES:
+            return True
+    return False
+
+
+def _name(data: memoryview) -> str:
+    """The name of a header; what is not UTF-8 gets replacement characters, as in Kafka's clients."""
+    return str(data, "utf-8", "replace")
+
+
+class _Lines:
+    """Lines on their way out; a large cell is a mark in its line, and its pieces stand beside it."""
+
+    #: Wide, so that no cell is filled up with spaces behind a large value. No shown text has a zero byte.
+    _MARK = re.compile("\0([0-9]+) *\0")
+
+    def __init__(self, heading: str = "") -> None:
+        self._lines = [heading]
+        self._size = 0
+        self._pieces: list[Iterator[bytes]] = []
+
+    def cell(self, shown: Shown, data: memoryview | None) -> str:
+        """A key or value as part of a line."""
+        if data is not None and shown.pieces is not None and len(data) > LARGE_BYTES:
+            return self.large_cell(shown.pieces(data))
+        return shown.text(data)
+
+    def large_cell(self, pieces: Iterator[bytes]) -> str:
+        """What stands for these pieces in a line."""
+        self._pieces.append(pieces)
+        return f"\0{len(self._pieces) - 1:<40}\0"
+
+    def add(self, line: str) -> bool:
+        """Add a line. True: it is time to `take` what there is."""
+        self._lines.append(line)
+        self._size += len(line)
+        return self._size > LARGE_BYTES or bool(self._pieces)
+
+    def take(self) -> Iterator[bytes]:
+        """All that was added."""
+        text = "".join(self._lines)
+        self._lines, self._size = [], 0
+        if not self._pieces:
+            yield text.encode("utf-8", "surrogateescape")
+            return
+        parts = self._MARK.split(text)
+        for at, part in enumerate(parts):
+            if at % 2:
+                yield from self._pieces[int(part)]
+            else:
+                yield part.encode("utf-8", "surrogateescape")
+        self._pieces = []
+
+
 class JsonPrinter:
     """A JSON object per line."""
 
     def __init__(self, key_format: ValueFormat, value_format: ValueFormat) -> None:
-        self._key, self._value = in_json(key_format), in_json(value_format)
-        self._header = in_json(ValueFormat.UTF8)
+        self._key, self._value, self._header = (
+            Shown(in_json(one), _PIECES_IN_JSON[one]) for one in (key_format, value_format, ValueFormat.UTF8)
+        )
 
     def begin(self, place: Place) -> None:
         """See Printer."""
@@ -300,32 +447,41 @@ class JsonPrinter:
         """See Printer."""
         return _line({"type": "batch", **self._where, "file": self._file, **batch_fields(batch)})
 
-    def records(self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]) -> bytes:
+    def records(
+        self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]
+    ) -> Iterator[bytes]:
         """See Printer."""
         of_batch = f'"timestamp_type":"{batch.timestamp_type.label}","leader_epoch":{batch.leader_epoch}'
-        lines = []
+        lines = _Lines()
         for i, row in enumerate(rows):
             key, value = _slices(data, row)
-            headers = self._headers(read_headers(data, row[-2], row[-1])) if row[-1] else "[]"
+            headers = self._headers(data, row, lines) if row[-1] else ""
             control = ""
             if controls:
                 control = f",{_object(dict(zip(('control', 'coordinator_epoch'), controls[i], strict=True)))[1:-1]}"
-            lines.append(
-                f'{self._record},"offset":{row[0]},"timestamp":{row[1]},{of_batch}{control},"key":{self._key(key)},'
-                f'"value":{self._value(value)},"headers":{headers}}}\n'
+            line = (
+                f'{self._record},"offset":{row[0]},"timestamp":{row[1]},{of_batch}{control},'
+                f'"key":{lines.cell(self._key, key)},"value":{lines.cell(self._value, value)},"headers":[{headers}]}}\n'
             )
-        return "".join(lines).encode()
+            if lines.add(line):
+                yield from lines.take()
+        yield from lines.take()
 
     def entry(self, kind: str, fields: Fields) -> bytes:
         """See Printer."""
         return _line({"type": kind, "file": self._file, **fields})
 
-    def _headers(self, headers: Sequence[Header]) -> str:
-        pairs = (
-            f"[{json_string(name)},{self._header(None if value is None else memoryview(value))}]"
-            for name, value in headers
-        )
-        return f"[{','.join(pairs)}]"
+    def _headers(self, data: memoryview, row: Row, lines: _Lines) -> str:
+        if _are_large(data, row):
+            return lines.large_cell(self._header_pieces(data, row))
+        pairs = (f"[{json_string(_name(name))},{self._header.text(value)}]" for name, value in header_views(data, row))
+        return ",".join(pairs)
+
+    def _header_pieces(self, data: memoryview, row: Row) -> Iterator[bytes]:
+        for number, (name, value) in enumerate(header_views(data, row)):
+            lines = _Lines()
+            lines.add(f"{',' if number else ''}[{json_string(_name(name))},{lines.cell(self._header, value)}]")
+            yield from lines.take()
 
 
 def _object(fields: Fields) -> str:
@@ -337,11 +493,17 @@ def _line(fields: Fields) -> bytes:
 
 
 class TextPrinter:
-    """A line per batch and record for people, under a heading per file."""
+    """A line per batch and record for people, under a heading per file.
 
-    def __init__(self, key_format: ValueFormat, value_format: ValueFormat) -> None:
-        self._key, self._value = for_people(key_format), for_people(value_format)
-        self._header = for_people(ValueFormat.UTF8)
+    Of a long key, value or header it shows the start, unless `full`.
+    """
+
+    def __init__(self, key_format: ValueFormat, value_format: ValueFormat, *, full: bool = False) -> None:
+        self._key, self._value, self._header = (
+            Shown(for_people(one), _PIECES_FOR_PEOPLE[one]) if full else Shown(start_for_people(one), None)
+            for one in (key_format, value_format, ValueFormat.UTF8)
+        )
+        self._full = full
         self._heading = ""
 
     def begin(self, place: Place) -> None:
@@ -361,9 +523,12 @@ class TextPrinter:
         cells.append("valid" if batch.is_valid else f"INVALID (computed {batch.computed_crc:08x})")
         return self._lines([f"batch  {' '.join(cells)}\n"])
 
-    def records(self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]) -> bytes:
+    def records(
+        self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]
+    ) -> Iterator[bytes]:
         """See Printer."""
-        lines = []
+        lines = _Lines(self._heading)
+        self._heading = ""
         for i, row in enumerate(rows):
             key, value = _slices(data, row)
             line = f"record {f'offset={row[0]}':<18} time={time_text(row[1]):<24}"
@@ -372,13 +537,30 @@ class TextPrinter:
                 line += f" control={kind or 'unreadable'}"
                 line += "" if epoch is None else f" coordinator_epoch={epoch}"
             if not controls or controls[i][1] is None:
-                line += f" {f'key={self._key(key)}':<20} value={self._value(value)}"
+                line += f" {f'key={lines.cell(self._key, key)}':<20} value={lines.cell(self._value, value)}"
             if row[-1]:
-                pairs = ((quoted(name.encode()), value) for name, value in read_headers(data, row[-2], row[-1]))
-                shown = (f"{n}={self._header(None if v is None else memoryview(v))}" for n, v in pairs)
-                line += f" headers=[{', '.join(shown)}]"
-            lines.append(f"{line}\n")
-        return self._lines(lines)
+                line += f" headers=[{self._headers(data, row, lines)}]"
+            if lines.add(f"{line}\n"):
+                yield from lines.take()
+        yield from lines.take()
+
+    def _headers(self, data: memoryview, row: Row, lines: _Lines) -> str:
+        if self._full and _are_large(data, row):
+            return lines.large_cell(self._header_pieces(data, row))
+        views = itertools.islice(header_views(data, row), _SHOWN_HEADERS)
+        more = f", … ({row[-1]:,} headers)" if row[-1] > _SHOWN_HEADERS else ""
+        return ", ".join(f"{self._header_name(name)}={self._header.text(value)}" for name, value in views) + more
+
+    def _header_pieces(self, data: memoryview, row: Row) -> Iterator[bytes]:
+        for number, (name, value) in enumerate(header_views(data, row)):
+            lines = _Lines()
+            lines.add(f"{', ' if number else ''}{self._header_name(name)}={lines.cell(self._header, value)}")
+            yield from lines.take()
+
+    def _header_name(self, name: memoryview) -> str:
+        if self._full or len(name) <= SHOWN_BYTES:
+            return quoted(_name(name).encode())
+        return f"{quoted(_name(large.start(name)).encode())}… ({len(name):,} bytes)"
 
     def entry(self, kind: str, fields: Fields) -> bytes:
         """See Printer."""
@@ -440,16 +622,22 @@ class _Record:
     partition: int
     row: Row
     data: memoryview
-    key: Callable[[memoryview | None], bytes]
-    value: Callable[[memoryview | None], bytes]
+    key: Callable[[memoryview | None], bytes | Iterator[bytes]]
+    value: Callable[[memoryview | None], bytes | Iterator[bytes]]
 
-    def headers(self) -> bytes:
-        _, _, _, _, _, _, _, start, count = self.row
-        pairs = read_headers(self.data, start, count) if count else ()
-        return b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in pairs)
+    def headers(self) -> bytes | Iterator[bytes]:
+        if _are_large(self.data, self.row):
+            return self._header_pieces()
+        pairs = ((_name(name).encode(), value) for name, value in header_views(self.data, self.row))
+        return b",".join(name + b"=" + (b"NULL" if value is None else value) for name, value in pairs)
+
+    def _header_pieces(self) -> Iterator[bytes]:
+        for number, (name, value) in enumerate(header_views(self.data, self.row)):
+            yield (b"," if number else b"") + _name(name).encode() + b"="
+            yield from [b"NULL"] if value is None else large.raw(value)
 
 
-_LETTERS: Mapping[str, Callable[[_Record], bytes]] = {
+_LETTERS: Mapping[str, Callable[[_Record], bytes | Iterator[bytes]]] = {
     "t": lambda record: record.topic,
     "p": lambda record: b"%d" % record.partition,
     "o": lambda record: b"%d" % record.row[0],
@@ -475,7 +663,7 @@ class PatternPrinter:
         self._key, self._value = (_raw if one is None else _encoded(one) for one in (key_format, value_format))
 
     @staticmethod
-    def _piece(match: re.Match[str]) -> bytes | Callable[[_Record], bytes]:
+    def _piece(match: re.Match[str]) -> bytes | Callable[[_Record], bytes | Iterator[bytes]]:
         letter, escape, text = match.groups()
         if letter is not None:
             if letter == "%":
@@ -499,23 +687,37 @@ class PatternPrinter:
         """See Printer."""
         return b""
 
-    def records(self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]) -> bytes:
+    def records(
+        self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]
+    ) -> Iterator[bytes]:
         """See Printer."""
-        pieces = []
+        made: list[bytes] = []
+        size = 0
         for row in rows:
             record = _Record(self._topic, self._partition, row, data, self._key, self._value)
-            pieces += [piece if isinstance(piece, bytes) else piece(record) for piece in self._pieces]
-        return b"".join(pieces)
+            for piece in self._pieces:
+                shown = piece if isinstance(piece, bytes) else piece(record)
+                if isinstance(shown, bytes):
+                    made.append(shown)
+                    size += len(shown)
+                if size > LARGE_BYTES or not isinstance(shown, bytes):
+                    yield b"".join(made)
+                    made, size = [], 0
+                    if not isinstance(shown, bytes):
+                        yield from shown
+        yield b"".join(made)
 
     def entry(self, kind: str, fields: Fields) -> bytes:
         """See Printer."""
         return b""
 
 
-def _raw(data: memoryview | None) -> bytes:
-    return b"" if data is None else bytes(data)
+def _raw(data: memoryview | None) -> bytes | Iterator[bytes]:
+    if data is None:
+        return b""
+    return bytes(data) if len(data) <= LARGE_BYTES else large.raw(data)
 
 
-def _encoded(value_format: ValueFormat) -> Callable[[memoryview | None], bytes]:
-    show = for_people(value_format)
-    return lambda data: show(data).encode()
+def _encoded(value_format: ValueFormat) -> Callable[[memoryview | None], bytes | Iterator[bytes]]:
+    show, pieces = for_people(value_format), _PIECES_FOR_PEOPLE[value_format]
+    return lambda data: show(data).encode() if data is None or len(data) <= LARGE_BYTES else pieces(data)
