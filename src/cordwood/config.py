@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, TypeAlias
 
+from cordwood import java_properties
 from cordwood.errors import ConfigError
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
@@ -412,45 +413,6 @@ def unknown_config(name: str, known: Iterable[str]) -> ConfigError:
 
 # ---- reading layers --------------------------------------------------------------------------------------------------
 
-_KEY_AND_VALUE = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.|$)", re.DOTALL)
-_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
-_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _unescape(text: str) -> str:
-    def plain(escape: re.Match[str]) -> str:
-        if escape[1] == "u":
-            raise ValueError(f"\\u without four hexadecimal digits in {text!r}")
-        return chr(int(escape[1][1:], 16)) if len(escape[1]) == 5 else _CONTROL.get(escape[1], escape[1])
-
-    return _ESCAPE.sub(plain, text)
-
-
-def parse_properties(data: bytes) -> dict[str, str]:
-    r"""Read Java's properties format: Latin-1, `key=value`, `key: value` or `key value`, `#` or `!` for comments.
-
-    A backslash at its end continues a line; `\t`, `\u00e9` and the like are escapes; the last of several equal keys
-    counts.
-
-    Raises:
-        ValueError: a `\u` without four hexadecimal digits.
-    """
-    properties: dict[str, str] = {}
-    lines = iter(re.split(r"\r\n|\r|\n", data.decode("latin-1")))
-    for line in lines:
-        logical = line.lstrip(" \t\f")
-        if not logical or logical[0] in "#!":
-            continue
-        parts = []
-        while _CONTINUED.search(logical):
-            parts.append(logical[:-1])
-            logical = next(lines, "").lstrip(" \t\f")
-        found = _KEY_AND_VALUE.fullmatch("".join([*parts, logical]))
-        assert found is not None, "the pattern matches every text"
-        properties[_unescape(found[1])] = _unescape(found[2])
-    return properties
-
 
 def server_properties(data: bytes, path: str) -> Layer:
     """The layer of a broker's server.properties. Configs that don't concern logs are left out, as are unknown ones.
@@ -460,8 +422,8 @@ def server_properties(data: bytes, path: str) -> Layer:
     """
     source = Source(SourceKind.SERVER_PROPERTIES, path)
     try:
-        properties = parse_properties(data)
-    except ValueError as error:
+        properties = java_properties.decode(data).values()
+    except java_properties.PropertiesError as error:
         raise ConfigError(f"{source} is not in the properties format: {error}.") from None
     texts = {name: text for name, text in properties.items() if name in BROKER_CONFIGS}
     for name, text in texts.items():

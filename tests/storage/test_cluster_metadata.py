@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.config import parse_properties, resolve, show
+from cordwood import java_properties
+from cordwood.config import resolve, show
 from cordwood.storage.formats.cluster_metadata import (
     EMPTY,
     RECORDS,
@@ -476,10 +477,10 @@ def test_configs_that_a_broker_set_changed_and_unset_are_followed(name: str) -> 
 @pytest.mark.parametrize("name", ["kraft-jbod-before", "kraft-jbod-after"])
 def test_each_partition_lies_in_the_log_directory_that_the_metadata_names(name: str) -> None:
     metadata = apply(brokers_records(name))
-    identities = {
-        parse_properties((fixture(name) / folder / "meta.properties").read_bytes())["directory.id"]: folder
-        for folder in ("a", "b")
-    }
+    identities = {}
+    for folder in ("a", "b"):
+        values = java_properties.decode((fixture(name) / folder / "meta.properties").read_bytes()).values()
+        identities[values["directory.id"]] = folder
     assert set(metadata.broker_directories[1]) == set(identities)
     for topic_name, each in metadata.topics.items():
         for number, placed in each.partitions.items():

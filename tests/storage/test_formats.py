@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood import java_properties
 from cordwood.errors import BadNameError, CorruptFileError
 from cordwood.storage.formats import (
     checkpoints,
@@ -89,7 +90,7 @@ FORMATS: dict[str, Format] = {
         lambda data, _: checkpoints.encode(checkpoints.decode(data)), none, b"0\n2\nfoo 0 17\nbar 3 4\n"
     ),
     filenames.META_PROPERTIES: Format(
-        lambda data, _: properties.encode_properties(properties.decode_properties(data)),
+        lambda data, _: java_properties.encode(properties.decode_properties(data)),
         none,
         b"#\n#now\nnode.id=1\nversion=1\ncluster.id=a\\u0041\n",
     ),

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import CorruptFileError
+from cordwood.java_properties import Properties
 from cordwood.storage.formats import properties
-from cordwood.storage.formats.properties import MetaProperties, PartitionMetadata, Properties
+from cordwood.storage.formats.properties import MetaProperties, PartitionMetadata
 
 ID_TEXT = "kh0ERQ6WToCnIzrMNpUr_A"
 ID = uuid.UUID("921d0445-0e96-4e80-a723-3acc36952bfc")
@@ -73,83 +74,14 @@ def test_malformed_partition_metadata_is_corrupt(text: str) -> None:
     assert caught.value.path == "orders-0/partition.metadata"
 
 
-# ── Java properties ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-JAVA = [
-    (b"", {}),
-    (b"# comment\n! another\n\n  \t\f\n", {}),
-    (b"a=b", {"a": "b"}),
-    (b"  a = b ", {"a": "b "}),
-    (b"a:b\nc d\ne\tf\ng\n", {"a": "b", "c": "d", "e": "f", "g": ""}),
-    (b"a = = b", {"a": "= b"}),
-    (b"a\\=\\:\\ b=c", {"a=: b": "c"}),
-    (b"a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
-    (b"a=1\na=2\n", {"a": "2"}),
-    (b"a=b\\\n   c", {"a": "bc"}),
-    (b"a=b\\\\\nc", {"a": "b\\", "c": ""}),
-    (b"a=b\\\r\n\nc", {"a": "b", "c": ""}),
-    (b"a\\\n#b=c", {"a#b": "c"}),
-    (b"\\\n#b=c\nd", {"d": ""}),
-    (b"\\", {"": ""}),
-    (b"a\\", {"a": ""}),
-    (b"\\\n  ", {}),
-    (b"=v", {"": "v"}),
-    (b"a=\\t\\n\\r\\f\\q\\u0041\\u00e9", {"a": "\t\n\r\fqAé"}),
-    (b"a=\\ud83d\\ude00 \\ud83d", {"a": "😀 \ud83d"}),
-    (b"a=\xe9", {"a": "é"}),
-    (b"\x0ba=b", {"\x0ba": "b"}),
-]
-
-
-@pytest.mark.parametrize(("data", "values"), JAVA)
-def test_properties_are_read_as_java_reads_them(data: bytes, values: dict[str, str]) -> None:
-    read = properties.decode_properties(data)
-    assert read.values() == values
-    assert properties.encode_properties(read) == data
+# ── meta.properties ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("data", [b"x\na=\\u00g0", b"x\na=\\u", b"x\n\\u12"])
 def test_a_malformed_escape_is_corrupt_where_its_entry_starts(data: bytes) -> None:
-    with pytest.raises(CorruptFileError) as caught:
-        properties.decode_properties(data)
-    assert caught.value.position == 2
-
-
-PIECES = st.sampled_from(["a", "=", ":", " ", "\t", "\f", "\n", "\r", "\\", "#", "!", "\\u0041", "\\u0", "é", "k=v\n"])
-
-
-@given(st.lists(PIECES, max_size=12).map("".join))
-def test_properties_come_back_byte_for_byte(text: str) -> None:
-    try:
-        read = properties.decode_properties(text.encode("latin-1"))
-    except CorruptFileError:
-        return
-    assert properties.encode_properties(read) == text.encode("latin-1")
-
-
-VALUES = st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=4)
-
-
-@given(st.lists(PIECES, max_size=8).map("".join), VALUES)
-def test_updated_keys_are_read_back_and_all_others_stay(text: str, values: dict[str, str]) -> None:
-    try:
-        before = properties.decode_properties(text.encode("latin-1"))
-    except CorruptFileError:
-        return
-    after = properties.decode_properties(properties.encode_properties(before.updated(values)))
-    assert after.values() == before.values() | values
-    assert [one.text for one in before.entries if one.key is None and one is not before.entries[-1]] == [
-        one.text for one in after.entries if one.key is None
-    ][: sum(one.key is None for one in before.entries[:-1])]
-
-
-def test_an_update_keeps_comments_unknown_keys_and_order() -> None:
-    read = properties.decode_properties(b"#\n#date\nnode.id=1\nmine = x y\nversion=1")
-    changed = read.updated({"node.id": "2", "a b": " c"})
-    assert properties.encode_properties(changed) == b"#\n#date\nnode.id=2\nmine = x y\nversion=1\na\\ b=\\ c\n"
-
-
-# ── meta.properties ──────────────────────────────────────────────────────────────────────────────────────────────────
+    with pytest.raises(CorruptFileError, match="without four hexadecimal digits") as caught:
+        properties.decode_properties(data, "meta.properties")
+    assert (caught.value.path, caught.value.position) == ("meta.properties", 2)
 
 
 def meta(text: str) -> MetaProperties:

@@ -25,12 +25,12 @@ from __future__ import annotations
 import base64
 import re
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 
+from cordwood import java_properties
 from cordwood.errors import CorruptFileError
 from cordwood.fs.base import Bytes
+from cordwood.java_properties import Properties, PropertiesError
 from cordwood.storage.formats.text import SPACE, lines, parse_integer, parse_json, shown, split
 
 # ── Topic and directory ids ──────────────────────────────────────────────────────────────────────────────────────────
@@ -96,141 +96,27 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
     return f"version: {metadata.version}\ntopic_id: {encode_id(metadata.topic_id)}".encode()
 
 
-# ── Java properties ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── meta.properties ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Blank space is narrower here than in a regular expression: no vertical tab.
-_BLANK = " \t\f"
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-_KEY = re.compile(rf"((?:[^\\=:{_BLANK}]|\\.)*)[{_BLANK}]*[=:]?[{_BLANK}]*", re.DOTALL)
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 #: More than anyone writes. What is kept per line takes some hundred times the bytes of a short one.
 _PROPERTIES_BYTES_MAX = 1 << 20
-_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPES = {character: "\\" + letter for letter, character in _ESCAPED.items()} | {c: "\\" + c for c in "\\=:#!"}
-
-
-@dataclass(frozen=True, slots=True)
-class Property:
-    """One entry of a properties file, or a comment or blank line.
-
-    Attributes:
-        text: the line as it stands in the file, with its end; several if it is continued.
-        key: None for a comment or blank line.
-        value: None for a comment or blank line.
-    """
-
-    text: str
-    key: str | None = None
-    value: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Properties:
-    """A properties file: everything in it, in order."""
-
-    entries: tuple[Property, ...] = ()
-
-    def values(self) -> dict[str, str]:
-        """Keys and values; of a key that is there twice the last value."""
-        return {one.key: one.value for one in self.entries if one.key is not None and one.value is not None}
-
-    def updated(self, values: Mapping[str, str]) -> Properties:
-        """The file with these keys set: in their old place or at the end. All else stays as it is."""
-        entries = [self._updated(one, values) for one in self.entries]
-        present = {one.key for one in entries}
-        if entries and not present.issuperset(values):
-            entries[-1] = self._ended(entries[-1])
-        return Properties((*entries, *(_property(key, value) for key, value in values.items() if key not in present)))
-
-    @staticmethod
-    def _ended(one: Property) -> Property:
-        """The last entry of a file, such that another can follow it."""
-        if one.key is not None and one.value is not None and one.text.rstrip("\r\n").endswith("\\"):
-            return _property(one.key, one.value)  # continued into the end of the file; it would swallow the next line
-        return one if one.text.endswith(("\r", "\n")) else Property(one.text + "\n", one.key, one.value)
-
-    @staticmethod
-    def _updated(one: Property, values: Mapping[str, str]) -> Property:
-        return one if one.key is None or one.key not in values else _property(one.key, values[one.key])
 
 
 def decode_properties(data: Bytes, path: str | None = None) -> Properties:
-    """Take a properties file apart, as java.util.Properties.load does, and keep what that drops.
+    """Take the text of a `meta.properties` file apart.
 
     Raises:
-        CorruptFileError: a backslash and `u` without four hexadecimal digits; carries the position of the entry. Or
-            more than 1 MiB, which Kafka would take.
+        CorruptFileError: a malformed escape; carries the position of the entry. Or more than 1 MiB, which Kafka would
+            take.
     """
     if len(data) > _PROPERTIES_BYTES_MAX:
         what = f"{len(data)} bytes of properties; more than {_PROPERTIES_BYTES_MAX} are not looked into"
         raise CorruptFileError(what, path=path)
-    text = bytes(data).decode("latin-1")
-    entries: list[Property] = []
-    start = position = 0
-    logical, continued = "", False
-    for match in _LINE.finditer(text):
-        position = match.end()
-        line = match[0].rstrip("\r\n").lstrip(_BLANK)
-        if not logical and (not line or line[0] in "#!"):
-            entries.append(Property(text[start:position]))
-            start, continued = position, False
-            continue
-        slashes = sum(1 for _ in takewhile("\\".__eq__, reversed(line)))
-        continued = slashes % 2 == 1
-        logical += line[:-1] if continued else line
-        if not continued:
-            entries.append(_parse(text[start:position], logical, path, start))
-            start, logical = position, ""
-    if continued:
-        entries.append(_parse(text[start:], logical, path, start))
-    return Properties(tuple(entries))
-
-
-def encode_properties(properties: Properties) -> bytes:
-    """The bytes of a properties file; those that it was decoded from."""
-    return "".join(one.text for one in properties.entries).encode("latin-1")
-
-
-def _parse(text: str, logical: str, path: str | None, position: int) -> Property:
-    match = _KEY.match(logical)
-    assert match, "every part of the pattern may be empty"
     try:
-        return Property(text, _unescape(match[1]), _unescape(logical[match.end() :]))
-    except ValueError:
-        what = f"a \\u without four hexadecimal digits: {shown(logical)}"
-        raise CorruptFileError(what, path=path, position=position) from None
-
-
-def _unescape(text: str) -> str:
-    def character(match: re.Match[str]) -> str:
-        code = match[1]
-        if code == "u":
-            raise ValueError(text)
-        return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPED.get(code, code)
-
-    # \u writes UTF-16: two of them may be one character, and half of one stays, as in Java.
-    return _ESCAPE.sub(character, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _property(key: str, value: str) -> Property:
-    # Only leading spaces would be lost in a value; in a key all would end it.
-    left = _escape(key).replace(" ", "\\ ")
-    right = _escape(value)
-    return Property(left + "=" + "\\" * right.startswith(" ") + right + "\n", key, value)
-
-
-def _escape(text: str) -> str:
-    return "".join(_ESCAPES.get(character) or _ascii(character) for character in text)
-
-
-def _ascii(character: str) -> str:
-    if " " <= character <= "~":
-        return character
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex().upper()}" for at in range(0, len(units), 2))
-
-
-# ── meta.properties ──────────────────────────────────────────────────────────────────────────────────────────────────
+        return java_properties.decode(bytes(data))
+    except PropertiesError as error:
+        what = f"a \\u without four hexadecimal digits: {shown(error.line)}"
+        raise CorruptFileError(what, path=path, position=error.position) from None
 
 
 @dataclass(frozen=True, slots=True)
