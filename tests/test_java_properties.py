@@ -61,25 +61,3 @@ def test_properties_come_back_byte_for_byte(text: str) -> None:
     except PropertiesError:
         return
     assert java_properties.encode(read) == text.encode("latin-1")
-
-
-VALUES = st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=4)
-
-
-@given(st.lists(PIECES, max_size=8).map("".join), VALUES)
-def test_updated_keys_are_read_back_and_all_others_stay(text: str, values: dict[str, str]) -> None:
-    try:
-        before = java_properties.decode(text.encode("latin-1"))
-    except PropertiesError:
-        return
-    after = java_properties.decode(java_properties.encode(before.updated(values)))
-    assert after.values() == before.values() | values
-    assert [one.text for one in before.entries if one.key is None and one is not before.entries[-1]] == [
-        one.text for one in after.entries if one.key is None
-    ][: sum(one.key is None for one in before.entries[:-1])]
-
-
-def test_an_update_keeps_comments_unknown_keys_and_order() -> None:
-    read = java_properties.decode(b"#\n#date\nnode.id=1\nmine = x y\nversion=1")
-    changed = read.updated({"node.id": "2", "a b": " c"})
-    assert java_properties.encode(changed) == b"#\n#date\nnode.id=2\nmine = x y\nversion=1\na\\ b=\\ c\n"

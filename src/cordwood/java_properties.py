@@ -12,7 +12,6 @@ The last of several equal keys counts. Kafka reads `server.properties` and `meta
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -22,7 +21,6 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _KEY = re.compile(rf"((?:[^\\=:{_BLANK}]|\\.)*)[{_BLANK}]*[=:]?[{_BLANK}]*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPES = {character: "\\" + letter for letter, character in _ESCAPED.items()} | {c: "\\" + c for c in "\\=:#!"}
 
 
 class PropertiesError(ValueError):
@@ -63,25 +61,6 @@ class Properties:
     def values(self) -> dict[str, str]:
         """Keys and values; of a key that is there twice the last value."""
         return {one.key: one.value for one in self.entries if one.key is not None and one.value is not None}
-
-    def updated(self, values: Mapping[str, str]) -> Properties:
-        """The file with these keys set: in their old place or at the end. All else stays as it is."""
-        entries = [self._updated(one, values) for one in self.entries]
-        present = {one.key for one in entries}
-        if entries and not present.issuperset(values):
-            entries[-1] = self._ended(entries[-1])
-        return Properties((*entries, *(_property(key, value) for key, value in values.items() if key not in present)))
-
-    @staticmethod
-    def _ended(one: Property) -> Property:
-        """The last entry of a file, such that another can follow it."""
-        if one.key is not None and one.value is not None and one.text.rstrip("\r\n").endswith("\\"):
-            return _property(one.key, one.value)  # continued into the end of the file; it would swallow the next line
-        return one if one.text.endswith(("\r", "\n")) else Property(one.text + "\n", one.key, one.value)
-
-    @staticmethod
-    def _updated(one: Property, values: Mapping[str, str]) -> Property:
-        return one if one.key is None or one.key not in values else _property(one.key, values[one.key])
 
 
 def decode(data: bytes) -> Properties:
@@ -135,21 +114,3 @@ def _unescape(text: str) -> str:
 
     # \u writes UTF-16: two of them may be one character, and half of one stays, as in Java.
     return _ESCAPE.sub(character, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _property(key: str, value: str) -> Property:
-    # Only leading spaces would be lost in a value; in a key all would end it.
-    left = _escape(key).replace(" ", "\\ ")
-    right = _escape(value)
-    return Property(left + "=" + "\\" * right.startswith(" ") + right + "\n", key, value)
-
-
-def _escape(text: str) -> str:
-    return "".join(_ESCAPES.get(character) or _ascii(character) for character in text)
-
-
-def _ascii(character: str) -> str:
-    if " " <= character <= "~":
-        return character
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex().upper()}" for at in range(0, len(units), 2))

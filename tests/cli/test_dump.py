@@ -39,6 +39,7 @@ from cordwood.storage.formats import (
 )
 from cordwood.types import Codec, TopicPartition
 from tests.fixtures import PACKED, Isolation, copy_of, fixture, reads
+from tests.storage.encoders import encode_partition_metadata
 
 Line = dict[str, Any]
 
@@ -738,7 +739,7 @@ FILES: dict[str, tuple[bytes, list[Line]]] = {
         [{"type": "checkpoint", "topic": "a", "partition": 0, "offset": 5}],
     ),
     "partition.metadata": (
-        properties.encode_partition_metadata(properties.PartitionMetadata(ID)),
+        encode_partition_metadata(properties.PartitionMetadata(ID)),
         [{"type": "partition_metadata", "version": 0, "topic_id": "AAAAAAAAAAAAAAAAAAAATQ"}],
     ),
     "meta.properties": (

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from cordwood.errors import CorruptFileError
 from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs, history
-from cordwood.types import NONE
 
 END = 2000
 
@@ -59,20 +58,7 @@ def test_negative_epochs_and_offsets_are_corrupt(pair: tuple[int, int]) -> None:
         epochs(pair)
 
 
-def test_end_offsets_follow_the_next_epoch() -> None:
-    known = epochs((2, 100), (5, 200), (7, 300))
-    answers = {epoch: known.end_offset_for_epoch(epoch, END) for epoch in (NONE, 0, 2, 3, 5, 6, 7, 8)}
-    assert answers == {
-        NONE: (NONE, NONE),
-        0: (0, 100),
-        2: (2, 200),
-        3: (2, 200),
-        5: (5, 300),
-        6: (5, 300),
-        7: (7, END),
-        8: (NONE, NONE),
-    }
-    assert LeaderEpochs().end_offset_for_epoch(0, END) == (NONE, NONE)
+def test_a_log_without_epochs_has_no_latest_one() -> None:
     assert LeaderEpochs().latest is None
 
 

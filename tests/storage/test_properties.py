@@ -12,6 +12,7 @@ from cordwood.errors import CorruptFileError
 from cordwood.java_properties import Properties
 from cordwood.storage.formats import properties
 from cordwood.storage.formats.properties import MetaProperties, PartitionMetadata
+from tests.storage.encoders import encode_partition_metadata
 
 ID_TEXT = "kh0ERQ6WToCnIzrMNpUr_A"
 ID = uuid.UUID("921d0445-0e96-4e80-a723-3acc36952bfc")
@@ -38,7 +39,7 @@ def test_ids_turn_into_text_and_back(value: uuid.UUID) -> None:
 def test_partition_metadata_has_no_line_end_at_its_end() -> None:
     data = f"version: 0\ntopic_id: {ID_TEXT}".encode()
     assert properties.decode_partition_metadata(data) == PartitionMetadata(ID)
-    assert properties.encode_partition_metadata(PartitionMetadata(ID)) == data
+    assert encode_partition_metadata(PartitionMetadata(ID)) == data
 
 
 @pytest.mark.parametrize(

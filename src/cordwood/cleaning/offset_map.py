@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.latest import MemoryShare, Verdicts
-from cordwood.errors import RequestError
 from cordwood.kernels.offset_map import digest_keys, get_offsets, put_offsets
 from cordwood.record.columns import RecordColumns
 from cordwood.record.layout import BatchRows
@@ -56,46 +55,25 @@ class OffsetMap:
         self.slots = slots
         self.limit = slots if limit is None else min(slots, limit)
         self._memory = memory
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all."""
         self.keys = 0
         self.latest_offset = NONE
         # Zeros that were never written to take no memory.
         self._sums = np.zeros((self.slots, 2), np.uint64)
         self._offsets = np.zeros(self.slots, np.int64)
 
-    @property
-    def utilization(self) -> float:
-        """The part of its slots that is taken."""
-        return self.keys / self.slots
-
-    def put(self, columns: RecordColumns, chosen: BoolArray) -> None:
+    def put_until_full(self, columns: RecordColumns, chosen: BoolArray) -> int:
         """Enter the chosen (bool[records]) ones of some records, all of them with a key, in log order.
 
-        Raises:
-            RequestError: all slots are taken; even a key that is there cannot be put again.
-        """
-        if self._put(columns, chosen, self.slots) < chosen.size:
-            raise RequestError(f"An offset map of {self.slots} slots is full, and takes no further record")
-
-    def put_until_full(self, columns: RecordColumns, chosen: BoolArray) -> int:
-        """Likewise, but end at the first record that comes when there are `limit` keys.
-
         Returns:
-            the index of that record; how many records there are when it did not come to that.
+            the index of the first record that found `limit` keys there; the number of records if none did.
         """
-        return self._put(columns, chosen, self.limit)
-
-    def _put(self, columns: RecordColumns, chosen: BoolArray, limit: int) -> int:
         digests, offsets = _digests(columns, chosen), columns.rows["offset"]
         if self._memory is not None:
             # A key touches a page of memory at the most, and all keys no more than the map.
             most = self.keys + int(np.count_nonzero(chosen))
             self._memory.check(min(SLOT_BYTES * self.slots, PAGE_BYTES * most), most)
         done, self.keys = put_offsets(
-            digests.ctypes.data, digests, offsets, chosen, self._sums, self._offsets, self.keys, limit
+            digests.ctypes.data, digests, offsets, chosen, self._sums, self._offsets, self.keys, self.limit
         )
         entered = np.flatnonzero(chosen[:done])
         if entered.size:

@@ -61,7 +61,6 @@ PROBLEMS = {
     BAD_MESSAGE_CRC: "a message inside a compressed message set has a wrong CRC",
 }
 
-_MAX_INT32 = 0x7FFFFFFF
 _AHEAD = 2
 
 

@@ -50,8 +50,6 @@ BAD_MAGIC = 5  #: a magic that no Kafka release writes
 
 #: A control batch up to this size is read whole even when only headers are asked for: its type is in its record.
 _CONTROL_BYTES = 4096
-#: The bits that distinguish a control batch whose record can be read in place, because it is not compressed.
-_PLAIN_CONTROL = CONTROL | CODEC_MASK
 
 
 @njit

@@ -18,7 +18,6 @@ from cordwood.engine.progress import Counted
 from cordwood.fs.base import FileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import cores as cores_of
-from cordwood.types import TopicPartition
 from cordwood.verification.compare import compare
 from cordwood.verification.facts import FACT_SCHEMA, Reader
 from cordwood.verification.headers import (
@@ -331,8 +330,3 @@ def _of_producers(batches: DataFrame, known: DataFrame) -> tuple[DataFrame, Colu
     kept = f.when(by_marker, f.col("there").isNotNull()).otherwise(f.col("now_data").eqNullSafe(f.col("last")))
     code = f.when(kept, f.lit(CODES[Count.PRODUCERS])).otherwise(f.lit(CODES[ViolationKind.PRODUCER_LOST]))
     return both.withColumn("at", f.when(by_marker, f.col("seen")).otherwise(f.col("last"))), code
-
-
-def partition_name(name: TopicPartition | None, path: str) -> str:
-    """What a partition is called: its name, or its directory."""
-    return path if name is None else str(name)

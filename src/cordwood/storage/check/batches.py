@@ -191,7 +191,6 @@ class LogCheck:
         self.end_position = 0
         self.damaged = False
         self._records = RecordCheck(self._report)
-        self._reported: set[int] = set()
         self._invalid: list[np.void] = []
         self._more_invalid = 0
         self._gap: Gap | None = None

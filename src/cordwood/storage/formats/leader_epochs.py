@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from cordwood.errors import CorruptFileError
 from cordwood.fs.base import Bytes
 from cordwood.storage.formats.text import decode_checkpoint, encode_checkpoint, entry_number
-from cordwood.types import NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +77,6 @@ class LeaderEpochs:
         """The epoch that an offset was written in; None below the first entry."""
         count = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[count - 1].epoch if count else None
-
-    def end_offset_for_epoch(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Where an epoch ended, as a follower or consumer asks it: the largest epoch up to `epoch`, and its end offset.
-
-        Returns:
-            (epoch, end offset). The last epoch ends at `log_end_offset`. An epoch below the first is answered with
-            itself and the first start offset, one above the last (or NONE) with (NONE, NONE).
-
-        Source: Kafka LeaderEpochFileCache.endOffsetFor.
-        """
-        count = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
-        if count and epoch == self.entries[-1].epoch:
-            return epoch, log_end_offset
-        if epoch == NONE or count == len(self.entries):
-            return NONE, NONE
-        return (self.entries[count - 1].epoch if count else epoch), self.entries[count].start_offset
 
 
 def history(entries: Iterable[EpochEntry], path: str | None = None) -> LeaderEpochs:

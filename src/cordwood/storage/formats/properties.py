@@ -91,11 +91,6 @@ def _value(number: int, line: str, path: str | None) -> str:
     return parts[1]
 
 
-def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """The contents of `partition.metadata`."""
-    return f"version: {metadata.version}\ntopic_id: {encode_id(metadata.topic_id)}".encode()
-
-
 # ── meta.properties ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 #: More than anyone writes. What is kept per line takes some hundred times the bytes of a short one.
