@@ -37,6 +37,7 @@ bench: setup
 lint: setup
 	@$(bin)/ruff check $(ARGS)
 	@$(bin)/ruff format --check $(ARGS)
+	@$(bin)/vulture
 
 types: setup
 	@$(bin)/mypy $(ARGS)
