@@ -6,16 +6,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-#: Partitions copied at a time; most of it is waiting for the disk.
-THREADS = 8
-
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def in_parallel(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Do something with each item, several at a time. What fails first stops the rest."""
-    pool = ThreadPoolExecutor(THREADS)
+def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Do something with each item, several at a time. The first error stops the rest.
+
+    Args:
+        at_a_time: what the file system is good for (`Store.concurrency`); 1: this thread takes one after the other.
+        work: what to do with an item.
+        items: all of them.
+    """
+    if at_a_time == 1:
+        return [work(item) for item in items]
+    pool = ThreadPoolExecutor(at_a_time)
     try:
         return list(pool.map(work, items))
     finally:

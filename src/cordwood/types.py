@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import override as override
+else:
+
+    def override(method):
+        """Mark a method that overrides one of a base class; type checkers make sure that it does.
+
+        As `typing.override`, which Python has from 3.12 on; `typing_extensions` would take time at every start.
+        """
+        method.__override__ = True
+        return method
+
 
 #: Kafka's "there is none" for timestamps, producer ids and epochs, sequences, leader epochs and offsets.
 NONE = -1

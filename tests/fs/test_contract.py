@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import Bytes, FileSystem
-from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.base import Bytes, FileSystem, PutMode
+from cordwood.fs.memory import MemoryFileSystem, every_cut, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from tests.fs.trees import content, put, sync_everything, tree
 
@@ -424,6 +424,73 @@ def test_the_lock_file_is_never_opened(fs: FileSystem, root: str, verb: str) -> 
     with pytest.raises(RequestError, match=r"\.lock"):
         OPENERS[verb](fs, f"{root}/.lock")
     assert tree(fs, root) == {}
+
+
+# Whole files
+
+
+@pytest.mark.parametrize("mode", PutMode)
+def test_put_writes_a_whole_file_and_leaves_nothing_beside_it(fs: FileSystem, root: str, mode: PutMode) -> None:
+    fs.put(f"{root}/f", b"abc", mode)
+    assert tree(fs, root) == {"f": b"abc"}
+
+
+def test_put_replaces_a_file_only_if_told_to(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"old")
+    with pytest.raises(FileExistsError):
+        fs.put(f"{root}/f", b"new", PutMode.CREATE)
+    assert tree(fs, root) == {"f": b"old"}
+    with fs.open(f"{root}/f") as before:
+        fs.put(f"{root}/f", b"new", PutMode.REPLACE)
+        assert before.read(0, 9) == b"old"
+    assert tree(fs, root) == {"f": b"new"}
+
+
+@pytest.mark.parametrize("mode", PutMode)
+def test_put_refuses_the_name_of_a_directory(fs: FileSystem, root: str, mode: PutMode) -> None:
+    fs.make_directory(f"{root}/d")
+    with pytest.raises((IsADirectoryError, FileExistsError)):
+        fs.put(f"{root}/d", b"abc", mode)
+    assert list(tree(fs, root)) == ["d"]
+
+
+def test_put_and_delete_survive_a_power_cut() -> None:
+    fs = MemoryFileSystem(now_ns=itertools.count().__next__)
+    fs.put("f", b"abc")
+    assert tree(fs.crash(lose_all), "/") == {"f": b"abc"}
+    fs.delete("f")
+    assert tree(fs.crash(lose_all), "/") == {}
+
+
+def test_a_power_cut_during_put_leaves_the_old_file_or_the_new_one() -> None:
+    def prepare() -> MemoryFileSystem:
+        fs = MemoryFileSystem(now_ns=itertools.count().__next__)
+        fs.put("f", b"old")
+        return fs
+
+    seen = {
+        content(after, "f") for fs in every_cut(prepare, lambda fs: fs.put("f", b"newer")) for after in fs.crashes()
+    }
+    assert seen == {b"old", b"newer"}
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, (2 << 20) + 1])
+def test_a_copy_has_the_same_bytes_and_a_name_of_its_own(fs: FileSystem, root: str, size: int) -> None:
+    put(fs, f"{root}/source", data := os.urandom(size))
+    fs.copy(f"{root}/source", f"{root}/target", mode=0o600)
+    assert content(fs, f"{root}/target") == data
+    assert fs.stat(f"{root}/target").mode == 0o600
+    assert fs.stat(f"{root}/target").inode != fs.stat(f"{root}/source").inode
+    with pytest.raises(FileExistsError):
+        fs.copy(f"{root}/source", f"{root}/target")
+
+
+def test_a_temporary_directory_is_new_and_private(fs: FileSystem) -> None:
+    paths = [fs.make_temporary_directory("test-") for _ in range(2)]
+    assert len(set(paths)) == 2
+    for path in paths:
+        assert fs.stat(path).mode & 0o077 == 0 and not fs.list(path)
+        fs.remove_directory(path)
 
 
 # Both at once: whatever is asked of a disk, the memory answers the same

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 import cordwood
 from cordwood.cli.main import app
 from cordwood.errors import LockedError, RequestError
-from cordwood.fs import locks
 from cordwood.fs.base import DirectoryLock, FileSystem
 from cordwood.fs.locks import check_local, directories_to_lock, lock_holder, network_file_system
 from cordwood.fs.memory import MemoryFileSystem
@@ -213,7 +212,12 @@ def test_what_a_stopping_broker_unlinks_under_us_is_locked_again_by_confirm(tmp_
 
 
 def test_a_lock_file_that_never_stays_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_leads_to", lambda path, descriptor: False)
+    def remove_first(descriptor: int, how: int) -> None:
+        (tmp_path / ".lock").unlink()
+        lockf(descriptor, how)
+
+    lockf = fcntl.lockf
+    monkeypatch.setattr(fcntl, "lockf", remove_first)
     before = len(os.listdir("/dev/fd"))
     with pytest.raises(LockedError, match="made again all the time"):
         FS.lock_directory(str(tmp_path))
@@ -406,7 +410,7 @@ def test_in_memory_a_lock_is_held_once_and_ends_with_the_power(fs: FileSystem) -
     ],
 )
 def test_what_is_shared_by_hosts_is_known_by_the_kind_of_its_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, network: bool
+    tmp_path: Path, kind: str, network: bool
 ) -> None:
     assert network_file_system(str(tmp_path)) is None
     mounts = []
@@ -414,28 +418,29 @@ def test_what_is_shared_by_hosts_is_known_by_the_kind_of_its_file_system(
         before, _, source = line.partition(" - ")
         mounts.append(f"{before} - {kind} {source.split(maxsplit=1)[1]}")
     (tmp_path / "mountinfo").write_text("\n".join(mounts))
-    monkeypatch.setattr(locks, "_MOUNTS", tmp_path / "mountinfo")
-    assert network_file_system(str(tmp_path)) == (kind if network else None)
-    check_local(str(tmp_path), no_broker_elsewhere=True)
-    if network:
-        with pytest.raises(RequestError, match=rf"\({kind}\).*--no-broker-elsewhere"):
-            check_local(str(tmp_path), no_broker_elsewhere=False)
-    else:
-        check_local(str(tmp_path), no_broker_elsewhere=False)
+    assert network_file_system(str(tmp_path), tmp_path / "mountinfo") == (kind if network else None)
+
+
+def test_a_network_file_system_is_refused_unless_no_broker_is_elsewhere() -> None:
+    fs = MemoryFileSystem(lambda: 0)
+    check_local(fs, "/logs", no_broker_elsewhere=False)
+    fs.network = "nfs4"
+    check_local(fs, "/logs", no_broker_elsewhere=True)
+    with pytest.raises(RequestError, match=r"\(nfs4\).*--no-broker-elsewhere"):
+        check_local(fs, "/logs", no_broker_elsewhere=False)
 
 
 @on_linux
-def test_the_mount_is_the_one_that_holds_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_mount_is_the_one_that_holds_the_path(tmp_path: Path) -> None:
     mounts = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, source = line.partition(" - ")
         kind = "nfs" if before.split()[4] == "/proc" else "ext4"
         mounts.append(f"{before} - {kind} {source.split(maxsplit=1)[1]}")
     (tmp_path / "mountinfo").write_text("\n".join(mounts))
-    monkeypatch.setattr(locks, "_MOUNTS", tmp_path / "mountinfo")
     (tmp_path / "symlink").symlink_to("/proc")
-    assert network_file_system("/proc") == network_file_system(str(tmp_path / "symlink")) == "nfs"
-    assert network_file_system(str(tmp_path)) is None
+    for path, found in (("/proc", "nfs"), (str(tmp_path / "symlink"), "nfs"), (str(tmp_path), None)):
+        assert network_file_system(path, tmp_path / "mountinfo") == found
 
 
 # ---- a real broker ---------------------------------------------------------------------------------------------------

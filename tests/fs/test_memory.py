@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
+from cordwood.fs.base import is_full
 from cordwood.fs.memory import MemoryFileSystem, PowerCut, at_random, every_cut, keep_all, lose_all
 from tests.fs.test_contract import outcome, steps
 from tests.fs.trees import Tree, content, drawn, put, sync_everything, tree
@@ -487,3 +490,50 @@ def test_without_the_directorys_sync_a_finished_replace_can_be_undone() -> None:
     put(fs, "f.tmp", b"new", sync=True)
     fs.rename("f.tmp", "f")
     assert tree(fs.crash(lose_all)) == {"f": b"old"}
+
+
+# A disk that is nearly full, and threads
+
+
+def test_a_full_disk_takes_no_more_and_has_room_again_after_a_removal() -> None:
+    fs = empty()
+    assert fs.free_bytes("/") is None
+    put(fs, "f", b"x" * 60)
+    fs.capacity_bytes = 100
+    assert fs.free_bytes("/") == 40
+    with pytest.raises(OSError) as raised, fs.create("g") as file:
+        file.write(0, b"x" * 41)
+    assert is_full(raised.value) and content(fs, "g") == b""
+    with fs.open_for_update("f") as file, pytest.raises(OSError):
+        file.truncate(101)
+    with fs.open_for_update("f") as file:
+        file.write(0, b"y" * 100)
+    assert fs.free_bytes("/") == 0
+    fs.unlink("f")
+    assert fs.free_bytes("/") == 100
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    fs = MemoryFileSystem(now_ns=itertools.count().__next__, concurrency=8)
+
+    def work(number: int) -> None:
+        fs.make_directory(f"d{number}")
+        for at in range(50):
+            with fs.create(f"d{number}/new") as file:
+                file.write(0, b"%d" % at)
+                file.sync()
+            fs.rename(f"d{number}/new", f"d{number}/f{at}")
+            fs.sync_directory(f"d{number}")
+            assert len(fs.list(f"d{number}")) == at + 1
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+    finally:
+        sys.setswitchinterval(switch)
+    fs.sync_directory("/")
+    assert len({fs.stat(f"d{number}").inode for number in range(8)}) == 8
+    expected = {f"d{number}/f{at}": b"%d" % at for number in range(8) for at in range(50)}
+    assert {path: data for path, data in tree(fs.crash(lose_all), "/").items() if data is not None} == expected

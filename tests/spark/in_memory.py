@@ -51,7 +51,6 @@ def on(fs: FileSystem) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task, "PosixFileSystem", lambda: fs)
         patch.setattr(packing, "_SMALL_AT_A_TIME", 1)
-        patch.setattr(clean_in_place_module, "in_parallel", lambda work, items: [work(item) for item in items])
         yield
 
 

@@ -17,9 +17,9 @@ from cordwood.commands.clean import clean
 from cordwood.commands.plan_exact import plan_exact
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import NotFoundError
-from cordwood.storage.changes import copy
 from cordwood.storage.formats import filenames
 from tests.fixtures import copy_of, facts, fixture
+from tests.fs.rooms import Room
 from tests.kafka_tools import Oracle
 from tests.spark.test_pipeline import TOPICS, tree
 from tests.storage.test_copying import HOLD
@@ -92,15 +92,15 @@ def test_a_damaged_partition_is_told_with_its_place(spark: SparkSession, tmp_pat
 
 
 def test_a_crashed_directory_is_foretold_without_a_touch_and_without_room_for_a_copy(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     source = copy_of(fixture("kraft-crashed-swap"), tmp_path / "logs")
     # A hard link would set the time of the inode's last change.
     before = {path: path.stat().st_ctime_ns for path in source.rglob("*")}
     size = sum(path.stat().st_size for path in source.glob("*/*.log"))
-    monkeypatch.setattr(copy, "free_bytes", lambda fs, path: size - 1)
-    monkeypatch.setattr(copy, "can_share_blocks", lambda fs, folder: False)
-    found = plan_exact(str(source), spark=spark, overrides=["cleanup.policy=compact"], ignore_ratio=True)
+    found = plan_exact(
+        str(source), fs=Room(size - 1), spark=spark, overrides=["cleanup.policy=compact"], ignore_ratio=True
+    )
     assert found.result.of(Fate.CLEANED)
     assert {path: path.stat().st_ctime_ns for path in source.rglob("*")} == before
     with pytest.raises(NotFoundError, match=f"No partition in {source} matches nothing-like-it"):

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,8 +26,9 @@ from typer.testing import CliRunner
 from cordwood.cli.main import app
 from cordwood.commands import clean
 from cordwood.engine import task
-from cordwood.fs.base import Bytes, File
+from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.spark import jobs
 from tests.cli.test_clean import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, fixture
@@ -39,7 +39,7 @@ from tests.spark.test_pipeline import tree
 pytestmark = pytest.mark.slow
 
 
-class Disk:
+class Disk(WrappedFileSystem):
     """A disk that refuses one operation that needs room, or that one and all after it.
 
     Attributes:
@@ -47,10 +47,10 @@ class Disk:
     """
 
     def __init__(self, refused: int, *, stays_full: bool) -> None:
+        super().__init__(PosixFileSystem())
         self.operations = 0
         self._refused = refused
         self._stays_full = stays_full
-        self._real = PosixFileSystem()
         self._one_at_a_time = threading.Lock()
 
     def take_room(self, path: str) -> None:
@@ -60,40 +60,39 @@ class Disk:
         if number == self._refused or (self._stays_full and number > self._refused):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    def __getattr__(self, verb: str) -> Any:  # reading, and what gives room back
-        return getattr(self._real, verb)
+    def open(self, path: str) -> File:
+        return _OnDisk(super().open(path), self)
+
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        LocalFileSystem.copy(self, source, target, mode=mode)  # through the verbs below
 
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
         self.take_room(path)
-        return _OnDisk(self._real.create(path, exclusive=exclusive, mode=mode), self)
+        return _OnDisk(super().create(path, exclusive=exclusive, mode=mode), self)
 
     def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         self.take_room(path)
-        self._real.make_directory(path, mode=mode)
+        super().make_directory(path, mode=mode)
 
     def rename(self, source: str, target: str) -> None:
         self.take_room(target)
-        self._real.rename(source, target)
+        super().rename(source, target)
 
     def sync_directory(self, path: str) -> None:
         self.take_room(path)
-        self._real.sync_directory(path)
+        super().sync_directory(path)
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         self.take_room(path)
-        self._real.set_mtime_ns(path, mtime_ns)
+        super().set_mtime_ns(path, mtime_ns)
 
 
-class _OnDisk:
-    """A file whose writes need room. It is none of the operating system's, so that copies go through it, too."""
+class _OnDisk(WrappedFile):
+    """A file whose writes need room."""
 
     def __init__(self, file: File, disk: Disk) -> None:
-        self.path = file.path
-        self._file = file
+        super().__init__(file)
         self._disk = disk
-
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._file, verb)
 
     def write(self, position: int, data: Bytes) -> None:
         self._disk.take_room(self.path)
@@ -102,12 +101,6 @@ class _OnDisk:
     def sync(self) -> None:
         self._disk.take_room(self.path)
         self._file.sync()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
 
 def run(disk: Disk, source: Path, target: Path, *options: str) -> int:

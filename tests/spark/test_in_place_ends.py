@@ -26,6 +26,7 @@ from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
 from tests.cli.test_clean import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, facts, fixture
+from tests.fs.rooms import Room
 from tests.spark.disks import small_disk
 from tests.spark.in_memory import View, session, view
 from tests.spark.in_process import InThisProcess
@@ -122,12 +123,11 @@ def test_no_more_room_is_taken_than_the_plan_says(
 
 
 def test_a_disk_without_room_is_told_and_a_later_run_finishes(
-    now_ms: int, expected: dict[str, View], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    now_ms: int, expected: dict[str, View], tmp_path: Path
 ) -> None:
     # The clean asks first how much there is. Here somebody else takes it meanwhile.
-    monkeypatch.setattr(clean_in_place_module, "free_bytes", lambda *_: None)
     codes = []
-    with small_disk(tmp_path / "disk", 200_000) as disk, here():
+    with small_disk(tmp_path / "disk", 200_000) as disk, here(Room(None)):
         mine = copy_of(fixture("kraft-before"), disk / "mine")
         before = views(mine)
         for room_kib in (*range(4, 600, 24), 100_000):

@@ -32,6 +32,7 @@ from cordwood.storage.log import recovered
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, facts, fixture
+from tests.fs.rooms import Room
 from tests.kafka_tools import FOLDER, Broker, Oracle
 from tests.storage.test_copying import FullDisk, contents, until_it_succeeds
 
@@ -319,26 +320,19 @@ def test_a_disk_too_small_for_the_logs_is_refused_before_anything_is_written(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = sum(path.stat().st_size for path in fixture(source).glob("*/*.log"))
-    monkeypatch.setattr(copy, "free_bytes", lambda fs, path: size // 2)
-    monkeypatch.setattr(copy, "can_share_blocks", lambda fs, folder: False)
     written: list[str] = []
     monkeypatch.setattr(copy, "copy_file", lambda fs, source, target, **_: written.append(target))
     with pytest.raises(NoSpaceError, match=f"{size // 2:,} bytes free, and the copy needs up to"):
-        clean(str(fixture(source)), output=str(tmp_path / "new"))
+        clean(str(fixture(source)), output=str(tmp_path / "new"), fs=Room(size // 2))
     assert not written and os.listdir(tmp_path) == []
 
 
-def test_what_a_killed_run_left_is_named_at_the_end_and_when_there_is_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_run_left_is_named_at_the_end_and_when_there_is_no_room(tmp_path: Path) -> None:
     source = fixture("kraft-before") / "orders-0"
     left = tmp_path / ".new.cordwood-12345678"
     left.mkdir()
-    with monkeypatch.context() as patched:
-        patched.setattr(copy, "free_bytes", lambda fs, path: 0)
-        patched.setattr(copy, "can_share_blocks", lambda fs, folder: False)
-        with pytest.raises(NoSpaceError, match=f"{left} was left by a run that was killed"):
-            clean(str(source), output=str(tmp_path / "new"))
+    with pytest.raises(NoSpaceError, match=f"{left} was left by a run that was killed"):
+        clean(str(source), output=str(tmp_path / "new"), fs=Room(0))
     assert f"{left} was left by a run that was killed" in clean(str(source), output=str(tmp_path / "new")).text()
 
 
@@ -361,14 +355,13 @@ def test_a_copy_during_which_a_broker_ran_is_not_published(
     assert os.listdir(tmp_path) == ["logs"]
 
 
-def test_links_need_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_need_no_room(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "logs" / "orders-0")
     size = sum(path.stat().st_size for path in source.glob("*.log"))
-    monkeypatch.setattr(copy, "free_bytes", lambda fs, path: size - 1)
-    monkeypatch.setattr(copy, "can_share_blocks", lambda fs, folder: False)
+    fs = Room(size - 1)
     with pytest.raises(NoSpaceError):
-        clean(str(source), output=str(tmp_path / "new"))
-    clean(str(source), output=str(tmp_path / "new"), link=True)
+        clean(str(source), output=str(tmp_path / "new"), fs=fs)
+    clean(str(source), output=str(tmp_path / "new"), link=True, fs=fs)
     first = "00000000000000000000.log"
     assert (tmp_path / "new" / "orders-0" / first).stat().st_ino == (source / first).stat().st_ino
 

@@ -13,8 +13,8 @@ import pytest
 
 from cordwood.errors import LockedError, NotFoundError, RequestError
 from cordwood.fs.base import File, is_full
+from cordwood.fs.links import Link
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.sharing import Link, hard_link
 from cordwood.storage.changes.copy import Replacement, copy_partition, lay_out, remove_segments
 from cordwood.storage.changes.workspace import Workspace, leftovers
 from cordwood.storage.formats import checkpoints, filenames
@@ -66,7 +66,7 @@ def test_what_a_crash_left_is_copied_as_it_will_be_loaded(tmp_path: Path) -> Non
 
 def test_only_logs_that_nobody_appends_to_are_linked(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    copied(LogView(str(source)), tmp_path / "copy", link=hard_link)
+    copied(LogView(str(source)), tmp_path / "copy", link=Link.HARD)
     *closed, active = sorted(source.glob("*.log"))
     linked = {path.name for path in source.iterdir() if path.samefile(tmp_path / "copy" / path.name)}
     assert linked == {path.name for path in closed}

@@ -29,8 +29,8 @@ from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import FileSystem
+from cordwood.fs.links import Link
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.sharing import Link, hard_link
 from cordwood.spark.jobs import Jobs
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.changes.copy import (
@@ -106,7 +106,7 @@ def clean(
     node = open_node(fs, sources, options)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node, sources, options)  # or refuse it before a directory is recovered for it
-    linked = hard_link if link else None
+    linked = Link.HARD if link else None
     with explain_full_disk(fs, output), Workspace(fs, output, read_only) as work:
         copies = lay_out(node, sources, work.data)
         check_space(fs, work.path, copies, link=linked)
@@ -190,7 +190,7 @@ def _build(
         result = replace(result, why=name_source(result.why, copy))
         return _Built(copy, place, plans.get(path), result, log.size_bytes)
 
-    built = in_parallel(one, work)
+    built = in_parallel(node.fs.concurrency, one, work)
     for partition in built:
         name, end = partition.result.topic_partition, partition.result.end_offset
         if name is not None and end is not None:

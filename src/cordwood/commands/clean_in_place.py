@@ -35,7 +35,6 @@ from cordwood.errors import DataError
 from cordwood.fs.base import DirectoryLock, FileSystem
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.sharing import free_bytes
 from cordwood.spark.jobs import Jobs
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.spark.verify_sql import verify_pairs
@@ -111,7 +110,7 @@ def clean_in_place(
     to_lock = directories_to_lock(place.path for place in select_partitions(node, sources, options))
     with ExitStack() as held:
         for path in to_lock:
-            check_local(path, no_broker_elsewhere=no_broker_elsewhere)
+            check_local(fs, path, no_broker_elsewhere=no_broker_elsewhere)
         locks = [held.enter_context(fs.lock_directory(path)) for path in to_lock]
         # Before that somebody may have been at work.
         node = open_node(fs, sources, options)
@@ -221,7 +220,7 @@ class _Work:
             except DataError as error:
                 return Recovered(0, (f"it cannot be recovered: {error}",), complete=False)
 
-        for place, came in zip(self.places, in_parallel(one, self.places), strict=True):
+        for place, came in zip(self.places, in_parallel(self.fs.concurrency, one, self.places), strict=True):
             self.restored[place.path] = came
             if not came.complete:
                 self.failed[place.path] = Failure(FailureKind.DAMAGE, came.notes[0])
@@ -355,7 +354,7 @@ class _Work:
         """What outputs may take on each disk, which a path on it stands for."""
         found = {}
         for device, path in disks.items():
-            free = free_bytes(self.fs, path)
+            free = self.fs.free_bytes(path)
             room = _PLENTY_BYTES if free is None else max(0, free - _RESERVE_BYTES)
             found[device] = room if work_space is None else min(room, work_space)
         return found
@@ -380,7 +379,7 @@ class _Work:
             outcomes = self._verified(jobs, todo, outcomes)
         for lock in self.locks:
             lock.confirm()
-        in_parallel(lambda pair: self._swap(*pair), list(zip(todo, outcomes, strict=True)))
+        in_parallel(self.fs.concurrency, lambda pair: self._swap(*pair), list(zip(todo, outcomes, strict=True)))
         whole = [task.path for task in todo if self.progress[task.path].done == self.progress[task.path].groups]
         self._record_cleaned(whole)
 
@@ -484,7 +483,9 @@ class _Work:
             return taken
 
         return replace(
-            plan, partitions=tuple(in_parallel(one, plan.partitions)), choices=replace(plan.choices, retention=True)
+            plan,
+            partitions=tuple(in_parallel(self.fs.concurrency, one, plan.partitions)),
+            choices=replace(plan.choices, retention=True),
         )
 
     # ---- say ---------------------------------------------------------------------------------------------------------

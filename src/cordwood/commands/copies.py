@@ -12,7 +12,7 @@ from cordwood.commands.plan import make_plan, retain_after
 from cordwood.engine.task import Failure, FailureKind, Output, tasks_of
 from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import FileSystem, is_full
-from cordwood.fs.sharing import Link
+from cordwood.fs.links import Link
 from cordwood.spark.jobs import Jobs, stop_if_full
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
 from cordwood.storage.changes.recover_copy import Recovered, recover_into_copy
@@ -108,7 +108,7 @@ def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) ->
             return Recovered(0, (f"it cannot be recovered: {error}",), complete=False)
 
     restored: dict[str, Recovered] = {}
-    for place, came in zip(copy.places, in_parallel(one, copy.places), strict=True):
+    for place, came in zip(copy.places, in_parallel(fs.concurrency, one, copy.places), strict=True):
         if came is None or place.name is None:
             continue
         restored[place.path] = came

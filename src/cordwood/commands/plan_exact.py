@@ -16,8 +16,8 @@ from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import FileSystem
+from cordwood.fs.links import Link
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.sharing import symbolic_link
 from cordwood.spark.jobs import Jobs
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
@@ -84,8 +84,8 @@ def plan_exact(
             copy.places = [one for one in copy.places if one in asked]
         to_load = [copy for copy in copies if needs_recovery(copy)]
         advice = "Make room, or name another temporary folder with TMPDIR"
-        check_space(fs, work.path, to_load, link=symbolic_link, advice=advice)
-        restored = recover_crashed(node, copies, work, now_ms, link=symbolic_link)
+        check_space(fs, work.path, to_load, link=Link.SYMBOLIC, advice=advice)
+        restored = recover_crashed(node, copies, work, now_ms, link=Link.SYMBOLIC)
         plan = plan_recovered(fs, node, copies, restored, options)
         with Jobs(fs, work.progress, spark, master, on_progress) as jobs:
             outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, on_plan, discard=True)

@@ -1,17 +1,25 @@
-"""What Cordwood asks of a file system. Nothing outside this folder opens a file.
+"""What Cordwood needs of a file system. Nothing outside this folder opens a file.
 
-Paths are plain strings with `/`. The verbs are few and mean what POSIX means, durability included: bytes are durable
-after `sync` of the file, names (creation, rename, unlink) after `sync_directory` of their folder; a rename from one
-folder to another after both. Errors are Python's own: FileNotFoundError, FileExistsError, IsADirectoryError,
-NotADirectoryError, otherwise OSError with POSIX's errno.
+There are two protocols. A `Store` is enough to read logs and to write whole files; an object store can be one.
+A `LocalFileSystem` also changes files and directories in place, with the order of durability that crash safety needs.
+A function that only reads takes a `Store`; one that changes something in place takes a `LocalFileSystem`.
+
+Paths are plain strings with `/`. Errors are Python's own: FileNotFoundError, FileExistsError, IsADirectoryError,
+NotADirectoryError, otherwise OSError with POSIX's errno. A verb that a file system does not support fails with an error
+for which `is_unsupported` is true; `copy`, `shares_blocks` and `free_bytes` have an answer for that case instead.
+
+Every implementation derives from its protocol, so a missing verb is an error when the object is made.
 """
 
 from __future__ import annotations
 
 import errno
 import posixpath
+import secrets
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -19,18 +27,24 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import RequestError
+from cordwood.fs.location import Location, location_in_this_process
 
 #: Permissions that a copy's owner has, also when the original is kept read-only.
 OWNER_WRITES = 0o600
 #: All permissions that a file has which is no program.
 ALL_READ_AND_WRITE = 0o666
+#: How many bytes are copied at a time where nothing copies faster.
+COPY_BUFFER_BYTES = 1 << 20
 
 Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What a look at a name tells. Times are in nanoseconds since the epoch."""
+    """What `list` and `stat` know about a file or directory. Times are in nanoseconds since the epoch.
+
+    A store that has no devices, inodes, owners or permissions leaves those fields 0.
+    """
 
     name: str
     size_bytes: int
@@ -41,6 +55,13 @@ class FileInfo:
     mode: int = 0
     uid: int = 0
     gid: int = 0
+
+
+class PutMode(Enum):
+    """Whether `Store.put` may replace a file."""
+
+    CREATE = "create"  #: the name must be free, else FileExistsError
+    REPLACE = "replace"  #: a file of that name is replaced
 
 
 def view_of(data: Bytes) -> memoryview:
@@ -60,153 +81,297 @@ def refuse_lock_file(path: str) -> None:
 class File(Protocol):
     """An open file. Reads and writes name their position; there is no cursor.
 
-    It stays what it was when its name is renamed, replaced or unlinked.
+    An open file stays the same file when its name is renamed, replaced or removed. A `with` block closes it.
     """
 
     path: str
 
+    @abstractmethod
     def size(self) -> int:
         """Length in bytes, now."""
-        ...
 
+    @abstractmethod
     def read_into(self, position: int, target: memoryview) -> int:
         """Fill `target` from `position`; return how many bytes there were (fewer only at the end of the file)."""
-        ...
 
+    @abstractmethod
     def read(self, position: int, size_bytes: int) -> bytes:
         """Up to `size_bytes` from `position`; shorter only at the end of the file."""
-        ...
 
+    @abstractmethod
     def write(self, position: int, data: Bytes) -> None:
         """Write all of `data` at `position`, extending the file where needed."""
-        ...
 
+    @abstractmethod
     def truncate(self, size_bytes: int) -> None:
         """Cut the file, or lengthen it with zeros."""
-        ...
 
+    @abstractmethod
     def write_back(self, position: int, size_bytes: int) -> None:
-        """Begin to bring written bytes to the disk, so that `sync` waits for less. They are not durable before it."""
-        ...
+        """Start writing bytes to the disk, so that `sync` waits for less. They are not durable before `sync`."""
 
+    @abstractmethod
     def sync(self) -> None:
-        """Make the file's bytes and length durable (fsync)."""
-        ...
+        """Make the file's bytes, length, times, owner and permissions durable (fsync).
 
+        After an error the state of the bytes on disk is unknown: calling again may succeed although they are lost.
+        """
+
+    @abstractmethod
     def close(self) -> None:
-        """Give the file back. Closing again does nothing."""
-        ...
+        """Release the file. Closing again does nothing."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 class DirectoryLock(Protocol):
-    """The lock of a log directory, held until `release`."""
+    """The lock of a log directory, held until `release`. A `with` block releases it."""
 
+    @abstractmethod
     def confirm(self) -> None:
-        """Make sure that it still keeps others out; to be called before anything is changed.
+        """Make sure that the lock still keeps others out; call it before anything is changed.
 
         Raises:
             LockedError: it does not.
         """
-        ...
 
+    @abstractmethod
     def release(self) -> None:
-        """Let go of it. Releasing again does nothing."""
-        ...
+        """Release the lock. Releasing again does nothing."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.release()
 
 
-class FileSystem(Protocol):
-    """A place for files. Symlinks are followed; what is neither a file nor a directory is not opened (EINVAL)."""
+class Store(Protocol):
+    """Files that are read at positions, and written and deleted as a whole.
 
-    def list(self, path: str) -> Sequence[FileInfo]:
-        """The entries of a directory by name, sorted. One that vanishes during the listing is left out."""
-        ...
+    Symlinks are followed. What is neither a file nor a directory is not opened (EINVAL).
+    """
 
-    def stat(self, path: str) -> FileInfo:
-        """What is known about a file or directory without opening it."""
-        ...
+    @property
+    def concurrency(self) -> int:
+        """How many operations at a time keep this store busy; 1 makes callers do one after the other, in order."""
+        return 1
 
-    def exists(self, path: str) -> bool:
-        """Whether the path leads to anything."""
-        ...
+    def location(self) -> Location:
+        """A small picklable value that opens this store again, where a task runs.
 
-    def open(self, path: str) -> File:
-        """Open for reading."""
-        ...
-
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        """Create and open for reading and writing; `exclusive` refuses a name that exists, else it is cut to nothing.
-
-        A new file gets the permissions `mode` less the process's umask.
+        By default it finds this object, in this process only.
         """
-        ...
+        return location_in_this_process(self)
 
+    @abstractmethod
+    def list(self, path: str) -> Sequence[FileInfo]:
+        """The entries of a directory by name, sorted. An entry that vanishes during the listing is left out.
+
+        Raises:
+            FileNotFoundError: nothing is there. A store without directories may return an empty list instead.
+            NotADirectoryError: it is a file.
+        """
+
+    @abstractmethod
+    def stat(self, path: str) -> FileInfo:
+        """What is known about a file or directory without opening it.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+        """
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether `stat` would find something."""
+
+    @abstractmethod
+    def open(self, path: str) -> File:
+        """Open a file for reading. Writing to it fails with EBADF.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            IsADirectoryError: it is a directory.
+        """
+
+    @abstractmethod
+    def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
+        """Write a whole file. Readers see the file before or after, never a part; on return it is durable.
+
+        Raises:
+            FileExistsError: the name is in use, and `mode` is CREATE.
+            FileNotFoundError: there is no such directory, in a store that has directories.
+            IsADirectoryError: the name is a directory's.
+        """
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove a file; on return that is durable.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            IsADirectoryError: it is a directory.
+        """
+
+
+class LocalFileSystem(Store, Protocol):
+    """A `Store` whose files and directories are changed in place, durably in the order that the caller chooses.
+
+    Bytes are durable after `sync` of the file, names (creation, rename, unlink) after `sync_directory` of their folder;
+    a rename from one folder to another after both.
+    """
+
+    @abstractmethod
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        """Create and open for reading and writing, with the permissions `mode` less the process's umask.
+
+        `exclusive` refuses a name that exists (FileExistsError); otherwise an existing file is cut to nothing.
+        """
+
+    @abstractmethod
     def open_for_update(self, path: str) -> File:
         """Open an existing file for reading and writing."""
-        ...
 
+    @abstractmethod
     def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         """Make one directory, with the permissions `mode` less the process's umask; its parent must exist."""
-        ...
 
+    @abstractmethod
+    def make_temporary_directory(self, prefix: str) -> str:
+        """Make a new directory for temporary files, which no other user can read; return its path."""
+
+    @abstractmethod
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory."""
-        ...
+        """Remove an empty directory (else ENOTEMPTY)."""
 
+    @abstractmethod
     def rename(self, source: str, target: str) -> None:
         """Atomic; replaces an existing file, or an empty directory by a directory."""
-        ...
 
+    @abstractmethod
     def link(self, source: str, target: str) -> None:
-        """Give a file one more name (a hard link); all its names are equal.
+        """Give a file one more name (a hard link); all its names are equal. The file's own data does not change.
 
-        Nothing may have the name yet (FileExistsError), and it is on the same file system (else EXDEV).
+        The name must be free (FileExistsError). Unsupported between file systems, and on some file systems.
         """
-        ...
 
+    @abstractmethod
+    def symlink(self, source: str, target: str) -> None:
+        """Make `target` a symlink to `source`, which may be on another file system.
+
+        The name must be free (FileExistsError). Some file systems do not support it.
+        """
+
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        """Copy a file's bytes to a new name, in the cheapest way there is; blocks are shared where that is supported.
+
+        The copy gets the permissions `mode` less the process's umask. It is durable after its `sync`.
+
+        Raises:
+            FileExistsError: the name is in use.
+        """
+        with self.open(source) as original, self.create(target, mode=mode) as copied:
+            copy_bytes(original, copied)
+
+    def shares_blocks(self, path: str) -> bool:
+        """Whether a copy within this directory's disk takes no room. May make small files there, and removes them."""
+        return False
+
+    def free_bytes(self, path: str) -> int | None:
+        """How much this process may still write to the disk of a path; None if that is unknown."""
+        return None
+
+    @abstractmethod
     def unlink(self, path: str) -> None:
-        """Remove a file's name; whoever has the file open keeps it, and so do its other names."""
-        ...
+        """Remove one name of a file; the file stays for those that have it open, and under its other names."""
 
+    @abstractmethod
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable."""
-        ...
 
+    @abstractmethod
     def lock_directory(self, path: str) -> DirectoryLock:
-        """Hold the lock of a log directory, so that no broker starts on it, nor another clean.
+        """Hold the lock of a log directory, so that neither a broker nor another clean starts on it.
 
         A partition's lock is that of its log directory (`cordwood.fs.locks.directories_to_lock`).
 
         Raises:
-            LockedError: someone holds it; the message says who.
-            RequestError: it cannot be had: the directory is read-only, or another user's.
+            LockedError: another process holds it; the message says which.
+            RequestError: the lock cannot be taken: the directory is read-only, or belongs to another user.
         """
-        ...
 
+    def network_kind(self, path: str) -> str | None:
+        """The kind of network file system that a path is on (`nfs4`, `cifs`); None: a local disk, or unknown.
+
+        Locks on a network file system do not keep out brokers on other hosts.
+        """
+        return None
+
+    @abstractmethod
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        """Set when the file counts as last modified; durable after its `sync`."""
-        ...
+        """Set a file's modification time; durable after its `sync`."""
 
+    @abstractmethod
     def set_owner(self, path: str, uid: int, gid: int) -> None:
-        """Give a file or directory to a user and a group; durable after its `sync`, or `sync_directory`."""
-        ...
+        """Set the user and group of a file or directory; durable after its `sync`, or `sync_directory`."""
 
+    @abstractmethod
     def set_mode(self, path: str, mode: int) -> None:
         """Set the permissions of a file or directory; durable after its `sync`, or `sync_directory`."""
-        ...
+
+    def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
+        """Write a whole file beside `path`, and give it its name when its bytes are durable; see `Store.put`."""
+        beside = f"{path}.{secrets.token_hex(4)}.tmp"
+        try:
+            with self.create(beside) as file:
+                file.write(0, data)
+                file.sync()
+            if mode is PutMode.CREATE:
+                self.link(beside, path)
+                self.unlink(beside)
+            else:
+                self.rename(beside, path)
+        except OSError:
+            if self.exists(beside):
+                self.unlink(beside)
+            raise
+        self.sync_directory(posixpath.dirname(path) or ".")
+
+    def delete(self, path: str) -> None:
+        """Remove a file's name, and sync its directory; see `Store.delete`."""
+        self.unlink(path)
+        self.sync_directory(posixpath.dirname(path) or ".")
+
+
+#: The name of `LocalFileSystem` before there was a `Store`.
+FileSystem = LocalFileSystem
+
+
+def copy_bytes(source: File, target: File, position: int = 0) -> None:
+    """Copy what a file holds from a position on to the same position of another file, through this process."""
+    size = source.size()
+    buffer = memoryview(bytearray(min(COPY_BUFFER_BYTES, max(0, size - position))))
+    while position < size and (count := source.read_into(position, buffer)):
+        target.write(position, buffer[:count])
+        position += count
 
 
 def is_full(error: OSError) -> bool:
     """Whether there was no room for a file: on the disk, within a quota, or within a limit for one file."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+_UNSUPPORTED = frozenset([errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS])
+
+
+def is_unsupported(error: OSError) -> bool:
+    """Whether `link` or `symlink` failed because this file system cannot do it, for these two paths."""
+    return error.errno in _UNSUPPORTED

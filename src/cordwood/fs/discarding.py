@@ -11,11 +11,10 @@ import os
 import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
-from cordwood.fs.base import Bytes, File, FileInfo, FileSystem, view_of
+from cordwood.fs.base import Bytes, File, FileInfo, LocalFileSystem, copy_bytes, view_of
 from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.types import override
 
 
 class DiscardingFileSystem(WrappedFileSystem):
@@ -27,69 +26,80 @@ class DiscardingFileSystem(WrappedFileSystem):
         thrown_away: ends of the names whose bytes are not kept.
     """
 
-    def __init__(self, fs: FileSystem, folder: str, *, thrown_away: tuple[str, ...] = (".log",)) -> None:
+    def __init__(self, fs: LocalFileSystem, folder: str, *, thrown_away: tuple[str, ...] = (".log",)) -> None:
         super().__init__(fs)
         self._folder = folder
         self._thrown_away = thrown_away
         self._files: dict[str, DiscardedFile] = {}
 
+    @override
     def list(self, path: str) -> Sequence[FileInfo]:
-        """Of the folder what was written to it."""
         if path != self._folder:
             return super().list(path)
         return [file.info for _, file in sorted(self._files.items())]
 
+    @override
     def stat(self, path: str) -> FileInfo:
-        """Of a file of the folder as it was written."""
         return self._files[path].info if path in self._files else super().stat(path)
 
+    @override
     def open(self, path: str) -> File:
-        """A file of the folder as it was written."""
         return self._files[path] if path in self._files else super().open(path)
 
+    @override
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        """A file of the folder."""
         if posixpath.dirname(path) != self._folder:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         file = self._files[path] = DiscardedFile(path, keep=not path.endswith(self._thrown_away))
         return file
 
+    @override
     def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        """Nothing."""
+        pass
 
+    @override
     def sync_directory(self, path: str) -> None:
-        """Nothing."""
+        pass
 
+    @override
     def rename(self, source: str, target: str) -> None:
-        """Within the folder."""
         file = self._files[target] = self._files.pop(source)
         file.path, file.info = target, replace(file.info, name=posixpath.basename(target))
 
+    @override
     def link(self, source: str, target: str) -> None:
-        """Nowhere."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), target)
 
+    @override
+    def symlink(self, source: str, target: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), target)
+
+    @override
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        with self.open(source) as original, self.create(target, mode=mode) as copied:
+            copy_bytes(original, copied)
+
+    @override
     def unlink(self, path: str) -> None:
-        """Of the folder."""
         del self._files[path]
 
+    @override
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        """Of a file of the folder."""
         file = self._files[path]
         file.info = replace(file.info, mtime_ns=mtime_ns)
 
+    @override
     def set_owner(self, path: str, uid: int, gid: int) -> None:
-        """Of a file of the folder."""
         file = self._files[path]
         file.info = replace(file.info, uid=uid, gid=gid)
 
+    @override
     def set_mode(self, path: str, mode: int) -> None:
-        """Of a file of the folder."""
         file = self._files[path]
         file.info = replace(file.info, mode=mode)
 
 
-class DiscardedFile:
+class DiscardedFile(File):
     """A file that is written from its start to its end."""
 
     def __init__(self, path: str, *, keep: bool) -> None:
@@ -97,45 +107,40 @@ class DiscardedFile:
         self.info = FileInfo(posixpath.basename(path), 0, 0, is_directory=False)
         self._kept = bytearray() if keep else None
 
+    @override
     def size(self) -> int:
-        """Length in bytes, now."""
         return self.info.size_bytes
 
+    @override
     def read_into(self, position: int, target: memoryview) -> int:
-        """What was kept."""
         data = self.read(position, target.nbytes)
         target.cast("B")[: len(data)] = data
         return len(data)
 
+    @override
     def read(self, position: int, size_bytes: int) -> bytes:
-        """What was kept."""
         assert self._kept is not None, f"{self.path} was thrown away"
         return bytes(self._kept[position : position + size_bytes])
 
+    @override
     def write(self, position: int, data: Bytes) -> None:
-        """Add to the end."""
         assert position == self.size(), "written in order"
         if self._kept is not None:
             self._kept += view_of(data)
         self.info = replace(self.info, size_bytes=position + view_of(data).nbytes)
 
+    @override
     def truncate(self, size_bytes: int) -> None:
-        """Never: it is written once."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
 
+    @override
     def write_back(self, position: int, size_bytes: int) -> None:
-        """Nothing."""
+        pass
 
+    @override
     def sync(self) -> None:
-        """Nothing."""
+        pass
 
+    @override
     def close(self) -> None:
-        """Nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing."""
+        pass

@@ -23,11 +23,11 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from cordwood.errors import LockedError, RequestError
+from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.fs.users import user_name
+from cordwood.types import override
 
 _LOCKS = Path("/proc/locks")
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -97,7 +97,7 @@ def _program(pid: int) -> str:
 # ---- holding it ------------------------------------------------------------------------------------------------------
 
 
-class RecordLock:
+class RecordLock(DirectoryLock):
     """The lock of a log directory, held by this process until `release`; not by processes that it starts.
 
     Attributes:
@@ -109,6 +109,7 @@ class RecordLock:
         self._place = identity
         self._descriptor = descriptor
 
+    @override
     def confirm(self) -> None:
         """Make sure that the lock is on the file that others will try to lock; if that is a new one, lock it instead.
 
@@ -122,20 +123,13 @@ class RecordLock:
                 os.close(self._descriptor)
                 self._descriptor = newer
 
+    @override
     def release(self) -> None:
         """Let go of it. The file stays. Releasing again does nothing."""
         with _table:
             if self in _held:
                 _held.remove(self)
                 os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
     def _is(self, directory: _Identity, file: _Identity | None) -> bool:
         return directory == self._place or file == _identity(os.fstat(self._descriptor))
@@ -156,7 +150,7 @@ os.register_at_fork(before=_table.acquire, after_in_parent=_table.release, after
 
 
 def record_lock(path: str) -> RecordLock:
-    """Lock a log directory of this machine, as a broker does; see `FileSystem.lock_directory`.
+    """Lock a log directory of this machine, as a broker does; see `LocalFileSystem.lock_directory`.
 
     Two spellings of a path are one lock; so are two directories that share their `.lock` by a link.
     """
@@ -290,7 +284,7 @@ def directories_to_lock(partitions: Iterable[str]) -> list[str]:
 # ---- other machines --------------------------------------------------------------------------------------------------
 
 
-def network_file_system(path: str) -> str | None:
+def network_file_system(path: str, mounts: Path = _MOUNTS) -> str | None:
     """The kind of network file system that a path is on (`nfs4`, `cifs`, `fuse.sshfs`); None: on a disk, or unknown."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -298,13 +292,13 @@ def network_file_system(path: str) -> str | None:
         return None
     try:
         about = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
-        mounts = _MOUNTS.read_text()
+        mounted = mounts.read_text()
     except OSError:
         return None
     finally:
         os.close(descriptor)
     mount = next((line.split()[1] for line in about.splitlines() if line.startswith("mnt_id:")), "")
-    for line in mounts.splitlines():
+    for line in mounted.splitlines():
         # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
         fields, _, source = line.partition(" - ")
         if fields.split()[0] == mount:
@@ -314,13 +308,13 @@ def network_file_system(path: str) -> str | None:
     return None
 
 
-def check_local(path: str, *, no_broker_elsewhere: bool) -> None:
+def check_local(fs: LocalFileSystem, path: str, *, no_broker_elsewhere: bool) -> None:
     """Refuse to change what a broker on another host may be using.
 
     Raises:
         RequestError: the path is on a network file system, and nobody said that no broker elsewhere uses it.
     """
-    kind = None if no_broker_elsewhere else network_file_system(path)
+    kind = None if no_broker_elsewhere else fs.network_kind(path)
     if kind is not None:
         raise RequestError(
             f"{path} is on a network file system ({kind}), and locks do not show a broker on another host. "

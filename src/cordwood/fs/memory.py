@@ -24,17 +24,19 @@ A change that waits for nothing always survives; of the others `crash` asks how 
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
 import random
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from cordwood.errors import LockedError
-from cordwood.fs.base import Bytes, FileInfo, refuse_lock_file, view_of
+from cordwood.fs.base import Bytes, DirectoryLock, File, FileInfo, LocalFileSystem, refuse_lock_file, view_of
+from cordwood.types import override
 
 _ROOT = 1
 
@@ -176,7 +178,30 @@ def at_random(source: random.Random) -> Callable[[Change], int]:
     return lambda change: source.choice((0, change.parts, source.randint(0, change.parts)))
 
 
-class MemoryFile:
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class _HasMutex(Protocol):
+    @property
+    def _mutex(self) -> threading.RLock: ...
+
+
+_S = TypeVar("_S", bound=_HasMutex)
+
+
+def _serialized(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
+    """A method that no other thread runs beside another one of the same file system."""
+
+    @functools.wraps(method)
+    def alone(self: _S, /, *args: _P.args, **options: _P.kwargs) -> _R:
+        with self._mutex:
+            return method(self, *args, **options)
+
+    return alone
+
+
+class MemoryFile(File):
     """An open file of a MemoryFileSystem."""
 
     def __init__(self, fs: MemoryFileSystem, path: str, inode: int, *, writable: bool) -> None:
@@ -186,24 +211,32 @@ class MemoryFile:
         self._writable = writable
         self._closed = False
 
+    @property
+    def _mutex(self) -> threading.RLock:
+        return self._fs._mutex
+
+    @override
+    @_serialized
     def size(self) -> int:
-        """Length in bytes, now."""
         return len(self._data())
 
+    @override
+    @_serialized
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill `target` from `position`; return how many bytes there were (fewer only at the end of the file)."""
         data = self.read(position, target.nbytes)
         target.cast("B")[: len(data)] = data
         return len(data)
 
+    @override
+    @_serialized
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Up to `size_bytes` from `position`; shorter only at the end of the file."""
         if position < 0 or size_bytes < 0:
             raise _error(errno.EINVAL, self.path)
         return bytes(self._data()[position : position + size_bytes])
 
+    @override
+    @_serialized
     def write(self, position: int, data: Bytes) -> None:
-        """Write all of `data` at `position`, extending the file where needed."""
         size_bytes = len(self._data(to_change=True))
         content = bytes(view_of(data))
         if not content:
@@ -211,6 +244,7 @@ class MemoryFile:
         if position < 0:
             raise _error(errno.EINVAL, self.path)
         end = position + len(content)
+        self._fs._check_room(self.path, end - size_bytes)
         now, inode = self._fs._now_ns(), self._inode
         text = f"write {self.path} {position}+{len(content)}"
         write = _Write(text=text, inode=inode, mtime_ns=now, waits_for={inode}, position=position, data=content)
@@ -221,33 +255,30 @@ class MemoryFile:
             length = _Resize(text=grown, inode=inode, mtime_ns=now, waits_for={inode}, size_bytes=end)
             self._fs._perform(text, length, write)
 
+    @override
+    @_serialized
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file, or lengthen it with zeros."""
         self._data(to_change=True)
         if size_bytes < 0:
             raise _error(errno.EINVAL, self.path)
+        self._fs._check_room(self.path, size_bytes - self.size())
         self._fs._resize(f"truncate {self.path} {size_bytes}", self._inode, size_bytes)
 
+    @override
+    @_serialized
     def write_back(self, position: int, size_bytes: int) -> None:
-        """Nothing: what is not synced may be lost."""
         self._data()
 
+    @override
+    @_serialized
     def sync(self) -> None:
-        """Make the file's bytes, length and mtime durable; not its name."""
         self._data()
         self._fs._sync(f"sync {self.path}", self._inode)
 
+    @override
+    @_serialized
     def close(self) -> None:
-        """Give the file back. Closing again does nothing."""
         self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _data(self, *, to_change: bool = False) -> bytearray:
         if self._closed or (to_change and not self._writable):
@@ -255,7 +286,7 @@ class MemoryFile:
         return self._fs._live[self._inode].data
 
 
-class MemoryLock:
+class MemoryLock(DirectoryLock):
     """The lock of a directory in a MemoryFileSystem, which nobody else can use; it makes no file."""
 
     def __init__(self, locked: set[int], inode: int) -> None:
@@ -264,38 +295,43 @@ class MemoryLock:
         self._released = False
         locked.add(inode)
 
+    @override
     def confirm(self) -> None:
-        """Nobody else is there."""
         assert not self._released, "it was released"
 
+    @override
     def release(self) -> None:
-        """Let go of it. Releasing again does nothing."""
         if not self._released:
             self._locked.discard(self._inode)
         self._released = True
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-
-class MemoryFileSystem:
-    """Files in memory, for one thread; see `cordwood.fs.base.FileSystem` for what each verb promises.
+class MemoryFileSystem(LocalFileSystem):
+    """Files in memory. Any thread may use it; each operation is a step of its own.
 
     Attributes:
         operations: what was done so far, one line per change or sync: `create a/b`, `write a/b 0+100`,
             `truncate a/b 50`, `sync a/b`, `mtime a/b 7`, `owner a/b 0:0`, `mode a/b 640`, `rename a/b → a/c`,
             `link a/c a/d`, `unlink a/c`, `mkdir d`, `rmdir d`, `sync dir a`. Paths are as given; an open file's, as it
             was opened. What failed is not in it.
+        capacity_bytes: how many bytes the disk holds; None: as many as there is memory, and `free_bytes` is unknown.
+        can_clone: what `shares_blocks` answers. Copies count in full all the same.
+        network: what `network_kind` answers.
     """
 
-    def __init__(self, now_ns: Callable[[], int]) -> None:
-        """An empty root directory. `now_ns` gives the time of each change, in nanoseconds since the epoch."""
+    def __init__(self, now_ns: Callable[[], int], *, concurrency: int = 1) -> None:
+        """An empty root directory.
+
+        Args:
+            now_ns: the time of each change, in nanoseconds since the epoch.
+            concurrency: how many threads those who use it start; with 1 the order of operations is always the same.
+        """
         self.operations: list[str] = []
+        self.capacity_bytes: int | None = None
+        self.can_clone = False
+        self.network: str | None = None
+        self._concurrency = concurrency
+        self._mutex = threading.RLock()
         self._now_ns = now_ns
         self._operations_left: int | None = None
         self._live: _Disk = {}
@@ -305,17 +341,25 @@ class MemoryFileSystem:
         root = self._new_inode(is_directory=True, mode=0o777)
         assert root == _ROOT
 
+    @property
+    @override
+    def concurrency(self) -> int:
+        return self._concurrency
+
     # Power
 
+    @_serialized
     def fail_after(self, count: int) -> None:
         """Cut the power after `count` more operations: the next one, and all after it, raise PowerCut."""
         self._operations_left = count
 
     @property
+    @_serialized
     def pending(self) -> list[Change]:
         """The changes that a crash may lose, in order."""
         return [change for change in self._journal if change.waits_for]
 
+    @_serialized
     def crash(self, choose: Callable[[Change], int]) -> MemoryFileSystem:
         """What a power cut now could leave, as a new file system; this one stays as it is.
 
@@ -337,42 +381,66 @@ class MemoryFileSystem:
             assert 0 <= parts <= change.parts, f"{parts} of {change.parts} parts of: {change.text}"
             if parts:
                 change.apply(disk, parts)
-        after = MemoryFileSystem(self._now_ns)
+        after = MemoryFileSystem(self._now_ns, concurrency=self._concurrency)
+        after.capacity_bytes, after.can_clone, after.network = self.capacity_bytes, self.can_clone, self.network
         after._durable = _reachable(disk)
         after._live = {number: inode.copy() for number, inode in after._durable.items()}
         return after
 
     # Looking
 
+    @override
+    @_serialized
     def list(self, path: str) -> Sequence[FileInfo]:
-        """The entries of a directory by name, sorted."""
         directory = self._live[self._find_directory(path)]
         return [self._info(name, found.inode) for name, found in sorted(directory.entries.items())]
 
+    @override
+    @_serialized
     def stat(self, path: str) -> FileInfo:
-        """What is known about a file or directory without opening it."""
         return self._info(path.rstrip("/").rpartition("/")[2], self._find(path))
 
+    @override
+    @_serialized
     def exists(self, path: str) -> bool:
-        """Whether the path leads to anything."""
         try:
             self._find(path)
         except OSError:
             return False
         return True
 
+    @override
+    def shares_blocks(self, path: str) -> bool:
+        return self.can_clone
+
+    @override
+    @_serialized
+    def free_bytes(self, path: str) -> int | None:
+        self._find(path)
+        if self.capacity_bytes is None:
+            return None
+        used = sum(len(inode.data) for inode in self._live.values() if any(inode.places.values()))
+        return max(0, self.capacity_bytes - used)
+
+    @override
+    def network_kind(self, path: str) -> str | None:
+        return self.network
+
+    @override
+    @_serialized
     def open(self, path: str) -> MemoryFile:
-        """Open a file for reading."""
         return MemoryFile(self, path, self._find_file(path), writable=False)
 
+    @override
+    @_serialized
     def open_for_update(self, path: str) -> MemoryFile:
-        """Open an existing file for reading and writing."""
         return MemoryFile(self, path, self._find_file(path), writable=True)
 
     # Changing
 
+    @override
+    @_serialized
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> MemoryFile:
-        """Create and open for reading and writing; without `exclusive` an existing file is cut to nothing."""
         refuse_lock_file(path)
         text = f"create {path}"
         if (place := self._place(path))[1] not in self._live[place[0]].entries:
@@ -385,23 +453,35 @@ class MemoryFileSystem:
             self._resize(text, inode, 0)
         return MemoryFile(self, path, inode, writable=True)
 
+    @override
+    @_serialized
     def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        """Make one directory; its parent must exist."""
         place = self._place(path)
         if place[1] in self._live[place[0]].entries:
             raise _error(errno.EEXIST, path)
         inode = self._new_inode(is_directory=True, mode=mode & ~0o022)
         self._move(f"mkdir {path}", _Name(inode, 0), place)
 
+    @override
+    @_serialized
+    def make_temporary_directory(self, prefix: str) -> str:
+        if not self.exists("/tmp"):
+            self.make_directory("/tmp")
+        path = next(name for at in itertools.count() if not self.exists(name := f"/tmp/{prefix}{at}"))
+        self.make_directory(path, mode=0o700)
+        return path
+
+    @override
+    @_serialized
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory."""
         inode = self._find_directory(path)
         if self._live[inode].entries:
             raise _error(errno.ENOTEMPTY, path)
         self._move(f"rmdir {path}", _Name(inode, 0), None)
 
+    @override
+    @_serialized
     def rename(self, source: str, target: str) -> None:
-        """Atomic; replaces an existing file, or an empty directory by a directory."""
         source_place, target_place = self._place(source), self._place(target)
         inode = self._find(source)
         name = self._live[source_place[0]].entries[source_place[1]]
@@ -421,8 +501,9 @@ class MemoryFileSystem:
                 raise _error(errno.ENOTEMPTY, target)
         self._move(f"rename {source} → {target}", name, target_place)
 
+    @override
+    @_serialized
     def link(self, source: str, target: str) -> None:
-        """Give a file one more name."""
         inode, place = self._find(source), self._place(target)
         if place[1] in self._live[place[0]].entries:
             raise _error(errno.EEXIST, target)
@@ -430,31 +511,41 @@ class MemoryFileSystem:
             raise _error(errno.EPERM, source)
         self._move(f"link {source} {target}", _Name(inode, max(self._live[inode].places) + 1), place)
 
+    @override
+    def symlink(self, source: str, target: str) -> None:
+        raise _error(errno.EOPNOTSUPP, target)
+
+    @override
+    @_serialized
     def unlink(self, path: str) -> None:
-        """Remove a file's name; whoever has the file open keeps it."""
         if self._live[self._find(path)].is_directory:
             raise _error(errno.EISDIR, path)
         directory, name = self._place(path)
         self._move(f"unlink {path}", self._live[directory].entries[name], None)
 
+    @override
+    @_serialized
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        """Set when the file counts as last modified; durable after its `sync`."""
         self._set(f"mtime {path} {mtime_ns}", self._find(path), mtime_ns=mtime_ns)
 
+    @override
+    @_serialized
     def set_owner(self, path: str, uid: int, gid: int) -> None:
-        """Give a file or directory to a user and a group; durable after its `sync`."""
         self._set(f"owner {path} {uid}:{gid}", self._find(path), uid=uid, gid=gid)
 
+    @override
+    @_serialized
     def set_mode(self, path: str, mode: int) -> None:
-        """Set the permissions of a file or directory; durable after its `sync`."""
         self._set(f"mode {path} {mode:o}", self._find(path), mode=mode)
 
+    @override
+    @_serialized
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable, its owner and mode; not its own name, nor the bytes of its files."""
         self._sync(f"sync dir {path}", self._find_directory(path))
 
+    @override
+    @_serialized
     def lock_directory(self, path: str) -> MemoryLock:
-        """Hold the lock of a log directory; a power cut ends it."""
         inode = self._find_directory(path)
         if inode in self._locked:
             raise LockedError(f"{path} is held by this process already")
@@ -471,6 +562,10 @@ class MemoryFileSystem:
         for change in changes:
             change.apply(self._live, change.parts)
             self._journal.append(change)
+
+    def _check_room(self, path: str, growth_bytes: int) -> None:
+        if self.capacity_bytes is not None and growth_bytes > (self.free_bytes("/") or 0):
+            raise _error(errno.ENOSPC, path)
 
     def _resize(self, text: str, inode: int, size_bytes: int) -> None:
         change = _Resize(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for={inode}, size_bytes=size_bytes)

@@ -12,8 +12,9 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cordwood.fs.base import File, FileInfo, FileSystem
+from cordwood.fs.base import File, FileInfo, LocalFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.types import override
 
 
 class Overlay(WrappedFileSystem):
@@ -25,7 +26,7 @@ class Overlay(WrappedFileSystem):
         files: path of the file that each name in it stands for.
     """
 
-    def __init__(self, fs: FileSystem, directory: str, files: Mapping[str, str]) -> None:
+    def __init__(self, fs: LocalFileSystem, directory: str, files: Mapping[str, str]) -> None:
         super().__init__(fs)
         self._directory = directory
         self._files = dict(files)
@@ -43,53 +44,61 @@ class Overlay(WrappedFileSystem):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         return path
 
+    @override
     def list(self, path: str) -> Sequence[FileInfo]:
-        """The names of the table; elsewhere as the file system within."""
         if path != self._directory:
             return super().list(path)
         return [self.stat(f"{path}/{name}") for name in sorted(self._files)]
 
+    @override
     def stat(self, path: str) -> FileInfo:
-        """Of the file that is meant, under the name that was asked for."""
         return replace(super().stat(self._real(path)), name=posixpath.basename(path))
 
+    @override
     def exists(self, path: str) -> bool:
-        """Whether the table has it; elsewhere as the file system within."""
         folder, name = posixpath.split(path)
         return name in self._files if folder == self._directory else super().exists(path)
 
+    @override
     def open(self, path: str) -> File:
-        """Open the file that is meant."""
         return super().open(self._real(path))
 
+    @override
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        """Not in the directory."""
         return super().create(self._outside(path), exclusive=exclusive, mode=mode)
 
+    @override
     def open_for_update(self, path: str) -> File:
-        """Not in the directory."""
         return super().open_for_update(self._outside(path))
 
+    @override
     def rename(self, source: str, target: str) -> None:
-        """Not in the directory."""
         super().rename(self._outside(source), self._outside(target))
 
+    @override
     def link(self, source: str, target: str) -> None:
-        """From the directory, not into it."""
         super().link(self._real(source), self._outside(target))
 
+    @override
+    def symlink(self, source: str, target: str) -> None:
+        super().symlink(self._real(source), self._outside(target))
+
+    @override
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        super().copy(self._real(source), self._outside(target), mode=mode)
+
+    @override
     def unlink(self, path: str) -> None:
-        """Not in the directory."""
         super().unlink(self._outside(path))
 
+    @override
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        """Not in the directory."""
         super().set_mtime_ns(self._outside(path), mtime_ns)
 
+    @override
     def set_owner(self, path: str, uid: int, gid: int) -> None:
-        """Not in the directory."""
         super().set_owner(self._outside(path), uid, gid)
 
+    @override
     def set_mode(self, path: str, mode: int) -> None:
-        """Not in the directory."""
         super().set_mode(self._outside(path), mode)

@@ -13,21 +13,30 @@ import errno
 import os
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
 
-from cordwood.fs.base import Bytes, FileInfo, refuse_lock_file, view_of
-from cordwood.fs.locks import RecordLock, record_lock
+from cordwood.fs.base import Bytes, File, FileInfo, LocalFileSystem, copy_bytes, refuse_lock_file, view_of
+from cordwood.fs.locks import RecordLock, network_file_system, record_lock
+from cordwood.types import override
 
 #: Linux' own; unlike fsync it commits no journal, so that other writers need not wait.
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
+#: Linux' ioctl that makes one file share all blocks of another (btrfs, XFS, bcachefs, NFS 4.2).
+_FICLONE = 0x40049409
+#: The most that the kernel is asked to copy at a time.
+_PIECE_BYTES = 1 << 30
+#: What a file system or kernel answers that cannot clone a file, or copy between two files.
+_CANNOT_COPY = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF}
+#: Small files mostly wait for the disk to sync, so that several are worked on at a time.
+_CONCURRENCY = 8
 
 
-class PosixFile:
+class PosixFile(File):
     """A regular file, open under one descriptor until `close`."""
 
     def __init__(self, path: str, descriptor: int) -> None:
@@ -38,13 +47,13 @@ class PosixFile:
         """The descriptor, for system calls that take two files."""
         return self._open_descriptor()
 
+    @override
     def size(self) -> int:
-        """Length in bytes, now."""
         with self._named():
             return os.fstat(self._open_descriptor()).st_size
 
+    @override
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill `target` from `position`; return how many bytes there were (fewer only at the end of the file)."""
         descriptor, rest = self._open_descriptor(), target.cast("B")
         with self._named():
             while rest and (count := os.preadv(descriptor, [rest], position)):
@@ -52,8 +61,8 @@ class PosixFile:
                 position += count
         return target.nbytes - rest.nbytes
 
+    @override
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Up to `size_bytes` from `position`; shorter only at the end of the file."""
         descriptor = self._open_descriptor()
         # pread allocates what it is asked for, and what we are asked for may be a length read from a damaged file.
         missing = min(size_bytes, max(0, self.size() - position))
@@ -65,8 +74,8 @@ class PosixFile:
                 position += len(part)
         return b"".join(parts)
 
+    @override
     def write(self, position: int, data: Bytes) -> None:
-        """Write all of `data` at `position`, extending the file where needed."""
         descriptor, rest = self._open_descriptor(), view_of(data)
         with self._named():
             while rest:
@@ -74,36 +83,28 @@ class PosixFile:
                 rest = rest[count:]
                 position += count
 
+    @override
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file, or lengthen it with zeros."""
         with self._named():
             os.ftruncate(self._open_descriptor(), size_bytes)
 
+    @override
     def write_back(self, position: int, size_bytes: int) -> None:
-        """Begin to bring written bytes to the disk, where the system can be asked to; what fails `sync` will say."""
         descriptor = self._open_descriptor()
         if _sync_file_range is not None:
             _sync_file_range(descriptor, position, size_bytes, _SYNC_FILE_RANGE_WRITE)
 
+    @override
     def sync(self) -> None:
-        """Make the file's bytes and length durable. After an error nothing is known about them: don't just retry."""
         with self._named():
             _sync(self._open_descriptor())
 
+    @override
     def close(self) -> None:
-        """Give the descriptor back. Closing again does nothing."""
         # The number goes first: once closed it may belong to another file, even when close reports an error.
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open_descriptor(self) -> int:
         if self._descriptor is None:
@@ -120,11 +121,34 @@ class PosixFile:
             raise
 
 
-class PosixFileSystem:
-    """Files and directories of this machine; see `cordwood.fs.base.FileSystem` for what each verb promises."""
+@dataclass(frozen=True, slots=True)
+class PosixLocation:
+    """The file system of the machine on which the location is opened."""
 
+    @property
+    def in_this_process(self) -> bool:
+        """Never: every process of the machine has the same files."""
+        return False
+
+    def open(self) -> PosixFileSystem:
+        """The file system."""
+        return PosixFileSystem()
+
+
+class PosixFileSystem(LocalFileSystem):
+    """Files and directories of this machine."""
+
+    @property
+    @override
+    def concurrency(self) -> int:
+        return _CONCURRENCY
+
+    @override
+    def location(self) -> PosixLocation:
+        return PosixLocation()
+
+    @override
     def list(self, path: str) -> Sequence[FileInfo]:
-        """The entries by name, sorted. One that vanishes meanwhile, or a symlink to nowhere, is left out."""
         found = []
         with os.scandir(path) as entries:
             for entry in entries:
@@ -135,69 +159,110 @@ class PosixFileSystem:
                         raise
         return sorted(found, key=lambda info: info.name)
 
+    @override
     def stat(self, path: str) -> FileInfo:
-        """What is known about a file or directory without opening it."""
         return _info(os.path.basename(path.rstrip("/")), os.stat(path))
 
+    @override
     def exists(self, path: str) -> bool:
-        """Whether the path leads to anything."""
         return os.path.exists(path)
 
+    @override
     def open(self, path: str) -> PosixFile:
-        """Open a regular file for reading."""
         return _open(path, os.O_RDONLY)
 
+    @override
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> PosixFile:
-        """Create and open for reading and writing; without `exclusive` an existing file is cut to nothing."""
         return _open(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC), mode)
 
+    @override
     def open_for_update(self, path: str) -> PosixFile:
-        """Open an existing regular file for reading and writing."""
         return _open(path, os.O_RDWR)
 
+    @override
     def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        """Make one directory; its parent must exist."""
         os.mkdir(path, mode)
 
+    @override
+    def make_temporary_directory(self, prefix: str) -> str:
+        return tempfile.mkdtemp(prefix=prefix)
+
+    @override
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory."""
         os.rmdir(path)
 
+    @override
     def rename(self, source: str, target: str) -> None:
-        """Atomic; replaces an existing file, or an empty directory by a directory."""
         os.replace(source, target)
 
+    @override
     def link(self, source: str, target: str) -> None:
-        """Give a file one more name, on the same file system."""
         # Of a symlink, link() would make a second symlink.
         os.link(os.path.realpath(source, strict=True) if os.path.islink(source) else source, target)
 
+    @override
+    def symlink(self, source: str, target: str) -> None:
+        os.symlink(source, target)
+
+    @override
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        with self.open(source) as original, self.create(target, mode=mode) as copied:
+            try:
+                if not _clone(original, copied):
+                    copy_bytes(original, copied, _copy_in_kernel(original, copied))
+            except OSError as error:
+                error.filename = target  # of two files the system names none
+                raise
+
+    @override
+    def shares_blocks(self, path: str) -> bool:
+        names = [f"{path}/shares-blocks-{number}" for number in range(2)]
+        try:
+            with self.create(names[0]) as source, self.create(names[1]) as target:
+                source.write(0, b"x" * 4096)
+                return _clone(source, target)
+        except OSError:
+            return False
+        finally:
+            for name in names:
+                if self.exists(name):
+                    self.unlink(name)
+
+    @override
+    def free_bytes(self, path: str) -> int | None:
+        disk = os.statvfs(path)
+        return disk.f_bavail * disk.f_frsize
+
+    @override
     def unlink(self, path: str) -> None:
-        """Remove a file's name; whoever has the file open keeps it."""
         os.unlink(path)
 
+    @override
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _sync(descriptor)
         finally:
             os.close(descriptor)
 
+    @override
     def lock_directory(self, path: str) -> RecordLock:
-        """Hold the lock of a log directory, as a broker does."""
         return record_lock(path)
 
+    @override
+    def network_kind(self, path: str) -> str | None:
+        return network_file_system(path)
+
+    @override
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        """Set when the file counts as last modified; its time of last access stays."""
         os.utime(path, ns=(os.stat(path).st_atime_ns, mtime_ns))
 
+    @override
     def set_owner(self, path: str, uid: int, gid: int) -> None:
-        """Give a file or directory to a user and a group."""
         os.chown(path, uid, gid)
 
+    @override
     def set_mode(self, path: str, mode: int) -> None:
-        """Set the permissions of a file or directory."""
         os.chmod(path, mode)
 
 
@@ -220,6 +285,42 @@ def _open(path: str, flags: int, mode: int = 0o666) -> PosixFile:
         os.close(descriptor)
         raise
     return PosixFile(path, descriptor)
+
+
+def _clone(source: File, target: File) -> bool:
+    """Make an empty file share all blocks of another; False where that is not supported."""
+    if not (isinstance(source, PosixFile) and isinstance(target, PosixFile) and source.size()):
+        return False
+    import fcntl
+
+    try:
+        fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
+    except OSError as error:
+        if error.errno not in _CANNOT_COPY:
+            raise
+        return False
+    return True
+
+
+def _copy_in_kernel(source: File, target: File) -> int:
+    """Copy without a detour through this process; return how many bytes that did, from the start."""
+    position = 0
+    if not (isinstance(source, PosixFile) and isinstance(target, PosixFile) and hasattr(os, "copy_file_range")):
+        return 0
+    size = source.size()
+    while position < size:
+        try:
+            count = os.copy_file_range(
+                source.fileno(), target.fileno(), min(_PIECE_BYTES, size - position), position, position
+            )
+        except OSError as error:
+            if error.errno not in _CANNOT_COPY:
+                raise
+            return position
+        if not count:
+            return position
+        position += count
+    return position
 
 
 def _not_regular(path: str) -> OSError:

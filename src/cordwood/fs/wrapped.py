@@ -3,126 +3,146 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
-from cordwood.fs.base import Bytes, DirectoryLock, File, FileInfo, FileSystem
+from cordwood.fs.base import Bytes, DirectoryLock, File, FileInfo, LocalFileSystem
+from cordwood.types import override
 
 
-class WrappedFileSystem:
-    """As the file system within; see `cordwood.fs.base.FileSystem` for what each verb promises."""
+class WrappedFileSystem(LocalFileSystem):
+    """Passes every verb on to the file system within. `put` and `delete` go through this one's own verbs."""
 
-    def __init__(self, fs: FileSystem) -> None:
+    def __init__(self, fs: LocalFileSystem) -> None:
         self._fs = fs
 
+    @property
+    @override
+    def concurrency(self) -> int:
+        return self._fs.concurrency
+
+    @override
     def list(self, path: str) -> Sequence[FileInfo]:
-        """As the file system within."""
         return self._fs.list(path)
 
+    @override
     def stat(self, path: str) -> FileInfo:
-        """As the file system within."""
         return self._fs.stat(path)
 
+    @override
     def exists(self, path: str) -> bool:
-        """As the file system within."""
         return self._fs.exists(path)
 
+    @override
     def open(self, path: str) -> File:
-        """As the file system within."""
         return self._fs.open(path)
 
+    @override
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        """As the file system within."""
         return self._fs.create(path, exclusive=exclusive, mode=mode)
 
+    @override
     def open_for_update(self, path: str) -> File:
-        """As the file system within."""
         return self._fs.open_for_update(path)
 
+    @override
     def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        """As the file system within."""
         self._fs.make_directory(path, mode=mode)
 
+    @override
+    def make_temporary_directory(self, prefix: str) -> str:
+        return self._fs.make_temporary_directory(prefix)
+
+    @override
     def remove_directory(self, path: str) -> None:
-        """As the file system within."""
         self._fs.remove_directory(path)
 
+    @override
     def rename(self, source: str, target: str) -> None:
-        """As the file system within."""
         self._fs.rename(source, target)
 
+    @override
     def link(self, source: str, target: str) -> None:
-        """As the file system within."""
         self._fs.link(source, target)
 
+    @override
+    def symlink(self, source: str, target: str) -> None:
+        self._fs.symlink(source, target)
+
+    @override
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        self._fs.copy(source, target, mode=mode)
+
+    @override
+    def shares_blocks(self, path: str) -> bool:
+        return self._fs.shares_blocks(path)
+
+    @override
+    def free_bytes(self, path: str) -> int | None:
+        return self._fs.free_bytes(path)
+
+    @override
     def unlink(self, path: str) -> None:
-        """As the file system within."""
         self._fs.unlink(path)
 
+    @override
     def sync_directory(self, path: str) -> None:
-        """As the file system within."""
         self._fs.sync_directory(path)
 
+    @override
     def lock_directory(self, path: str) -> DirectoryLock:
-        """As the file system within."""
         return self._fs.lock_directory(path)
 
+    @override
+    def network_kind(self, path: str) -> str | None:
+        return self._fs.network_kind(path)
+
+    @override
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        """As the file system within."""
         self._fs.set_mtime_ns(path, mtime_ns)
 
+    @override
     def set_owner(self, path: str, uid: int, gid: int) -> None:
-        """As the file system within."""
         self._fs.set_owner(path, uid, gid)
 
+    @override
     def set_mode(self, path: str, mode: int) -> None:
-        """As the file system within."""
         self._fs.set_mode(path, mode)
 
 
-class WrappedFile:
-    """As the file within."""
+class WrappedFile(File):
+    """Passes every verb on to the file within."""
 
     def __init__(self, file: File) -> None:
         self.path = file.path
         self._file = file
 
+    @override
     def size(self) -> int:
-        """As the file within."""
         return self._file.size()
 
+    @override
     def read_into(self, position: int, target: memoryview) -> int:
-        """As the file within."""
         return self._file.read_into(position, target)
 
+    @override
     def read(self, position: int, size_bytes: int) -> bytes:
-        """As the file within."""
         return self._file.read(position, size_bytes)
 
+    @override
     def write(self, position: int, data: Bytes) -> None:
-        """As the file within."""
         self._file.write(position, data)
 
+    @override
     def truncate(self, size_bytes: int) -> None:
-        """As the file within."""
         self._file.truncate(size_bytes)
 
+    @override
     def write_back(self, position: int, size_bytes: int) -> None:
-        """As the file within."""
         self._file.write_back(position, size_bytes)
 
+    @override
     def sync(self) -> None:
-        """As the file within."""
         self._file.sync()
 
+    @override
     def close(self) -> None:
-        """As the file within."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

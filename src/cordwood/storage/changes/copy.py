@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from cordwood.errors import LockedError, NoSpaceError, RequestError
 from cordwood.fs.base import FileInfo, FileSystem
-from cordwood.fs.sharing import Link, can_share_blocks, free_bytes, symbolic_link
+from cordwood.fs.links import Link
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import (
     FileKind,
@@ -313,15 +313,15 @@ def check_space(
     Raises:
         NoSpaceError: with both figures.
     """
-    free = free_bytes(fs, folder)
+    free = fs.free_bytes(folder)
     device = fs.stat(folder).device
     needed = 0
     for copy in copies:
-        linked = link is symbolic_link or (link is not None and fs.stat(copy.source.path).device == device)
+        linked = link is Link.SYMBOLIC or (link is Link.HARD and fs.stat(copy.source.path).device == device)
         for place in copy.places:
             sizes = [segment.size_bytes for segment in place.log().segments]
             needed += sum(sizes[-1:] if linked else sizes)
-    if free is None or needed <= free or can_share_blocks(fs, folder):
+    if free is None or needed <= free or fs.shares_blocks(folder):
         return
     raise NoSpaceError(
         f"{posixpath.dirname(folder)} has {free:,} bytes free, and the copy needs up to {needed:,} for logs alone. "

@@ -26,7 +26,7 @@ import numpy as np
 
 from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
 from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES
-from cordwood.fs.sharing import Link
+from cordwood.fs.links import Link
 from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.control import coordinator_epoch
 from cordwood.record.layout import BatchRows, U8Array

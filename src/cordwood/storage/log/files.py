@@ -9,9 +9,8 @@ import posixpath
 import time
 
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, FileSystem
+from cordwood.fs.links import Link, try_link
 from cordwood.fs.locks import LockHolder, lock_holder
-from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.sharing import Link, copy_bytes
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import parse_file
 
@@ -94,15 +93,15 @@ def copy_file(fs: FileSystem, source: str, target: str, *, link: Link | None = N
         fs: where both are.
         source: path.
         target: path; nothing is there.
-        link: one will do, where this can make it.
+        link: make one instead, where the file system supports it.
     """
-    if link is not None and isinstance(fs, PosixFileSystem) and link(source, target):
+    if link is not None and try_link(fs, link, source, target):
         return
     info = fs.stat(source)
-    with fs.open(source) as original, fs.create(target, mode=info.mode | OWNER_WRITES) as copy:
-        copy_bytes(original, copy)
-        fs.set_mtime_ns(target, info.mtime_ns)
-        copy.sync()
+    fs.copy(source, target, mode=info.mode | OWNER_WRITES)
+    fs.set_mtime_ns(target, info.mtime_ns)
+    with fs.open(target) as copied:
+        copied.sync()
 
 
 def chown_like(fs: FileSystem, path: str, like: FileInfo) -> None:
