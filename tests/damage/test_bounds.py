@@ -19,8 +19,10 @@ import pytest
 import zstandard
 
 from cordwood.errors import BatchTooLargeError, CordwoodError, CorruptBatchError
+from cordwood.fs.machine import container_memory_bytes
+from cordwood.record import columns as record_columns
 from cordwood.record.batch import encode_batch, encode_message, encode_message_set, seal
-from cordwood.record.compression import compress
+from cordwood.record.compression import compress, largest_batch_bytes
 from cordwood.record.layout import HEADER
 from cordwood.record.record import Record, encode_record, write_varint
 from cordwood.storage.formats import checkpoints, offset_index, producer_state, time_index, transaction_index
@@ -208,6 +210,33 @@ def test_a_batch_above_max_batch_bytes_is_damage_in_its_place(codec: Codec) -> N
         assert (keys[0], keys[-1]) == (b"before", b"after")
         assert len(keys) < 12 and set(keys[1:-1]) <= {b"k"}
     assert sum(columns.rows.size for columns in log.columns()) == 14
+
+
+@pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.label)
+def test_a_batch_above_half_of_the_memory_is_damage_by_default(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = LogView(PARTITION, fs=memory({f"{PARTITION}/{FILE}": bomb(codec, 12) + AFTER}))
+    monkeypatch.setattr(record_columns, "memory_bytes", lambda: 20 * MIB)
+    damage: list[Exception] = []
+    rows = sum(part.rows.size for part in log.columns(on_damage=damage.append))
+    (error,) = damage
+    assert isinstance(error, BatchTooLargeError) and error.position == 0
+    assert rows < 12
+    monkeypatch.setattr(record_columns, "memory_bytes", lambda: 30 * MIB)
+    assert sum(part.rows.size for part in log.columns()) == 13
+
+
+def test_the_limit_of_a_container_counts_as_its_memory() -> None:
+    gib = 1 << 30
+    for limits, expected in (
+        ({}, 8 * gib),
+        ({"memory.max": b"max\n"}, 8 * gib),
+        ({"memory.max": b"3221225472\n"}, 3 * gib),
+        ({"memory/memory.limit_in_bytes": b"3221225472\n"}, 3 * gib),
+        ({"memory/memory.limit_in_bytes": b"9223372036854771712\n"}, 8 * gib),
+    ):
+        fs = memory({f"/sys/fs/cgroup/{name}": text for name, text in limits.items()})
+        assert container_memory_bytes(fs, 8 * gib) == expected
+    assert [largest_batch_bytes(size * gib) for size in (1, 2, 4, 64)] == [gib // 2, gib, 2 * gib, 2 * gib]
 
 
 READ = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,13 +18,11 @@ from cordwood.engine.settings import CleanSettings, clean_settings
 from cordwood.errors import CordwoodError, DataError
 from cordwood.fs.base import FileSystem, is_full
 from cordwood.fs.discarding import DiscardingFileSystem
+from cordwood.fs.machine import memory_bytes
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
-
-#: Where Linux tells a container its limit, or `max`.
-_CONTAINER_LIMIT = "/sys/fs/cgroup/memory.max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ class Output:
 def tasks_of(plan: Plan) -> list[PartitionTask]:
     """The partitions of a plan that are to be cleaned."""
     tasks = []
-    memory = MemoryShare(_machine_memory_bytes() // 4 if plan.choices.memory is None else plan.choices.memory)
+    memory = MemoryShare(memory_bytes() // 4 if plan.choices.memory is None else plan.choices.memory)
     for one in plan.of(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
@@ -130,16 +127,6 @@ def tasks_of(plan: Plan) -> list[PartitionTask]:
             )
         )
     return tasks
-
-
-def _machine_memory_bytes() -> int:
-    """What this machine has, or the container that we are in."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with PosixFileSystem().open(_CONTAINER_LIMIT) as file:
-            return min(memory, int(file.read(0, 32)))
-    except (OSError, ValueError):  # no container, or one without a limit
-        return memory
 
 
 def run_task(

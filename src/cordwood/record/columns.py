@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import BatchProblem, BatchTooLargeError, CorruptBatchError, DataError
+from cordwood.fs.machine import memory_bytes
 from cordwood.kernels import decode as kernel
 from cordwood.kernels.layout import (
     CODEC_MASK,
@@ -39,7 +40,7 @@ from cordwood.kernels.layout import (
 )
 from cordwood.kernels.lz4 import decompress_frames
 from cordwood.record.batch import codec_of
-from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES, FileBytes, Payload, decompress, decompress_stream
+from cordwood.record.compression import FileBytes, Payload, decompress, decompress_stream, largest_batch_bytes
 from cordwood.types import Codec
 
 #: Decompressed bytes above which a batch is decoded in pieces.
@@ -143,7 +144,7 @@ def decode(
     window: BatchWindow,
     *,
     on_damage: OnDamage = raise_damage,
-    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    max_batch_bytes: int | None = None,
     even_invalid: bool = False,
 ) -> Iterator[RecordColumns]:
     """Decode all records of a window.
@@ -152,12 +153,14 @@ def decode(
         window: entries with their CRCs checked, or not if the caller does not want that.
         on_damage: called with each damage; when it returns, reading goes on behind the damaged batch. No record of
             that batch is given out, unless earlier pieces of a batch that is decoded in pieces already were.
-        max_batch_bytes: decompressed bytes above which a batch is damage.
+        max_batch_bytes: decompressed bytes above which a batch is damage; default: what fits this machine.
         even_invalid: decode batches with a wrong CRC too, after reporting them.
 
     Raises:
         CorruptBatchError, BatchTooLargeError: from the default on_damage.
     """
+    if max_batch_bytes is None:
+        max_batch_bytes = largest_batch_bytes(memory_bytes())
     batches = window.batches
     kinds = _KINDS[(batches["magic"] == 2).view(np.int8), (batches["attributes"] & CODEC_MASK != 0).view(np.int8)]
     invalid = ~is_valid(batches)

@@ -99,6 +99,11 @@ Bytes: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 Payload: TypeAlias = memoryview | FileBytes
 
 
+def largest_batch_bytes(memory_bytes: int) -> int:
+    """Decompressed bytes above which a batch is damage by default: its largest record is held once, and leaves room."""
+    return min(DEFAULT_MAX_BATCH_BYTES, memory_bytes // 2)
+
+
 def decompress(
     codec: Codec, payload: Bytes | FileBytes, *, magic: int, max_bytes: int = DEFAULT_MAX_BATCH_BYTES
 ) -> bytes | bytearray:

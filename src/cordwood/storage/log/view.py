@@ -23,7 +23,6 @@ from cordwood.fs.base import FileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage
-from cordwood.record.compression import DEFAULT_MAX_BATCH_BYTES
 from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import checkpoints, filenames, time_index
 from cordwood.storage.formats.filenames import FileKind, PartitionDirectory, parse_directory
@@ -196,7 +195,7 @@ class LogView:
         until_ms: int | None = None,
         isolation: Isolation | str | None = READ_UNCOMMITTED,
         on_damage: OnDamage = raise_damage,
-        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+        max_batch_bytes: int | None = None,
     ) -> Iterator[RecordColumns]:
         """The records of the log as columns.
 
@@ -209,7 +208,8 @@ class LogView:
             isolation: what a consumer with this `isolation.level` gets: no control records, and with read_committed
                 no records of aborted and open transactions. None: all that is there.
             on_damage: called with each damage; when it returns, reading goes on behind it.
-            max_batch_bytes: decompressed bytes above which a batch is damage.
+            max_batch_bytes: decompressed bytes above which a batch is damage; default: half of the memory that the
+                machine, or its container, has, and at most 2 GiB.
         """
         isolation = None if isolation is None else Isolation(isolation)
         start_offset, end_offset, transactions = self.scope(
@@ -326,7 +326,7 @@ class LogView:
         until_ms: int | None = None,
         isolation: Isolation | str | None = READ_UNCOMMITTED,
         on_damage: OnDamage = raise_damage,
-        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+        max_batch_bytes: int | None = None,
     ) -> Iterator[Record]:
         """The records of the log as objects; see `columns` for the arguments, and for large logs."""
         for columns in self.columns(
