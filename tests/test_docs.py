@@ -44,7 +44,7 @@ from cordwood.storage.formats.cluster_metadata import RECORDS
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, Temporary
 from cordwood.storage.log.view import open_log
 from cordwood.types import Codec, ControlType
-from tests.damage.test_flips import UNCOVERED
+from tests.damage.uncovered import UNCOVERED
 from tests.spark.conftest import spark as spark
 
 ROOT = Path(__file__).parent.parent

@@ -28,7 +28,7 @@ from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 from cordwood.types import Codec
 from tests.fixtures import NAMES, fixture
-from tests.storage.test_formats import DAMAGE, FORMATS
+from tests.storage.format_cases import DAMAGE, FORMATS
 
 #: Files that hold batches: segments, and the two kinds of KRaft snapshot.
 BATCH_KINDS = ("log", "bootstrap.checkpoint")
@@ -197,7 +197,7 @@ def test_no_file_of_a_broker_is_of_a_kind_that_has_no_encoder(record_property: C
 
 @pytest.mark.slow
 def test_every_other_file_of_a_broker_is_encoded_byte_for_byte() -> None:
-    # By format in test_formats; here over all files of all fixtures, so that none falls between the tests.
+    # By format in storage/test_formats; here over all files of all fixtures, so that none falls between the tests.
     for name in NAMES:
         for kind, path in files(name):
             if kind is None or kind in BATCH_KINDS or kind in WITHOUT_FORMAT:

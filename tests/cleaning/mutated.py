@@ -17,7 +17,7 @@ from tests.cleaning.mutants import MUTANTS, NONE, install
 def against_kafka() -> str:
     """The first difference to what Kafka made of its scenarios; empty: there is none."""
     from cordwood.cleaning import latest
-    from tests.cleaning.test_scenarios import NOT_AT_ALL, SCENARIOS, replay
+    from tests.cleaning.scenarios import NOT_AT_ALL, SCENARIOS, replay
 
     # Those that tell much come first, and what takes long last.
     first, last = ("tombstone-horizon", "transactions", "boundaries", "selection", "groups-by-size"), ("map-full",)

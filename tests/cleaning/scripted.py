@@ -48,7 +48,7 @@ from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.cleaning.in_place import in_parts, swap_in_groups
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 LIVE, OUTPUTS, LOADED = "live", "out", "loaded"
 #: How often a broker looks for producers that it may forget.

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cleaning.test_scenarios import NOT_AT_ALL, PARTLY, SCENARIOS
+from tests.cleaning.scenarios import NOT_AT_ALL, PARTLY, SCENARIOS
 from tests.cleaning.transcript import FOLDER, cases
 
 TESTS = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ from cordwood.testing import reference_cleaner
 from cordwood.testing.reference_cleaner import StoredBatch, StoredSegment
 from cordwood.types import NONE, Codec, TimestampType
 from tests.cleaning.scripted import ScriptedLog, aborted, contents, settings_of
-from tests.record.test_batch import read, window
+from tests.record.windows import read, window
 
 RECORDS = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"c", b"", None]), st.sampled_from([b"1", b"22", b"", None])),

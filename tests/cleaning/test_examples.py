@@ -12,7 +12,7 @@ from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.types import Codec
 from tests.cleaning.scripted import ScriptedLog
-from tests.record.test_batch import read, window
+from tests.record.windows import read, window
 
 T0 = 1_700_000_000_000
 GZIPPED = """

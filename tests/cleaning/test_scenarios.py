@@ -1,42 +1,17 @@
 """Kafka's scenarios (`tests/kafka/scenarios`) done by us, step by step, without Java.
 
-`PARTLY` and `NOT_AT_ALL` say which are not replayed to their end, and why. The comparison on Kafka's own files in
-`test_against_kafka.py` runs all of them, and compares every clean that has a counterpart.
+The comparison on Kafka's own files in `test_against_kafka.py` runs all of them, and compares every clean that has a
+counterpart.
 """
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
 from cordwood.errors import RequestError
 from cordwood.storage.log.files import read_file
-from tests.cleaning.replay import Replay
+from tests.cleaning.scenarios import NOT_AT_ALL, PARTLY, SCENARIOS, replay
 from tests.cleaning.scripted import contents
-from tests.kafka_tools import FOLDER, Line
-
-SCENARIOS = {path.stem: path for path in sorted((FOLDER / "scenarios").glob("*.json"))}
-
-STATES = "which states of a log the cleaner of a live engine allows to follow which"
-TRUNCATION = "what truncation leaves"
-
-#: Replayed up to the step that is about something else.
-PARTLY = {
-    "state-machine": (4, STATES),
-    "truncate": (8, TRUNCATION),
-    "truncate-producers": (7, TRUNCATION),
-}
-NOT_AT_ALL = {
-    "follower-higher-epoch": "what a follower leaves out of a fetch",
-    "roll-by-time": "when a broker rolls a segment by its age",
-}
-
-
-def replay(name: str, *, in_place: bool = False) -> Replay:
-    path = SCENARIOS[name]
-    lines: list[Line] = [json.loads(line) for line in path.with_suffix(".expected.jsonl").read_text().splitlines()]
-    return Replay(json.loads(path.read_text()), lines, in_place=in_place)
 
 
 def test_the_tables_name_scenarios_that_exist() -> None:

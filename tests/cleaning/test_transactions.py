@@ -10,7 +10,7 @@ from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from tests.cleaning.scripted import ScriptedLog, contents
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 
 def data(offset: int) -> bytes:

@@ -46,7 +46,7 @@ from cordwood.storage.log.files import read_file
 from cordwood.storage.log.producers import Producers
 from cordwood.types import NONE, Codec, ControlType, TimestampType
 from tests.cleaning.scripted import ScriptedLog, aborted, contents
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 _BATCH = re.compile(
     r"(?:@(?P<offset>\d+))?(?:(?P<kind>[pt])(?P<id>\d+)(?:/(?P<epoch>\d+))?(?::(?P<sequence>\d+))?)?"

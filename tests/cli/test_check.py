@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from cordwood.cli.main import app
 from cordwood.storage.check import Kind, Severity
 from tests.fixtures import fixture
-from tests.storage.test_check_damage import FIRST, flip, site
+from tests.storage.damage_sites import FIRST, flip, site
 
 
 def run(*arguments: str | Path) -> Result:

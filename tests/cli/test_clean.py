@@ -18,13 +18,11 @@ from typer.testing import CliRunner, Result
 
 from cordwood.cli.main import app
 from cordwood.storage.formats import filenames
+from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, fixture
 from tests.spark.conftest import spark as spark
-from tests.storage.test_copying import HOLD
+from tests.storage.copies import HOLD
 
-SRC = Path(__file__).parents[2] / "src"
-COMMAND = [sys.executable, "-m", "cordwood", "clean"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SRC)}
 REASONS = (
     "records_superseded",
     "records_without_key",

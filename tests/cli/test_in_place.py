@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from cordwood.cli.main import app
 from cordwood.storage.formats.filenames import LOCK, WORK_FOLDER
 from tests.fixtures import copy_of, facts, fixture
-from tests.fs.test_locks import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
+from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
 from tests.kafka_tools import Broker
 from tests.spark.conftest import spark as spark
 from tests.spark.in_process import InThisProcess

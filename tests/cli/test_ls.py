@@ -18,7 +18,7 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.tables import bytes_text, time_text
 from tests.fixtures import NAMES, fixture
-from tests.storage.test_listing import shape_of
+from tests.storage.shapes import shape_of
 
 
 def run(*words: object, exits: int = 0) -> str:

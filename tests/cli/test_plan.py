@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cordwood.cli.main import app
 from tests.fixtures import fixture
 from tests.spark.conftest import spark as spark
-from tests.spark.test_planning import TIMES, batch, make_log
+from tests.spark.planned_logs import TIMES, batch, make_log
 
 NOW = ("--now", str(TIMES[0]))
 

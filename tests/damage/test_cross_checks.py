@@ -36,7 +36,7 @@ from tests.damage.samples import (
     read_small,
 )
 from tests.damage.summary import PROPERTY, Tally
-from tests.damage.test_flips import UNCOVERED, flipped
+from tests.damage.uncovered import UNCOVERED, flipped
 
 PATTERNS = (1, 128, 255)
 

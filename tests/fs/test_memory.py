@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cordwood.fs.base import is_full
 from cordwood.fs.memory import MemoryFileSystem, PowerCut, at_random, every_cut, keep_all, lose_all
-from tests.fs.test_contract import outcome, steps
+from tests.fs.contract import outcome, steps
 from tests.fs.trees import Tree, content, drawn, put, sync_everything, tree
 
 Act = Callable[[MemoryFileSystem], object]

@@ -13,7 +13,7 @@ from cordwood.record.layout import HEADER
 from cordwood.record.record import Record, encode_record, to_records
 from cordwood.testing.reference import index_entries
 from cordwood.testing.strategies import records
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 
 @st.composite

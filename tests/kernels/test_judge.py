@@ -16,7 +16,7 @@ from cordwood.record.columns import decode
 from cordwood.record.layout import BATCH_ROW, LOG_APPEND_TIME, RECORD_ROW
 from cordwood.testing.strategies import records
 from cordwood.types import TimestampType
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 #: A record: whether it has a key, a value, its bit set; its key's newest offset, its timestamp.
 RECORDS = st.tuples(st.booleans(), st.booleans(), st.booleans(), st.integers(-1, 30), st.integers(-1, 5))

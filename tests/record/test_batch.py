@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 
 from cordwood.errors import CorruptBatchError
-from cordwood.kernels import scan
 from cordwood.record.batch import (
     MAX_SEQUENCE,
     Batch,
@@ -19,12 +17,11 @@ from cordwood.record.batch import (
     encode_message_set,
     to_batches,
 )
-from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.control import KEY, Marker, control_type, coordinator_epoch, encode_marker
-from cordwood.record.layout import BATCH_ROW
-from cordwood.record.record import Record, to_records
+from cordwood.record.record import Record
 from cordwood.testing.strategies import logs
 from cordwood.types import Codec, ControlType, TimestampType
+from tests.record.windows import read, window
 
 THREE = [
     Record(100, 1000, b"k1", b"v1"),
@@ -88,19 +85,6 @@ GOLDEN = {
            0000000000000066 00000018 0be8e75e 01 00 00000000000003e6 ffffffff 00000002 7633""",
     ),
 }
-
-
-def window(data: bytes) -> BatchWindow:
-    array = np.frombuffer(data, np.uint8)
-    rows = np.empty(len(data) // 26 + 1, BATCH_ROW)
-    count, taken, status = scan.scan_batches(array.ctypes.data, len(data), len(data), 0, True, rows)
-    scan.compute_crcs(array.ctypes.data, len(data), 0, rows[:count])
-    assert (taken, status) == (len(data), scan.END)
-    return BatchWindow(0, array, rows[:count], lambda at, size: iter([data[at : at + size]]))
-
-
-def read(data: bytes) -> list[Record]:
-    return [record for columns in decode(window(data)) for record in to_records(columns.data, columns.rows)]
 
 
 @pytest.mark.parametrize("name", GOLDEN)

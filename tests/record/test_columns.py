@@ -14,7 +14,7 @@ from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.record import Record, to_records
 from cordwood.testing.strategies import logs
 from cordwood.types import Codec
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 FEW = [Record(i, 1000 + i, b"key%d" % i, b"value" * 20) for i in range(10)]
 

@@ -31,7 +31,7 @@ from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.kafka_tools import Broker, Line
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 FS = PosixFileSystem()
 KEYS = 24

@@ -21,8 +21,8 @@ from cordwood.storage.formats import filenames
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
 from tests.kafka_tools import Oracle
-from tests.spark.test_pipeline import TOPICS, tree
-from tests.storage.test_copying import HOLD
+from tests.spark.trees import TOPICS, tree
+from tests.storage.copies import HOLD
 
 #: What two runs differ in.
 _OF_A_RUN = {"target", "seconds", "clean_seconds", "bytes_per_second", "notes", "copied"}

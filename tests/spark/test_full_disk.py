@@ -30,11 +30,11 @@ from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.spark import jobs
-from tests.cli.test_clean import COMMAND, ENVIRONMENT
+from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, fixture
 from tests.spark.disks import small_disk
 from tests.spark.in_process import InThisProcess
-from tests.spark.test_pipeline import tree
+from tests.spark.trees import tree
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark import jobs
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
-from tests.cli.test_clean import COMMAND, ENVIRONMENT
+from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
 from tests.spark.disks import small_disk

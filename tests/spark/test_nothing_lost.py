@@ -24,8 +24,8 @@ from tests.fixtures import copy_of, fixture
 from tests.kafka_tools import Oracle
 from tests.spark.disks import read_only
 from tests.spark.in_process import InThisProcess
-from tests.spark.test_pipeline import tree
-from tests.storage.test_copying import contents
+from tests.spark.trees import tree
+from tests.storage.copies import contents
 
 IN_PROCESS = cast(SparkSession, InThisProcess())
 

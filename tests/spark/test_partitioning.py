@@ -24,7 +24,7 @@ from cordwood.spark.packing import TASKS_PER_CORE, pack, share_memory, worker
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
-from tests.spark.test_tasks import data, make_log
+from tests.spark.logs import data, make_log
 
 
 def task(size_bytes: int = 0, path: str = "/nowhere/t-0") -> PartitionTask:

@@ -34,21 +34,8 @@ from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
 from tests.kafka_tools import FOLDER, Broker, Oracle
-from tests.storage.test_copying import FullDisk, contents, until_it_succeeds
-
-#: Enough of a fixture's partitions to meet every rule, few enough to be quick.
-TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "trimmed-both")
-
-
-def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
-    """All that a write could change: times, sizes, bytes."""
-    found = {}
-    for path in [root, *root.rglob("*")]:
-        status = path.stat()
-        found[str(path.relative_to(root))] = (
-            status.st_mtime_ns, status.st_mode, path.read_bytes() if path.is_file() else b"",
-        )  # fmt: skip
-    return found
+from tests.spark.trees import TOPICS, tree
+from tests.storage.copies import FullDisk, contents, until_it_succeeds
 
 
 def fates(result: CleanResult) -> dict[str, Fate]:

@@ -41,11 +41,8 @@ from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.types import NONE, TopicPartition
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.kafka_tools import Line, Oracle
+from tests.spark.planned_logs import HOUR, T0, TIMES, batch, make_log
 
-T0 = 1_700_000_000_000
-HOUR = 3_600_000
-#: In the kraft fixtures' second round; by the later one all lags have passed.
-TIMES = (1_795_253_410_181, 1_795_253_410_181 + 40 * HOUR)
 STORED = Path(__file__).parent.parent / "data" / "selection.jsonl"
 #: What decides which part of a log Kafka would clean.
 FIELDS = (
@@ -350,21 +347,6 @@ def test_a_tiered_topic_is_left_alone() -> None:
 
 
 # ---- bare partitions -------------------------------------------------------------------------------------------------
-
-
-def make_log(directory: Path, *segments: Sequence[bytes]) -> Path:
-    """A partition's directory of segments, each with its indexes empty."""
-    directory.mkdir(parents=True)
-    base = 0
-    for number, batches in enumerate(segments):
-        base = int.from_bytes(batches[0][:8], "big") if batches else base + number
-        (directory / offset_name(base, FileKind.LOG)).write_bytes(b"".join(batches))
-        (directory / offset_name(base, FileKind.OFFSET_INDEX)).write_bytes(b"")
-    return directory
-
-
-def batch(offset: int, **choice: Any) -> bytes:
-    return encode_batch([Record(offset, T0, b"k", b"v")], **choice)
 
 
 def test_a_bare_partition_ends_at_its_end_and_a_brokers_needs_an_entry(tmp_path: Path) -> None:

@@ -29,12 +29,12 @@ from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.log import windows
 from cordwood.storage.log.producers import Producers
-from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.log.segment_writer import SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.testing.generate import Shape, write_keyed_log
 from cordwood.types import Codec
-from tests.record.test_batch import window
+from tests.spark.logs import MTIME, data, make_log
 
 DAY = 86_400_000
 
@@ -44,27 +44,6 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of some kilobytes have many windows."""
     for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000), ("PACKED_BYTES", 10_000)):
         monkeypatch.setattr(readahead, name, size)
-
-
-MTIME = 5_000_000
-
-
-def data(offset: int, key: bytes = b"k", *, producer: int | None = None, timestamp: int = 0, size: int = 1) -> bytes:
-    own: dict[str, Any] = (
-        {} if producer is None else {"producer_id": producer, "producer_epoch": 0, "base_sequence": offset}
-    )
-    return encode_batch([Record(offset, timestamp, key, b"v" * size)], **own)
-
-
-def make_log(folder: Path, *segments: tuple[int, list[bytes]]) -> LogView:
-    folder.mkdir(exist_ok=True)
-    for base, batches in segments:
-        writer = SegmentWriter(PosixFileSystem(), str(folder), base, IndexLimits())
-        if batches:
-            stored = b"".join(batches)
-            writer.append([np.frombuffer(stored, np.uint8)], window(stored).batches)
-        writer.finish(mtime_ns=MTIME * 1_000_000)
-    return LogView(str(folder), log_start_offset=0)
 
 
 def write_snapshot(folder: Path, offset: int, *entries: ProducerEntry) -> Path:

@@ -28,9 +28,9 @@ from cordwood.verification import compare, pairs, ranges
 from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
 from cordwood.verification.violations import MEANINGS, Verdict
 from tests.fixtures import facts, fixture
+from tests.spark.fixture_pairs import PAIRS
+from tests.spark.fixture_pairs import Pair as KafkasPair
 from tests.spark.planting import NOW, State, Stored, copy_tree, data, example, marker
-from tests.spark.test_fixtures import PAIRS
-from tests.spark.test_fixtures import Pair as KafkasPair
 
 HORIZON = NOW + 86_400_000
 

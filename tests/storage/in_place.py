@@ -21,7 +21,7 @@ from cordwood.storage.log.files import remove_tree
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 T0, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
 NOW_MS = 1_763_700_000_000

@@ -15,7 +15,7 @@ from cordwood.storage.log.view import open_log
 from cordwood.testing.strategies import logs
 from cordwood.types import TopicPartition
 from tests.fixtures import fixture
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 UTC = datetime.UTC
 

@@ -26,8 +26,8 @@ from cordwood.storage.node.directory import LogDirectory
 from cordwood.types import Codec
 from tests.fixtures import STOPPED, copy_of, facts, fixture
 from tests.kafka_tools import Broker
+from tests.storage.damage_sites import FIRST, batch, built, check, damages, flip, site
 from tests.storage.in_place import make_directory
-from tests.storage.test_check_damage import FIRST, batch, built, check, damages, flip, site
 
 #: Old and new brokers, cleaned and not, one and two log directories, recovered from a crash. The rest is slow.
 SOME = (

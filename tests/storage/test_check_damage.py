@@ -14,85 +14,35 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message, encode_message_set, seal
 from cordwood.record.compression import compress
 from cordwood.record.control import KEY, MARKER_VALUE, Marker, encode_marker
 from cordwood.record.layout import HEADER
 from cordwood.record.record import Record
-from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats import producer_state, transaction_index
 from cordwood.types import Codec
-from tests.fixtures import fixture
-
-Plant = Callable[[Path], object]
+from tests.storage.damage_sites import (
+    CHECKPOINTS,
+    FIRST,
+    SITES,
+    Plant,
+    batch,
+    built,
+    change,
+    check,
+    damages,
+    flip,
+    records,
+    site,
+)
 
 # ---- sites -----------------------------------------------------------------------------------------------------------
 
-#: Name: (fixture, partition).
-SITES = {
-    "orders": ("kraft-before", "orders-0"),
-    "payments": ("kraft-classic-before", "payments-1"),
-    "wrappers": ("legacy-v1-before", "v1-gzip-0"),
-}
-FILES = (".kafka_cleanshutdown", "meta.properties")
-CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
 META = "../meta.properties"
 RECOVERY_POINTS, HIGH_WATERMARKS = (f"../{name}" for name in CHECKPOINTS)
-FIRST = "00000000000000000000"
-
-
-def site(name: str, target: Path) -> Path:
-    """A log directory with one partition of a fixture; returns the partition."""
-    source, partition = SITES[name]
-    directory = target / "data"
-    shutil.copytree(fixture(source) / partition, directory / partition)
-    for file in FILES:
-        shutil.copy(fixture(source) / file, directory / file)
-    topic, _, number = partition.rpartition("-")
-    for file in CHECKPOINTS:
-        lines = (fixture(source) / file).read_text().splitlines()
-        kept = [line for line in lines[2:] if line.startswith(f"{topic} {number} ")]
-        (directory / file).write_text("\n".join(["0", str(len(kept)), *kept, ""]))
-    return directory / partition
-
-
-def built(target: Path, *entries: bytes, base_offset: int = 0) -> Path:
-    """A partition of one segment outside any log directory, made of these entries."""
-    partition = target / "built-0"
-    partition.mkdir(parents=True)
-    stem = f"{base_offset:020d}"
-    (partition / f"{stem}.log").write_bytes(b"".join(entries))
-    (partition / f"{stem}.index").write_bytes(b"")
-    (partition / f"{stem}.timeindex").write_bytes(b"")
-    return partition
-
-
-def check(*paths: Path) -> list[Finding]:
-    return list(Check(PosixFileSystem()).run([str(path) for path in paths]))
-
-
-def damages(findings: list[Finding], partition: Path) -> list[tuple[str, str, int | None, int | None]]:
-    """(kind, file, position, offset) of each damage; files relative to the partition."""
-
-    def file(path: str) -> str:
-        for base, prefix in ((partition, ""), (partition.parent, "../")):
-            if path.startswith(f"{base}/"):
-                return prefix + path.removeprefix(f"{base}/")
-        return path
-
-    return [(f.kind.value, file(f.path), f.position, f.offset) for f in findings if f.severity is Severity.DAMAGE]
 
 
 # ---- what is done ----------------------------------------------------------------------------------------------------
-
-
-def change(name: str, edit: Callable[[bytearray], bytes | bytearray | None]) -> Plant:
-    def plant(partition: Path) -> None:
-        data = bytearray((partition / name).read_bytes())
-        (partition / name).write_bytes(edit(data) or data)
-
-    return plant
 
 
 def put(name: str, position: int, data: bytes) -> Plant:
@@ -101,10 +51,6 @@ def put(name: str, position: int, data: bytes) -> Plant:
         old[position : position + len(data)] = data
 
     return change(name, edit)
-
-
-def flip(name: str, position: int) -> Plant:
-    return change(name, lambda data: data.__setitem__(position, data[position] ^ 1))
 
 
 def cut(name: str, size: int) -> Plant:
@@ -949,14 +895,6 @@ def test_damage_to_a_real_partition_is_found_in_its_place_and_nowhere_else(case:
 
 
 # ---- in logs that we build -------------------------------------------------------------------------------------------
-
-
-def records(first: int, count: int = 2, timestamp: int = 1000) -> list[Record]:
-    return [Record(first + i, timestamp + i, b"k%d" % i, b"v") for i in range(count)]
-
-
-def batch(first: int, **options: object) -> bytes:
-    return encode_batch(records(first), **options)  # type: ignore[arg-type]
 
 
 def raw_batch(

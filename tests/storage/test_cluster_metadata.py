@@ -6,7 +6,7 @@ import json
 import pickle
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from cordwood.storage.formats.cluster_metadata import (
     decode,
     load_snapshot,
 )
-from tests.fixtures import NAMES, facts, fixture
+from tests.fixtures import fixture
 from tests.plain import plain_records
+from tests.storage.metadata_facts import DELETED, INTERNAL, WITH_METADATA, facts_of_topics
 
 BY_KAFKA = [
     json.loads(line)
@@ -387,43 +388,10 @@ def test_what_the_twin_encodes_is_decoded(data: st.DataObject) -> None:
 
 # ---- logs of real brokers --------------------------------------------------------------------------------------------
 
-#: Those of brokers with a metadata log; the old ones kept theirs in ZooKeeper, outside of the fixture.
-WITH_METADATA = [name for name in NAMES if not name.startswith("legacy") or name.endswith("4.3.1")]
-#: Deleted while the broker ran: `-delete` and `-stray` directories are what is left of them.
-DELETED = re.compile("go+ne|astray")
-INTERNAL = {"__consumer_offsets", "__transaction_state"}
-#: The facts have configs as a topic was made with; what became of them while it lived, by fixture and topic.
-CHANGED_LATER = {
-    "kraft-crashed-(clean|swap).* crash$": {"internal.segment.bytes": "1048576"},
-    ".* configured$": {
-        "cleanup.policy": "compact",
-        "min.cleanable.dirty.ratio": "0.3",
-        "delete.retention.ms": "5000",
-    },
-}
-
 
 def brokers_records(name: str, file: str = "__cluster_metadata-0/*.log") -> list[tuple[int, bytes | None]]:
     path = next(iter(sorted(fixture(name).rglob(file))))
     return [(record.offset, record.value) for record in plain_records(path.read_bytes()) if not record.is_control]
-
-
-def facts_of_topics(name: str) -> Iterator[tuple[str, int, dict[str, str]]]:
-    """Of each topic its name, partitions, and configs as they were in the end."""
-    family = re.match("kraft-(?:classic|crashed|jbod)|kraft|other-clients|legacy-[a-z0-9]+", name)
-    assert family is not None
-    for topic_name, said in facts(family[0])["topics"].items():
-        if isinstance(said, int):  # kraft-jbod
-            said = {"partitions": said, "config": {"cleanup.policy": "compact", "internal.segment.bytes": "2500"}}
-        texts = {key: str(text) for key, text in said["config"].items()}
-        for pattern, changed in CHANGED_LATER.items():
-            if re.match(pattern, f"{name} {topic_name}"):
-                texts |= changed
-        if name.endswith("4.3.1"):  # has no formats to choose from, and no small segments under the old name
-            texts.pop("message.format.version", None)
-            if int(texts["segment.bytes"]) < 1 << 20:
-                texts["internal.segment.bytes"] = texts.pop("segment.bytes")
-        yield topic_name, said["partitions"], texts
 
 
 @pytest.mark.parametrize("name", WITH_METADATA)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cordwood.errors import LockedError, NotFoundError, RequestError
-from cordwood.fs.base import File, is_full
 from cordwood.fs.links import Link
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.copy import Replacement, copy_partition, lay_out, remove_segments
@@ -23,14 +20,9 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
 from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, fixture
+from tests.storage.copies import HOLD, contents
 
 fs = PosixFileSystem()
-#: A program that holds the lock of a log directory until a line comes.
-HOLD = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
 def copied(
@@ -239,36 +231,3 @@ def test_a_partition_that_was_asked_for_takes_only_its_own_entries_along(tmp_pat
 
 
 # ---- full disks ------------------------------------------------------------------------------------------------------
-
-
-class FullDisk(PosixFileSystem):
-    """A disk with room for so many more new files and directories."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-
-    def _take(self, path: str) -> None:
-        self.room -= 1
-        if self.room < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:  # type: ignore[override]
-        self._take(path)
-        return super().create(path, exclusive=exclusive, mode=mode)
-
-    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        self._take(path)
-        super().make_directory(path, mode=mode)
-
-
-def until_it_succeeds(attempt: Callable[[FullDisk], object]) -> int:
-    """Attempts on a disk with room for 0, 1, 2, … files; how many failed."""
-    for room in range(1000):
-        try:
-            attempt(FullDisk(room))
-        except OSError as error:
-            if not is_full(error):
-                raise
-        else:
-            return room
-    raise AssertionError("it never succeeds")

@@ -15,7 +15,7 @@ from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.node.node import Node, read_metadata
 from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, fixture
-from tests.storage.test_cluster_metadata import DELETED, INTERNAL, WITH_METADATA, facts_of_topics
+from tests.storage.metadata_facts import DELETED, INTERNAL, WITH_METADATA, facts_of_topics
 
 FS = PosixFileSystem()
 

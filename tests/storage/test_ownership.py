@@ -16,7 +16,7 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.users import User
 from cordwood.storage.changes.ownership import check_ownership
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS, WORK_FOLDER
-from tests.fs.test_locks import open_up
+from tests.fs.lock_holders import open_up
 
 KAFKA, CONFLUENT = 4000001, 4000002
 ROOT = User(0, frozenset([0]), privileged=True)

@@ -15,7 +15,7 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.log import segment_writer
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
-from tests.record.test_batch import window
+from tests.record.windows import window
 
 
 class Disk(WrappedFileSystem):

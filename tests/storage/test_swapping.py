@@ -7,7 +7,6 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from cordwood.errors import RequestError
 from cordwood.fs.base import FileSystem
 from cordwood.fs.memory import MemoryFileSystem, lose_all
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.changes.swap import drop_segments, swap_in
@@ -27,6 +25,7 @@ from cordwood.storage.log.view import LogView
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle
+from tests.storage.swap_scenes import built, loaded_by_kafka, only_logs
 from tests.storage.swaps import (
     NOW_MS,
     PATH,
@@ -43,17 +42,8 @@ from tests.storage.swaps import (
 RecordProperty = Callable[[str, object], None]
 
 
-@cache
-def built(name: str) -> Scene:
-    return SCENES[name]()
-
-
 def load(fs: MemoryFileSystem, *, crashed: bool = False) -> None:
     recover_in_place(LogView(PATH, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
-
-
-def only_logs(files: dict[str, bytes]) -> dict[str, bytes]:
-    return {name: data for name, data in files.items() if name.endswith(FileKind.LOG)}
 
 
 def check_state(scene: Scene, fs: MemoryFileSystem, *, known: set[frozenset[str]]) -> None:
@@ -323,28 +313,3 @@ def test_kafka_loads_what_a_power_cut_left_as_we_do(
             files, expected = only_logs(files), only_logs(expected)
         assert files == expected
     record_property(PROPERTY, ["swaps, loaded by Kafka", cuts.states, len(states)])
-
-
-def loaded_by_kafka(
-    states: Sequence[MemoryFileSystem], root: Path, oracle: Oracle, *, clean: bool
-) -> list[dict[str, bytes]]:
-    """What Kafka makes of partitions when it loads them, and closes them."""
-    for number, fs in enumerate(states):
-        for path, data in tree(fs, PATH).items():
-            target = root / f"t-{number}" / path
-            if data is None:
-                target.mkdir(parents=True, exist_ok=True)
-            else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
-    if clean:
-        (root / ".kafka_cleanshutdown").write_bytes(b"")
-    lines = oracle("select", root, "--now", str(NOW_MS))
-    assert len([line for line in lines if line["type"] == "log"]) == len(states)
-    found = []
-    for number in range(len(states)):
-        path = str(root / f"t-{number}")
-        names = {info.name for info in PosixFileSystem().list(path)}
-        assert not any(name.endswith((".cleaned", ".swap")) for name in names)  # what it deletes it renames first
-        found.append(segment_files(PosixFileSystem(), path))
-    return found

@@ -1,0 +1,32 @@
+"""What every test module keeps to."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+MODULES = sorted(TESTS.rglob("test_*.py"))
+NAME_MAX = 80
+
+
+def test_test_names_have_at_most_80_characters() -> None:
+    long = [
+        f"{path.relative_to(TESTS)}: {node.name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and len(node.name) > NAME_MAX
+    ]
+    assert long == []
+
+
+def test_no_module_imports_from_a_test_module() -> None:
+    # What several modules need is in a helper module, whose name says what it holds.
+    found = [
+        f"{path.relative_to(TESTS)}: {node.module}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+        if node.module.startswith("tests.") and node.module.rpartition(".")[2].startswith("test_")
+    ]
+    assert found == []
