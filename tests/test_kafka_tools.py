@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -38,4 +39,6 @@ def test_broker_takes_commands_and_ends_with_its_test(kafka_broker: Broker, tmp_
     kafka_broker.client(data, commands)
     assert (data / "t-0").is_dir()
     kafka_broker.kill_all()
+    with open(data / ".lock", "r+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while a thread of the broker is left
     assert kafka_broker("status", data) == "stopped"
