@@ -82,6 +82,21 @@ class IndexProblem(StrEnum):
     VERSION = "version"
 
 
+class TextProblem(StrEnum):
+    """The `kind` of a `CorruptFileError` about a checkpoint file or `partition.metadata`.
+
+    For the first, Kafka's readers raise an I/O error, which takes the log directory offline. For the others they raise
+    errors that no code of Kafka expects there; most of them end the start of the broker.
+    """
+
+    #: The file is not in its format: version, shape of a line, number of entries.
+    MALFORMED = "malformed"
+    #: The format is right, but a value is not possible: no number, a negative one, no topic id.
+    VALUE = "value"
+    #: The file ends too early.
+    MISSING_LINE = "missing-line"
+
+
 class DataError(CordwoodError):
     """Bytes that are not what their name or header claims.
 
@@ -97,7 +112,7 @@ class DataError(CordwoodError):
         self,
         what: str,
         *,
-        kind: BatchProblem | IndexProblem | None = None,
+        kind: BatchProblem | IndexProblem | TextProblem | None = None,
         path: str | None = None,
         position: int | None = None,
         offset: int | None = None,

@@ -30,17 +30,17 @@ def test_damage_gives_exit_code_one_and_says_where_what_and_what_it_means(tmp_pa
     result = run(partition.parent)
     assert result.exit_code == 1
     text = result.stdout
-    assert text.startswith("DAMAGE: ")
+    assert text.startswith("ERRORS: ")
     assert f"{partition}/{FIRST}.log at position 882 (offset 13)\n      CRC-32C mismatch: stored 0x" in text
     assert "batch-crc: consumers and followers reject the batch" in text
-    assert text.splitlines()[-1].endswith(": 1 damage")
+    assert text.splitlines()[-1].endswith(": 1 error")
 
 
 def test_what_a_crash_left_is_explained_with_exit_code_zero() -> None:
     result = run(fixture("kraft-crashed-swap"))
     assert result.exit_code == 0
-    assert "RECOVERY: " in result.stdout
-    assert "swap-unfinished: the next load finishes the swap" in result.stdout
+    assert "REPAIRED ON START: " in result.stdout
+    assert "swap-unfinished: the next load completes the swap" in result.stdout
     # Hundreds of files that wait to be deleted are counted, not listed.
     assert result.stdout.count("00000.log.deleted") <= 3
     assert " more in " in result.stdout

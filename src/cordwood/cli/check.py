@@ -22,9 +22,9 @@ from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.tables import printable
 
 _TITLES = {
-    Severity.DAMAGE: "DAMAGE: a broker would reject, lose or misread something",
-    Severity.RECOVERY: "RECOVERY: left by a crash or a stop; the next load repairs it",
-    Severity.NOTE: "NOTES: odd, but harmless",
+    Severity.DAMAGE: "ERRORS: a broker would reject, lose or misread data, or not start",
+    Severity.RECOVERY: "REPAIRED ON START: left by a crash or a shutdown; a broker repairs it when it starts",
+    Severity.NOTE: "NOTES: unusual, but harmless",
 }
 _STATES = {
     DirectoryState.DELETED: "to be deleted",
@@ -132,9 +132,9 @@ def summary_line(summary: Summary) -> str:
     files = f"{summary.files:,} file{'s' * (summary.files != 1)}"
     counts = []
     if damages := summary.findings[Severity.DAMAGE]:
-        counts.append(f"{damages:,} damage{'s' * (damages != 1)}")
+        counts.append(f"{damages:,} error{'s' * (damages != 1)}")
     if recoveries := summary.findings[Severity.RECOVERY]:
-        counts.append(f"{recoveries:,} for recovery")
+        counts.append(f"{recoveries:,} that a broker repairs on start")
     if notes := summary.findings[Severity.NOTE]:
         counts.append(f"{notes:,} note{'s' * (notes != 1)}")
     result = ", ".join(counts) or "no problem found"

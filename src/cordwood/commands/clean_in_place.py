@@ -209,6 +209,8 @@ class _Work:
             self.size_before[place.path] = log.size_bytes
             current = place.name.state is DirectoryState.CURRENT
             try:
+                if place.directory.failure is not None:
+                    raise place.directory.failure
                 return recover_in_place(
                     log,
                     crashed=place.directory.crashed,

@@ -93,6 +93,8 @@ def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) ->
             return None
         assert place.name is not None and place.topic is not None, "or it would not be loaded"
         try:
+            if copy.source.failure is not None:
+                raise copy.source.failure
             return recover_into_copy(
                 place.log(),
                 target,

@@ -167,6 +167,10 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
     )
     if why_never is not None or place.topic is None or not log.segments:
         return left
+    if place.directory.failure is not None and not place.directory.live:
+        what = f"a broker takes its log directory offline: {place.directory.failure}"
+        reason = Reason(what, until="once the file is repaired or removed")
+        return replace(left, decision=Decision.REFUSE, reason=reason)
     if log.ends_below_start and not place.directory.live:
         what = f"it ends at offset {end}, below its log start offset: the next load replaces it by an empty log"
         return replace(left, reason=Reason(what, f"{start} in log-start-offset-checkpoint"), log_end_offset=start)

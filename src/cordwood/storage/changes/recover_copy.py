@@ -164,8 +164,11 @@ def rewrite_unflushed(
 
     Raises:
         DataError: a segment holds offsets that don't belong there; what was written does not count.
+        CorruptFileError: a transaction index has an unknown version, or the leader epochs cannot be read: a broker
+            does not load such a log, and what is in these files would be lost.
     """
     fs, settings = log.fs, settings or RecoverySettings()
+    _check_versions(log)
     bases = [segment.base_offset for segment in log.segments]
     unflushed = max(0, bisect.bisect_right(bases, recovery_point) - 1)
     epochs = _epochs(log)
@@ -243,6 +246,7 @@ def start_anew(
 
     Source: Kafka LogLoader.load, deleteSegmentsIfLogStartGreaterThanLogEnd; UnifiedLog.rebuildProducerState.
     """
+    _check_versions(log)
     for info in log.fs.list(folder):
         file = parse_file(info.name)
         if file is not None and file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
@@ -407,12 +411,26 @@ def _assigned(epochs: LeaderEpochs, batches: BatchRows) -> LeaderEpochs:
     return epochs
 
 
+def _check_versions(log: LogView) -> None:
+    """Refuse a log with a transaction index of an unknown version, as a broker does, even if it is to be rebuilt.
+
+    A broker looks at no other index of a segment that lacks its offset index.
+
+    Raises:
+        CorruptFileError: there is one.
+    """
+    for segment in log.segments:
+        if FileKind.OFFSET_INDEX in segment.files.indexes:
+            segment.transaction_index()
+
+
 def _epochs(log: LogView) -> LeaderEpochs:
     path = f"{log.path}/{FileKind.LEADER_EPOCHS}"
     try:
-        return leader_epochs.history(leader_epochs.decode(read_file(log.fs, path), path))
-    except (FileNotFoundError, CorruptFileError):
+        data = read_file(log.fs, path)
+    except FileNotFoundError:
         return LeaderEpochs()
+    return leader_epochs.history(leader_epochs.decode(data, path), path)
 
 
 def _write_epochs(log: LogView, target: str, epochs: LeaderEpochs, next_offset: int) -> None:

@@ -332,7 +332,7 @@ class LogCheck:
                 position=error.position,
                 offset=error.offset,
                 severity=Severity.RECOVERY if repaired else None,
-                meaning="written in part when the broker crashed: the next load cuts it off" if repaired else None,
+                meaning="partly written when the broker crashed: the next load cuts it off" if repaired else None,
             )
         self.findings.count(Kind.BATCH_CRC, self.place.path, self._more_invalid)
         self._invalid.clear()
@@ -347,7 +347,7 @@ class LogCheck:
         place = self.place
         if place.live and place.end_offset is None:
             return
-        what = f"{gap.what}; {gap.size_bytes} bytes are no batch"
+        what = f"{gap.what}; {gap.size_bytes} bytes are not a batch"
         if gap.kind is GapKind.DAMAGE and (followed or not self._is_repaired()):
             self._report(Kind.NOT_A_BATCH, what, position=gap.position, offset=self.last_offset + 1)
         elif place.end_offset is not None:
@@ -399,5 +399,5 @@ class LogCheck:
 
 
 _FLUSHED_TAIL = (
-    "what was flushed or closed in good order is not whole: records are lost, and appends go behind these bytes"
+    "these bytes were flushed or closed cleanly, and are incomplete: records are lost, and a broker appends behind them"
 )

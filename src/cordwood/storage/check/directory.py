@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cordwood.errors import CorruptFileError, DataError, NotFoundError
+from cordwood.errors import CorruptFileError, DataError, NotFoundError, TextProblem
 from cordwood.fs.base import FileInfo, FileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check.findings import Finding, Findings, Kind, Severity
@@ -42,11 +42,15 @@ from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, l
 from cordwood.storage.node.node import read_metadata
 from cordwood.types import NONE, TopicPartition
 
-#: Checkpoints that a broker does without when it cannot read them.
-_FORGIVEN = (filenames.RECOVERY_POINTS, filenames.LOG_START_OFFSETS)
-_FORGIVEN_MEANING = (
-    "a broker warns and goes on with 0 for all partitions: recovery from the start, deleted records again"
-)
+#: Checkpoint: what a broker does when the file is in its format, but a value in it is not possible.
+_WRONG_VALUE = {
+    filenames.RECOVERY_POINTS: "a broker warns and uses 0 for all partitions: after a crash it reads whole logs again",
+    filenames.LOG_START_OFFSETS: (
+        "a broker warns and starts all logs at their first segment: deleted records can be read again"
+    ),
+    filenames.CLEANER_OFFSETS: "the cleaner threads of the broker end: nothing is compacted any more",
+    filenames.HIGH_WATERMARKS: "a broker starts, but serves no partition of this log directory",
+}
 _KNOWN_FILES = {
     *filenames.OFFSET_CHECKPOINTS,
     filenames.META_PROPERTIES,
@@ -319,7 +323,7 @@ class Check:
         try:
             offsets = checkpoints.decode(data, path)
         except CorruptFileError as error:
-            meaning = _FORGIVEN_MEANING if name in _FORGIVEN else None
+            meaning = _WRONG_VALUE[name] if error.kind is TextProblem.VALUE else None
             findings.add(Kind.CHECKPOINT_UNREADABLE, path, error.what, position=error.position, meaning=meaning)
             return
         for partition, offset in offsets.items():

@@ -110,109 +110,122 @@ class Kind(StrEnum):
 
 _D, _R, _N = Severity.DAMAGE, Severity.RECOVERY, Severity.NOTE
 
+#: What a broker does at its start with a file that raises an error. Each was tried with a broker of two directories.
+STOPS = "a broker does not start while it is there"
+OFFLINE = "a broker that loads it takes the whole log directory offline"
 _LOST_BEHIND = (
     "a read that reaches it fails; a recovery cuts the segment here and deletes all later segments, valid data included"
 )
-_MISDIRECTED = "a read by offset that uses this entry starts at the wrong place, and fails or misses records"
-_MISDATED = "looking up an offset by time, and retention by time, go wrong in this segment"
-_STATE = (
-    "after a load from this snapshot the broker judges this producer's next batch, or the last stable offset, wrongly"
-)
-_EPOCHS = (
-    "followers and consumers that ask where an epoch ended get a wrong offset, and truncate too much or too little"
-)
-_OFFLINE = "a broker that loads it takes the whole log directory offline"
+_MISDIRECTED = "a read by offset that uses this entry starts at the wrong position and fails or misses records"
+_MISDATED = "offset lookups by time and retention by time give wrong results in this segment"
+_STATE = "a broker that loads this snapshot misjudges this producer's next batch or the last stable offset"
+_EPOCHS = "followers and consumers that ask where an epoch ended get a wrong offset and truncate too much or too little"
 
 #: Kind: how bad it is, and what it means for a broker.
 KINDS: dict[Kind, tuple[Severity, str]] = {
-    Kind.UNREADABLE: (_D, _OFFLINE),
-    Kind.BAD_FILE_NAME: (_D, "a broker fails to load the partition because of this name"),
-    Kind.NAME_NOT_CANONICAL: (_D, "a broker lists it, then looks for the canonical name, which is not there"),
-    Kind.FOREIGN_FILE: (_N, "brokers leave it alone"),
+    Kind.UNREADABLE: (_D, OFFLINE),
+    Kind.BAD_FILE_NAME: (_D, STOPS),
+    Kind.NAME_NOT_CANONICAL: (_D, "a broker lists it, then looks for the canonical name and does not find it"),
+    Kind.FOREIGN_FILE: (_N, "brokers ignore it"),
     Kind.LEFTOVER: (_R, "the next load deletes it"),
-    Kind.SWAP_UNFINISHED: (_R, "the next load finishes the swap: it deletes what the file replaces and renames it"),
-    Kind.TORN_TAIL: (_R, "normal after a crash: the next load cuts it off; nothing complete is lost"),
-    Kind.ZERO_TAIL: (_R, "room that was set aside, or lost by a power cut; the next load cuts it off"),
+    Kind.SWAP_UNFINISHED: (
+        _R,
+        "the next load completes the swap: it deletes the files that this one replaces and renames it",
+    ),
+    Kind.TORN_TAIL: (_R, "normal after a crash: the next load cuts it off; no complete batch is lost"),
+    Kind.ZERO_TAIL: (_R, "preallocated space, or data lost in a power cut; the next load cuts it off"),
     Kind.TORN_SEGMENT: (_D, "reads skip to the next segment; a recovery cuts here and deletes all later segments"),
     Kind.NOT_A_BATCH: (_D, _LOST_BEHIND),
     Kind.BATCH_CRC: (
         _D,
-        "consumers and followers reject the batch; a recovery cuts the log here, valid data behind it too",
+        "consumers and followers reject the batch; a recovery cuts the log here and deletes valid data behind it too",
     ),
     Kind.UNKNOWN_CODEC: (_D, "no consumer can read the batch, and the cleaner stops at it"),
     Kind.CODEC_NOT_ALLOWED: (_D, "brokers and consumers refuse zstd in message formats 0 and 1"),
     Kind.COMPRESSION: (_D, "no consumer can decompress the batch, and the cleaner stops at it"),
-    Kind.OFFSET_DELTA: (_D, "the batch ends before it starts; offset look-ups and recovery go wrong here"),
+    Kind.OFFSET_DELTA: (_D, "the batch ends before it starts: offset lookups and recovery fail or go wrong here"),
     Kind.NEGATIVE_OFFSET: (_D, "no record can have a negative offset; a recovery cuts the log here"),
     Kind.RECORD_COUNT: (_D, "consumers reject the batch as corrupt"),
     Kind.ATTRIBUTES: (_N, "brokers write these bits as 0 and ignore them"),
-    Kind.BATCH_PRODUCER: (_D, "no broker accepts such a producer; rebuilding producer state from it goes wrong"),
+    Kind.BATCH_PRODUCER: (_D, "no broker accepts such a producer; producer state rebuilt from this batch is wrong"),
     Kind.BATCH_ORDER: (_D, "offsets must increase from batch to batch; consumers skip or repeat records here"),
     Kind.OFFSET_BELOW_BASE: (
         _D,
-        "no index can hold it; reads look for it in an earlier segment; a recovery fails here",
+        "no index can hold this offset; reads look for it in an earlier segment; a recovery fails here",
     ),
-    Kind.OFFSET_TOO_HIGH: (_D, "no index of this segment can hold it; a load splits the segment"),
-    Kind.SEGMENT_OVERLAP: (_D, "two segments hold the same offsets; a read gets them from either"),
+    Kind.OFFSET_TOO_HIGH: (_D, "no index of this segment can hold this offset; a load splits the segment"),
+    Kind.SEGMENT_OVERLAP: (_D, "two segments hold the same offsets; a read may get them from either"),
     Kind.SEGMENT_SIZE: (_D, "brokers refuse to open a segment of 2 GiB or more"),
-    Kind.MAX_TIMESTAMP: (_D, "the batch's time is not that of its records; look-ups and retention by time go wrong"),
+    Kind.MAX_TIMESTAMP: (
+        _D,
+        "the header's largest timestamp is not that of the records; lookups and retention by time go wrong",
+    ),
     Kind.CONTROL_BATCH: (
         _D,
-        "a broker cannot tell what it ends; consumers and recovery fail at it, or misjudge transactions",
+        "a broker cannot tell what the marker ends; consumers and recovery fail at it or misjudge transactions",
     ),
     Kind.RECORD: (_D, "consumers and the cleaner fail at this batch"),
     Kind.TRAILING_BYTES: (_D, "consumers reject the batch: bytes remain after its last record"),
     Kind.MISSING_RECORDS: (_D, "consumers reject the batch: it ends before its last record"),
     Kind.RECORD_OFFSET: (_D, "consumers skip or repeat records of this batch"),
-    Kind.INNER_CRC: (_D, "consumers that check the messages inside reject the batch"),
+    Kind.INNER_CRC: (_D, "consumers that check the inner messages reject the batch"),
     Kind.INNER_MESSAGE: (_D, "consumers and the cleaner fail at this compressed message set"),
-    Kind.BATCH_TOO_LARGE: (_D, "whoever reads the batch needs more memory than is sane; it may be made to exhaust it"),
+    Kind.BATCH_TOO_LARGE: (
+        _D,
+        "decompressing the batch takes so much memory that it can bring down a consumer or the cleaner",
+    ),
     Kind.INDEX_MISSING: (_R, "the next load rebuilds the segment's indexes"),
-    Kind.INDEX_WITHOUT_LOG: (_D, "its log file is gone; the next load deletes it"),
-    Kind.INDEX_PADDED: (_R, "kept at full size while in use; the next load after a crash rebuilds it"),
-    Kind.INDEX_SIZE: (_D, "part of an entry at the end: what is appended next stands out of step"),
+    Kind.INDEX_WITHOUT_LOG: (_D, "its .log file is missing; the next load deletes the index"),
+    Kind.INDEX_PADDED: (_R, "an index has its full size while in use; the next load after a crash rebuilds it"),
+    Kind.INDEX_SIZE: (_D, "the file ends inside an entry: entries appended later are misaligned"),
     Kind.OFFSET_INDEX_ORDER: (_D, _MISDIRECTED),
     Kind.OFFSET_INDEX_POSITION: (_D, _MISDIRECTED),
     Kind.OFFSET_INDEX_OFFSET: (_D, _MISDIRECTED),
     Kind.TIME_INDEX_ORDER: (_D, _MISDATED),
     Kind.TIME_INDEX_ENTRY: (_D, _MISDATED),
     Kind.TIME_INDEX_END: (_D, _MISDATED),
-    Kind.TRANSACTION_INDEX_VERSION: (_D, "reads of committed data fail; a load rebuilds the segment's indexes"),
+    Kind.TRANSACTION_INDEX_VERSION: (_D, STOPS),
     Kind.TRANSACTION_INDEX_ORDER: (
         _D,
         "reads of committed data miss aborted transactions; a load may rebuild the index",
     ),
     Kind.TRANSACTION_INDEX_EXTRA: (
         _D,
-        "data that was not aborted by this may be hidden from readers of committed data",
+        "readers of committed data may miss records that were not aborted",
     ),
     Kind.TRANSACTION_INDEX_MISSING: (_D, "readers of committed data get the records of this aborted transaction"),
-    Kind.TRANSACTION_INDEX_ENTRY: (_D, "readers of committed data get aborted records, or miss committed ones"),
-    Kind.SNAPSHOT_UNREADABLE: (_D, "a broker deletes it and rebuilds from an older one, or with less than it knew"),
-    Kind.SNAPSHOT_BEYOND_END: (_D, "a broker deletes it; what it knew of producers is rebuilt from what is left"),
+    Kind.TRANSACTION_INDEX_ENTRY: (_D, "readers of committed data get aborted records or miss committed ones"),
+    Kind.SNAPSHOT_UNREADABLE: (
+        _D,
+        "a broker deletes it and rebuilds producer state from an older one; it may know less than before",
+    ),
+    Kind.SNAPSHOT_BEYOND_END: (_D, "a broker deletes it and rebuilds producer state from what is left of the log"),
     Kind.SNAPSHOT_ENTRY: (_D, _STATE),
-    Kind.LEADER_EPOCHS_UNREADABLE: (_D, _OFFLINE),
+    Kind.LEADER_EPOCHS_UNREADABLE: (_D, OFFLINE),
     Kind.LEADER_EPOCHS_MISSING: (_D, _EPOCHS),
-    Kind.LEADER_EPOCHS_ORDER: (_D, "a broker drops the entries before it that contradict it"),
-    Kind.LEADER_EPOCHS_BEYOND_END: (_D, "the log once was longer; a load drops the entry"),
+    Kind.LEADER_EPOCHS_ORDER: (_D, "a broker drops the earlier entries that contradict this one"),
+    Kind.LEADER_EPOCHS_BEYOND_END: (_D, "the log was longer once; a load drops the entry"),
     Kind.LEADER_EPOCHS_MISMATCH: (_D, _EPOCHS),
     Kind.BATCH_LEADER_EPOCH: (
         _D,
         "leader epochs never decrease in a log; a recovery would write a wrong epoch history",
     ),
-    Kind.PARTITION_METADATA: (_D, _OFFLINE),
-    Kind.TOPIC_ID: (_D, "the cluster knows this topic by another id: a broker takes the partition for a stray"),
+    Kind.PARTITION_METADATA: (_D, OFFLINE),
+    Kind.TOPIC_ID: (_D, "the cluster knows this topic under another id: a broker takes the partition for a stray"),
     Kind.QUORUM_STATE: (_D, "the node does not start: it cannot tell how it voted"),
     Kind.NO_SEGMENT: (_D, "a broker starts an empty log here"),
-    Kind.CHECKPOINT_UNREADABLE: (_D, _OFFLINE),
-    Kind.CHECKPOINT_OFFSET: (_D, "no offset can be negative; a broker fails on it or starts over"),
-    Kind.CHECKPOINT_BEYOND_END: (_D, "the log once was longer: what lay beyond its end is lost"),
-    Kind.CHECKPOINT_PARTITION: (_N, "the entry is of a partition that is not here; brokers ignore it"),
-    Kind.META_PROPERTIES: (_D, "a broker does not start with this directory"),
-    Kind.CLEAN_SHUTDOWN: (_N, "the stop counts as clean; the broker epoch is not known"),
-    Kind.BAD_DIRECTORY_NAME: (_D, _OFFLINE),
+    Kind.CHECKPOINT_UNREADABLE: (_D, OFFLINE),
+    Kind.CHECKPOINT_OFFSET: (_D, "no offset can be negative; a broker takes it for 0 or fails on it"),
+    Kind.CHECKPOINT_BEYOND_END: (_D, "the log was longer once: records beyond its end are lost"),
+    Kind.CHECKPOINT_PARTITION: (_N, "the entry's partition is not in this directory; brokers ignore the entry"),
+    Kind.META_PROPERTIES: (
+        _D,
+        "a broker goes on without this directory; it does not start if this is its only one or has the metadata log",
+    ),
+    Kind.CLEAN_SHUTDOWN: (_N, "the shutdown counts as clean, but the broker epoch is not known"),
+    Kind.BAD_DIRECTORY_NAME: (_D, STOPS),
     Kind.DUPLICATE_PARTITION: (_D, "a broker does not start with both"),
-    Kind.FUTURE_TWIN: (_N, "a move between log directories has its source and its target in the same one"),
+    Kind.FUTURE_TWIN: (_N, "a move between log directories has its source and its target in the same directory"),
 }
 
 assert set(KINDS) == set(Kind)

@@ -40,6 +40,7 @@ class Handling:
         in_use: the segment is the last one, so that they were kept at full size.
         closed: a stop in good order cut them to their entries.
         set_aside: the directory was renamed while they were in use, and they stayed as they were.
+        unopened: there is no offset index, so the next load does not open the others before it rebuilds them.
     """
 
     rebuilt: bool = False
@@ -47,6 +48,7 @@ class Handling:
     in_use: bool = False
     closed: bool = False
     set_aside: bool = False
+    unopened: bool = False
 
     @property
     def complete(self) -> bool:
@@ -317,7 +319,7 @@ class TransactionIndexCheck(IndexCheck):
                 transaction_index.faults(self._index, base_offset), Kind.TRANSACTION_INDEX_ORDER
             )
         except CorruptFileError as error:
-            self.report(Kind.TRANSACTION_INDEX_VERSION, error.what, position=error.position)
+            self._report_version(error)
             self._index = transaction_index.decode(b"")
             self._bad = set()
             self._believed = False
@@ -325,6 +327,13 @@ class TransactionIndexCheck(IndexCheck):
         self._order = order
         self._lasts = self._index.last_offsets[order]
         self._at = 0
+
+    def _report_version(self, error: CorruptFileError) -> None:
+        """Report an unknown version: a load fails at it, unless the offset index is missing, even after a crash."""
+        if self.handling.unopened and not self.handling.live:
+            self.report(Kind.TRANSACTION_INDEX_VERSION, error.what, position=error.position)
+        else:
+            self._findings.add(Kind.TRANSACTION_INDEX_VERSION, self.path, error.what, position=error.position)
 
     def add(self, batches: BatchRows) -> None:
         """The next good batches."""

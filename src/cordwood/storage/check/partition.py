@@ -11,11 +11,11 @@ import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cordwood.errors import CorruptFileError, NotFoundError
+from cordwood.errors import CorruptFileError, NotFoundError, TextProblem
 from cordwood.fs.base import FileSystem
 from cordwood.storage.check import state
 from cordwood.storage.check.batches import LogCheck, Observer, Place
-from cordwood.storage.check.findings import Findings, Kind, Severity
+from cordwood.storage.check.findings import OFFLINE, STOPS, Findings, Kind, Severity
 from cordwood.storage.check.indexes import (
     Handling,
     OffsetIndexCheck,
@@ -184,7 +184,8 @@ class PartitionCheck:
             try:
                 self.topic_id = properties.encode_id(properties.decode_partition_metadata(data, path).topic_id)
             except CorruptFileError as error:
-                self.findings.add(Kind.PARTITION_METADATA, path, error.what, position=error.position)
+                meaning = OFFLINE if error.kind is TextProblem.MALFORMED else STOPS
+                self.findings.add(Kind.PARTITION_METADATA, path, error.what, position=error.position, meaning=meaning)
         path = f"{self.log.path}/{FileKind.QUORUM_STATE}"
         data = self._read(path)
         if data is not None:
@@ -240,8 +241,9 @@ class PartitionCheck:
             flushed_offset=stop.recovery_point or 0,
         )
         check = LogCheck(place, self.findings)
-        rebuilt |= FileKind.OFFSET_INDEX not in segment.files.indexes and segment.size_bytes > 0
-        handling = Handling(rebuilt, stop.live, in_use, stop.clean, stop.set_aside)
+        unopened = FileKind.OFFSET_INDEX not in segment.files.indexes
+        rebuilt |= unopened and segment.size_bytes > 0
+        handling = Handling(rebuilt, stop.live, in_use, stop.clean, stop.set_aside, unopened)
         offsets = self._offset_index(segment, handling)
         times = self._time_index(segment, handling)
         aborted = self._transaction_index(segment, handling)

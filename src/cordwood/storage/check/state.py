@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError
+from cordwood.errors import CorruptFileError, TextProblem
 from cordwood.record.batch import advance_sequence
 from cordwood.record.layout import BatchRows
-from cordwood.storage.check.findings import Findings, Kind, Severity
+from cordwood.storage.check.findings import OFFLINE, STOPS, Findings, Kind, Severity
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.entries import Int64Array
 from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs, assign
@@ -327,7 +327,8 @@ class EpochCheck:
         for index, entry in enumerate(entries):
             if entry.epoch < 0 or entry.start_offset < 0:
                 what = f"entry {index}: epoch {entry.epoch} from offset {entry.start_offset}; neither can be negative"
-                findings.add(Kind.LEADER_EPOCHS_UNREADABLE, path, what)
+                findings.add(Kind.LEADER_EPOCHS_UNREADABLE, path, what, meaning=STOPS)
+                in_order = False
                 continue
             if kept and (entry.epoch <= kept[-1].epoch or entry.start_offset <= kept[-1].start_offset):
                 what = (
@@ -367,5 +368,6 @@ def read_epochs(data: bytes, path: str, findings: Findings) -> Sequence[EpochEnt
     try:
         return leader_epochs.decode(data, path)
     except CorruptFileError as error:
-        findings.add(Kind.LEADER_EPOCHS_UNREADABLE, path, error.what, position=error.position)
+        meaning = STOPS if error.kind is TextProblem.VALUE else OFFLINE
+        findings.add(Kind.LEADER_EPOCHS_UNREADABLE, path, error.what, position=error.position, meaning=meaning)
         return None

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cordwood.errors import CorruptFileError
+from cordwood.errors import CorruptFileError, TextProblem
 from cordwood.fs.base import Bytes
 from cordwood.storage.formats.text import decode_checkpoint, encode_checkpoint, entry_number
 
@@ -89,7 +89,7 @@ def history(entries: Iterable[EpochEntry], path: str | None = None) -> LeaderEpo
     for index, entry in enumerate(entries):
         if entry.epoch < 0 or entry.start_offset < 0:
             what = f"entry {index}: epoch {entry.epoch} from offset {entry.start_offset}; neither can be negative"
-            raise CorruptFileError(what, path=path)
+            raise CorruptFileError(what, kind=TextProblem.VALUE, path=path)
         assign(kept, entry)
     return LeaderEpochs(tuple(kept))
 

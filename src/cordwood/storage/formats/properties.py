@@ -28,7 +28,7 @@ import uuid
 from dataclasses import dataclass
 
 from cordwood import java_properties
-from cordwood.errors import CorruptFileError
+from cordwood.errors import CorruptFileError, TextProblem
 from cordwood.fs.base import Bytes
 from cordwood.java_properties import Properties, PropertiesError
 from cordwood.storage.formats.text import SPACE, lines, parse_integer, parse_json, shown, split
@@ -69,25 +69,29 @@ def decode_partition_metadata(data: Bytes, path: str | None = None) -> Partition
     """The contents of `partition.metadata`. Kafka does not look at the names, nor at further lines; nor do we.
 
     Raises:
-        CorruptFileError: Kafka would take the log directory offline.
+        CorruptFileError: Kafka would take the log directory offline or not start, as the kind says.
     """
     found = lines(data, path)
     if len(found) < 2:
-        raise CorruptFileError(f"partition.metadata has {len(found)} lines; it has a version and a topic id", path=path)
+        what = f"partition.metadata has {len(found)} lines; it has a version and a topic id"
+        raise CorruptFileError(what, kind=TextProblem.MISSING_LINE, path=path)
     version_text, id_text = (_value(number, line, path) for number, line in enumerate(found[:2], start=1))
     version = parse_integer(version_text, 32)
     if version is None or version < 0:
-        raise CorruptFileError(f"line 1: version {shown(version_text)} is not an integer from 0 up", path=path)
+        what = f"line 1: version {shown(version_text)} is not an integer from 0 up"
+        raise CorruptFileError(what, kind=TextProblem.MALFORMED, path=path)
     topic_id = decode_id(id_text)
     if topic_id is None or topic_id == NO_ID:
-        raise CorruptFileError(f"line 2: {shown(id_text)} is not a topic id", path=path)
+        kind = TextProblem.VALUE if topic_id is None else TextProblem.MALFORMED
+        raise CorruptFileError(f"line 2: {shown(id_text)} is not a topic id", kind=kind, path=path)
     return PartitionMetadata(topic_id, version)
 
 
 def _value(number: int, line: str, path: str | None) -> str:
     parts = split(_COLON, line)
     if len(parts) != 2:
-        raise CorruptFileError(f"line {number} is not 'name: value': {shown(line)}", path=path)
+        what = f"line {number} is not 'name: value': {shown(line)}"
+        raise CorruptFileError(what, kind=TextProblem.MALFORMED, path=path)
     return parts[1]
 
 

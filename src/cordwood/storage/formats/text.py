@@ -19,7 +19,7 @@ import re
 import unicodedata
 from collections.abc import Collection
 
-from cordwood.errors import CorruptFileError
+from cordwood.errors import CorruptFileError, TextProblem
 from cordwood.fs.base import Bytes
 
 SPACE = " \t\n\x0b\f\r"
@@ -64,7 +64,8 @@ def lines(data: Bytes, path: str | None = None) -> list[str]:
     try:
         text = bytes(data).decode()
     except UnicodeDecodeError as error:
-        raise CorruptFileError("the text is not UTF-8", path=path, position=error.start) from None
+        what = "the text is not UTF-8"
+        raise CorruptFileError(what, kind=TextProblem.MALFORMED, path=path, position=error.start) from None
     found = _LINE_END.split(text)
     return found if found[-1] else found[:-1]
 
@@ -109,19 +110,25 @@ def decode_checkpoint(data: Bytes, form: str, path: str | None = None) -> list[t
         return []
     version = _number(1, found[0], "version", path)
     if version != _CHECKPOINT_VERSION:
-        raise CorruptFileError(f"line 1: version {version}, only {_CHECKPOINT_VERSION} is known", path=path)
+        what = f"line 1: version {version}, only {_CHECKPOINT_VERSION} is known"
+        raise CorruptFileError(what, kind=TextProblem.MALFORMED, path=path)
     if len(found) == 1:
         return []
     announced = _number(2, found[1], "number of entries", path)
+    if announced < 0:
+        what = f"line 2 announces {announced} entries, the file has {len(found) - 2}"
+        raise CorruptFileError(what, kind=TextProblem.VALUE, path=path)
     width = len(form.split())
     entries = []
     for number, line in enumerate(found[2:], start=3):
         fields = split(_SPACES, line)
         if len(fields) != width:
-            raise CorruptFileError(f"line {number} is not '{form}': {shown(line)}", path=path)
+            what = f"line {number} is not '{form}': {shown(line)}"
+            raise CorruptFileError(what, kind=TextProblem.MALFORMED, path=path)
         entries.append((number, fields))
     if len(entries) != announced:
-        raise CorruptFileError(f"line 2 announces {announced} entries, the file has {len(entries)}", path=path)
+        what = f"line 2 announces {announced} entries, the file has {len(entries)}"
+        raise CorruptFileError(what, kind=TextProblem.MALFORMED, path=path)
     return entries
 
 
@@ -132,11 +139,20 @@ def encode_checkpoint(entries: Collection[str]) -> bytes:
 
 def entry_number(line: int, name: str, text: str, bits: int, path: str | None) -> int:
     """A number in an entry of a checkpoint file, or the error that names its line."""
+    return _number(line, text, name, path, bits=bits, kind=TextProblem.VALUE)
+
+
+def _number(
+    line: int,
+    text: str,
+    name: str,
+    path: str | None,
+    *,
+    bits: int = 32,
+    kind: TextProblem = TextProblem.MALFORMED,
+) -> int:
+    """A number; Kafka's reader treats one that is none differently in the first two lines and in entries."""
     number = parse_integer(text, bits)
     if number is None:
-        raise CorruptFileError(f"line {line}: {name} {shown(text)} is not a {bits}-bit integer", path=path)
+        raise CorruptFileError(f"line {line}: {name} {shown(text)} is not a {bits}-bit integer", kind=kind, path=path)
     return number
-
-
-def _number(line: int, text: str, name: str, path: str | None) -> int:
-    return entry_number(line, name, text, 32, path)

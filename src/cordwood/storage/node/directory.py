@@ -14,7 +14,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError
+from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError, TextProblem
 from cordwood.fs.base import FileInfo, FileSystem
 from cordwood.fs.locks import LockHolder
 from cordwood.storage.formats import checkpoints, filenames, properties
@@ -169,6 +169,16 @@ class LogDirectory:
             filenames.META_PROPERTIES,
             lambda data, path: properties.meta_properties(properties.decode_properties(data, path), path),
         )
+
+    @property
+    def failure(self) -> DataError | None:
+        """Why a broker takes the directory offline when it loads it; None if its checkpoints do not make it.
+
+        A malformed checkpoint does, as an I/O error. With a wrong value in one the broker starts and uses 0.
+        """
+        _ = self.recovery_points, self.log_start_offsets  # to read them is to find out
+        paths = {f"{self.path}/{name}" for name in (filenames.RECOVERY_POINTS, filenames.LOG_START_OFFSETS)}
+        return next((one for one in self.problems if one.path in paths and one.kind is not TextProblem.VALUE), None)
 
     def log(self, partition: Partition) -> LogView:
         """Open one of its partitions."""

@@ -1,0 +1,49 @@
+"""A log directory that a broker takes offline when it starts, because a checkpoint file is malformed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cordwood.cleaning.plan import Decision
+from cordwood.commands.clean import clean
+from cordwood.commands.clean_in_place import clean_in_place
+from cordwood.commands.plan import make_plan
+from cordwood.storage.formats import filenames
+from tests.fixtures import copy_of, fixture
+
+CONFIG = ["cleanup.policy=compact"]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("checkpoint", [filenames.RECOVERY_POINTS, filenames.LOG_START_OFFSETS])
+@pytest.mark.parametrize("crashed", [False, True])
+def test_directory_that_goes_offline_is_not_cleaned(
+    checkpoint: str, crashed: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    directory = copy_of(fixture("kraft-jbod-before") / "b", tmp_path / "b")
+    (directory / checkpoint).write_bytes(b"0\n1\nfoo 0\n")
+    if crashed:
+        (directory / filenames.CLEAN_SHUTDOWN).unlink()
+    before = {path.name: contents(path) for path in directory.iterdir() if path.is_dir()}
+    words = f"line 3 is not 'topic partition offset': 'foo 0' in {directory}/{checkpoint}"
+
+    plan = make_plan(str(directory), overrides=CONFIG, ignore_ratio=True)
+    assert {one.decision for one in plan.partitions if one.topic_partition is not None} >= {Decision.REFUSE}
+    assert all(words in one.reason.what for one in plan.of(Decision.REFUSE))
+
+    result = clean_in_place(str(directory), spark=spark, overrides=CONFIG, ignore_ratio=True)
+    assert result.partitions and all(words in one.why for one in result.partitions if one.failure is not None)
+    assert [one.name for one in result.partitions if one.counts.records_read] == []
+    assert {path.name: contents(path) for path in directory.iterdir() if path.is_dir()} == before
+
+    target = tmp_path / "copy"
+    result = clean(str(directory), output=str(target), spark=spark, overrides=CONFIG, ignore_ratio=True)
+    assert [one.name for one in result.partitions if one.counts.records_read] == []
+    assert (target / checkpoint).read_bytes() == b"0\n1\nfoo 0\n"
+    assert (target / filenames.CLEAN_SHUTDOWN).exists() is not crashed
