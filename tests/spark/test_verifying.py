@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from cordwood.storage.formats import checkpoints, filenames, leader_epochs
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.formats.properties import PartitionMetadata
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.types import Codec, ControlType, TimestampType, TopicPartition
 from cordwood.verification import compare, pairs, ranges
@@ -31,6 +33,7 @@ from tests.fixtures import facts, fixture
 from tests.spark.fixture_pairs import PAIRS
 from tests.spark.fixture_pairs import Pair as KafkasPair
 from tests.spark.planting import NOW, State, Stored, copy_tree, data, example, marker
+from tests.storage.encoders import encode_partition_metadata
 
 HORIZON = NOW + 86_400_000
 
@@ -367,7 +370,7 @@ def test_a_clean_and_a_log_that_nobody_touched_are_proved(spark: SparkSession, s
 def test_there_are_enough_plants_of_enough_kinds() -> None:
     assert len(PLANTS) >= 60 and len({plant.what for plant in PLANTS}) == len(PLANTS)
     found = set().union(*(plant.found for plant in PLANTS))
-    elsewhere = {B.READERS, B.DAMAGE_BEFORE, B.INDEX, B.CHECKPOINT, B.PARTITION}
+    elsewhere = {B.READERS, B.DAMAGE_BEFORE, B.INDEX, B.CHECKPOINT, B.PARTITION, B.TOPIC_ID}
     assert found | elsewhere == set(MEANINGS)
 
 
@@ -450,6 +453,42 @@ def test_with_what_retention_took_a_broker_forgets_producers(spark: SparkSession
     sides = [Side(str(log), start) for log, start in zip(logs, (0, 3, 2), strict=True)]
     pairs = [Pair(None, sides[0], side, now_ms=NOW, retention=True) for side in sides[1:]]
     assert [verdict.totals for verdict in verify_pairs(spark, pairs)] == [{}, {B.PRODUCER_STATE: 1}]
+
+
+@pytest.mark.parametrize(
+    ("horizon_ms", "delete_retention_ms", "violations"),
+    [
+        # Segments were last written to at NOW - 1,000,000 ms; no earlier clean can have set a horizon.
+        (NOW - 1_000_001, 0, {B.HORIZON: 1}),
+        (NOW - 1_000_000, 0, {}),
+        (NOW - 1_000_000 + 999, 1000, {B.HORIZON: 1}),
+        (NOW - 1_000_000 + 1000, 1000, {}),
+    ],
+)
+def test_new_horizon_no_clean_can_have_set_is_a_violation(
+    spark: SparkSession,
+    scene: Scene,
+    tmp_path: Path,
+    horizon_ms: int,
+    delete_retention_ms: int,
+    violations: dict[ViolationKind, int],
+) -> None:
+    after = State.read(scene.cleaned, 63)
+    header(30, delete_horizon_ms=horizon_ms)(after)
+    pair = scene.pair(after.write(tmp_path / "t-0"), new_horizon_ms=None, delete_retention_ms=delete_retention_ms)
+    assert verify_pairs(spark, [pair])[0].totals == violations
+
+
+def test_changed_topic_id_is_a_violation(spark: SparkSession, tmp_path: Path) -> None:
+    folders = [example().write(tmp_path / name / "t-0") for name in ("before", "same", "other", "gone")]
+    ids = {"before": 1, "same": 1, "other": 2}
+    for folder in folders[:3]:
+        metadata = PartitionMetadata(uuid.UUID(int=ids[folder.parent.name]))
+        (folder / FileKind.PARTITION_METADATA).write_bytes(encode_partition_metadata(metadata))
+    sides = [Side(str(folder), 0) for folder in folders]
+    verdicts = verify_pairs(spark, [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
+    assert [verdict.totals for verdict in verdicts] == [{}, {B.TOPIC_ID: 1}, {B.TOPIC_ID: 1}]
+    assert verdicts[1].violations[0].path == str(folders[2] / FileKind.PARTITION_METADATA)
 
 
 def test_an_overlay_of_new_segments_is_judged_before_they_are_swapped_in(spark: SparkSession, scene: Scene) -> None:

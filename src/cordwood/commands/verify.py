@@ -131,6 +131,7 @@ def _pair(
     before, after = mine.log(), theirs.log()
     name = mine.name.topic_partition if mine.name is not None else None
     legacy: int | None = None
+    delete_retention_ms = 0
     cleaned = mine.name is None or (mine.name.state is DirectoryState.CURRENT and mine.topic != CLUSTER_METADATA_TOPIC)
     if name is not None and cleaned:
         try:
@@ -140,6 +141,9 @@ def _pair(
             first_dirty = max(mine.directory.cleaner_offsets.get(name, 0), before.log_start_offset)
             clean = [segment for segment in before.segments if segment.base_offset < first_dirty]
             legacy = clean[-1].mtime_ms - config.integer("delete.retention.ms") if clean else 0
+            # A default is what the topic had only where nothing else could have set it.
+            if config["delete.retention.ms"].explicit or node.metadata is not None:
+                delete_retention_ms = config.integer("delete.retention.ms")
         except ConfigError:
             cleaned = False  # no broker would start with it
     high: int | None = None
@@ -155,6 +159,7 @@ def _pair(
         high_watermark=high,
         now_ms=now_ms,
         legacy_horizon_ms=legacy,
+        delete_retention_ms=delete_retention_ms,
         retention=retention,
         producer_expiration_ms=DEFAULT_EXPIRATION_MS,
     )

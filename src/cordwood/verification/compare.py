@@ -169,8 +169,9 @@ class _Stream:
 def compare(part: Range, pair: Pair, fs: FileSystem) -> Iterator[pa.RecordBatch]:
     """The facts of a range, as record batches of `FACT_SCHEMA`."""
     facts = Facts(part.pair)
-    judge = _Judge(pair, part, facts)
-    before = _Stream(pair.before.open(fs), part, facts, ViolationKind.DAMAGE_BEFORE)
+    log = pair.before.open(fs)
+    judge = _Judge(pair, part, facts, log)
+    before = _Stream(log, part, facts, ViolationKind.DAMAGE_BEFORE)
     if part.same:
         while before.upto < MAX_OFFSET:
             before.read_on()
@@ -201,10 +202,14 @@ def compare(part: Range, pair: Pair, fs: FileSystem) -> Iterator[pa.RecordBatch]
 class _Judge:
     """Compares what both sides have of the same offsets."""
 
-    def __init__(self, pair: Pair, part: Range, facts: Facts) -> None:
+    def __init__(self, pair: Pair, part: Range, facts: Facts, before: LogView) -> None:
         self._pair = pair
         self._limit = part.limit
         self._facts = facts
+        self._bases = np.array([segment.base_offset for segment in before.segments], np.int64)
+        # A clean sets horizons by its own time, and it ran after the segment was last written to.
+        written = np.array([segment.mtime_ms for segment in before.segments], np.int64)
+        self._horizon_min = np.minimum(written, pair.now_ms) + pair.delete_retention_ms
         # Base offsets of batches after, and the newest timestamp of their records, or of some of them.
         self._newest: list[tuple[Int64Array, Int64Array]] = []
 
@@ -301,6 +306,14 @@ class _Judge:
             self._fields(before[owner], after, newest[found], known[found])
             self._lost(before, after, owner)
 
+    def _is_wrong_horizon(self, was: BatchRows, horizons: Int64Array) -> BoolArray:
+        """bool[batches]: whether no clean of the state before can have set these delete horizons."""
+        exact = self._pair.new_horizon_ms
+        if exact is not None:
+            return np.asarray(horizons != exact)
+        segments = np.searchsorted(self._bases, was["last_offset"], side="right") - 1
+        return np.asarray(horizons < self._horizon_min[np.maximum(segments, 0)])
+
     def _fields(self, was: BatchRows, now: BatchRows, newest: Int64Array, known: BoolArray) -> None:
         """What batches say, against what they said, and against the newest time of their records where it is known."""
         legacy, empty = was["magic"] < 2, now["record_count"] == 0
@@ -311,7 +324,6 @@ class _Judge:
         # Where nothing is left there is nothing to compress.
         compared = np.where(empty, ~(DELETE_HORIZON | CODEC_MASK), ~DELETE_HORIZON)
         had, has = (rows["attributes"] & DELETE_HORIZON != 0 for rows in (was, now))
-        new = self._pair.new_horizon_ms
         broken = {
             ViolationKind.BATCH_OFFSETS: np.where(legacy, now["base_offset"] > now["last_offset"], offsets),
             ViolationKind.BATCH_EPOCH: was["leader_epoch"] != now["leader_epoch"],
@@ -325,7 +337,7 @@ class _Judge:
             | ((late | empty | (whole & ~legacy)) & (said != latest))
             | (known & (said != latest) & (said != newest)),
             ViolationKind.HORIZON: (had & ~empty & (~has | (was["base_timestamp"] != now["base_timestamp"])))
-            | ((has & ~had & (now["base_timestamp"] != new)) if new is not None else np.zeros(now.size, np.bool_)),
+            | (has & ~had & self._is_wrong_horizon(was, now["base_timestamp"])),
         }
         for what, bad in broken.items():
             if bad.any():

@@ -48,6 +48,7 @@ class ViolationKind(StrEnum):
     INDEX = "index-or-file"
     CHECKPOINT = "checkpoint"
     PARTITION = "partition"
+    TOPIC_ID = "topic-id-changed"
 
 
 class Count(StrEnum):
@@ -112,7 +113,9 @@ class Pair:
         now_ms: the time of the change, or any time after it.
         deletes: tombstones and markers may be gone when their horizon has passed.
         legacy_horizon_ms: tombstones of magic 0 and 1 may be gone from segments that were modified up to then.
-        new_horizon_ms: what a horizon is that was set by the change; None: not known.
+        new_horizon_ms: the delete horizon that the change sets; None: not known, but it is not before the end of
+            `delete_retention_ms` after the segment was last written to, or after `now_ms`, whichever is earlier.
+        delete_retention_ms: `delete.retention.ms` of the topic; 0 where it is not known.
         retention: segments may be gone from the start.
         producer_expiration_ms: who was not heard of for so long may be forgotten.
     """
@@ -127,6 +130,7 @@ class Pair:
     deletes: bool = True
     legacy_horizon_ms: int | None = None
     new_horizon_ms: int | None = None
+    delete_retention_ms: int = 0
     retention: bool = False
     producer_expiration_ms: int = 86_400_000
 

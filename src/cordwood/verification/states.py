@@ -9,6 +9,7 @@ from cordwood.errors import CordwoodError, CorruptFileError
 from cordwood.fs.base import FileSystem
 from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.properties import decode_partition_metadata, encode_id
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.producers import Producers, headers_from, newest_snapshot
 from cordwood.storage.log.view import LogView
@@ -44,7 +45,11 @@ def look_at(number: int, pair: Pair, fs: FileSystem) -> LookedAt:
         start = after.log_start_offset
         # At the start of a log, too, a broker that loads it passes over a snapshot.
         gone_below = start if pair.retention and done <= start else NONE
-        faults = (*_state_faults(pair, before, after), *_producer_faults(pair, noted, was, now, gone_below))
+        faults = (
+            *_state_faults(pair, before, after),
+            *_topic_id_faults(before, after),
+            *_producer_faults(pair, noted, was, now, gone_below),
+        )
         known = tuple((id, epoch, last_offset) for id, (epoch, _, last_offset, _) in was.items())
         return LookedAt(tuple(ranges), faults, known)
     except (CordwoodError, OSError) as error:
@@ -67,6 +72,22 @@ def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[tuple
     if written[0] != written[1] or epochs[1][-1:] < epochs[0][-1:]:
         what = f"leader epochs were {epochs[0]}, and are {epochs[1]}"
         yield ViolationKind.LEADER_EPOCHS, what, f"{path}/{FileKind.LEADER_EPOCHS}"
+
+
+def _topic_id_faults(before: LogView, after: LogView) -> Iterator[tuple[ViolationKind, str, str]]:
+    """Whether `partition.metadata` still names the same topic. One that is unreadable before proves nothing."""
+    path = f"{after.path}/{FileKind.PARTITION_METADATA}"
+    was, now = _topic_id(before), _topic_id(after)
+    if was is not None and was != now:
+        yield ViolationKind.TOPIC_ID, f"the topic id was {was}, and is {now or 'unknown'}", path
+
+
+def _topic_id(log: LogView) -> str | None:
+    path = f"{log.path}/{FileKind.PARTITION_METADATA}"
+    try:
+        return encode_id(decode_partition_metadata(read_file(log.fs, path), path).topic_id)
+    except (FileNotFoundError, CorruptFileError):
+        return None
 
 
 def _producer_faults(

@@ -47,6 +47,7 @@ MEANINGS: Mapping[ViolationKind, str] = {
     ViolationKind.INDEX: "an index or another file does not fit the log",
     ViolationKind.CHECKPOINT: "a checkpoint does not fit",
     ViolationKind.PARTITION: "a partition is missing, or was not there before",
+    ViolationKind.TOPIC_ID: "partition.metadata names another topic than before, or none",
 }
 assert set(MEANINGS) == set(ViolationKind)
 #: Violations whose record is in the state before only.
