@@ -18,10 +18,10 @@ import pytest
 
 from cordwood.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.kernels.layout import CRC_START, HEADER, LEGACY_CRC_START, LOG_APPEND_TIME, PREFIX
 from cordwood.record.batch import Batch, encode_batch, encode_message, encode_message_set, to_batches
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.compression import decompress
-from cordwood.record.layout import CRC_START, HEADER, LEGACY_CRC_START, LOG_APPEND_TIME, PREFIX
 from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind

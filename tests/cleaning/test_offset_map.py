@@ -18,10 +18,10 @@ from cordwood.engine import readahead
 from cordwood.engine.keys import newest_offsets
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
+from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
 from cordwood.kernels.offset_map import digest_keys
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import RecordColumns
-from cordwood.record.layout import BATCH_ROW, RECORD_ROW
 from cordwood.record.record import Record
 from cordwood.testing.reference import SlowOffsetMap
 from tests.cleaning.scripted import ScriptedLog

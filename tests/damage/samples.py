@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from cordwood.errors import CorruptFileError, DataError
 from cordwood.fs.memory import MemoryFileSystem
+from cordwood.kernels.layout import MAGIC_END
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
-from cordwood.record.layout import MAGIC_END
 from cordwood.record.record import Record
 from cordwood.storage.formats import (
     checkpoints,

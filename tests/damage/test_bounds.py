@@ -20,10 +20,10 @@ import zstandard
 
 from cordwood.errors import BatchTooLargeError, CordwoodError, CorruptBatchError
 from cordwood.fs.machine import container_memory_bytes
+from cordwood.kernels.layout import HEADER
 from cordwood.record import columns as record_columns
 from cordwood.record.batch import encode_batch, encode_message, encode_message_set, seal
 from cordwood.record.compression import compress, largest_batch_bytes
-from cordwood.record.layout import HEADER
 from cordwood.record.record import Record, encode_record, write_varint
 from cordwood.storage.formats import checkpoints, offset_index, producer_state, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, offset_name

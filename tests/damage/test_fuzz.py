@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cordwood.errors import CordwoodError, DataError
 from cordwood.fs.memory import MemoryFileSystem
+from cordwood.kernels.layout import HEADER
 from cordwood.record.batch import encode_batch, seal
-from cordwood.record.layout import HEADER
 from cordwood.record.record import Record
 from cordwood.storage.check import Check
 from cordwood.storage.formats import filenames

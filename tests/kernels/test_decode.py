@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.kernels import decode as kernel
+from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
 from cordwood.record.batch import encode_message
-from cordwood.record.layout import BATCH_ROW, RECORD_ROW
 from cordwood.record.record import Record, encode_record, to_records
 from cordwood.testing import reference
 from cordwood.testing.strategies import records

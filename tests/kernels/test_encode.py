@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.kernels.encode import encode_bodies, index_batches, measure_bodies, write_headers
+from cordwood.kernels.layout import HEADER
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import decode
-from cordwood.record.layout import HEADER
 from cordwood.record.record import Record, encode_record, to_records
 from cordwood.testing.reference import index_entries
 from cordwood.testing.strategies import records

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from cordwood.kernels import judge
 from cordwood.kernels.judge import judge_records, renew_headers
+from cordwood.kernels.layout import BATCH_ROW, LOG_APPEND_TIME, RECORD_ROW
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import decode
-from cordwood.record.layout import BATCH_ROW, LOG_APPEND_TIME, RECORD_ROW
 from cordwood.testing.strategies import records
 from cordwood.types import TimestampType
 from tests.record.windows import window

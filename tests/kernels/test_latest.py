@@ -17,7 +17,7 @@ from cordwood.kernels.latest import (
     note_batches,
     put_latest,
 )
-from cordwood.record.layout import BATCH_ROW, RECORD_ROW
+from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
 
 
 def table(size: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.kernels import scan
-from cordwood.record.layout import BATCH_ROW, BatchRows
+from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.testing import reference
 from cordwood.testing.strategies import logs
 

@@ -12,9 +12,9 @@ import zlib
 import pytest
 
 from cordwood.errors import DataError
+from cordwood.kernels.layout import HEADER
 from cordwood.record.batch import encode_message, seal
 from cordwood.record.columns import decode
-from cordwood.record.layout import HEADER
 from cordwood.record.record import to_records, write_varint
 from tests.record.windows import window
 

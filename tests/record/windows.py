@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cordwood.kernels import scan
+from cordwood.kernels.layout import BATCH_ROW
 from cordwood.record.columns import BatchWindow, decode
-from cordwood.record.layout import BATCH_ROW
 from cordwood.record.record import Record, to_records
 
 

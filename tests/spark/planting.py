@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.kernels.layout import BATCH_ROW
 from cordwood.kernels.scan import scan_batches
 from cordwood.record.batch import Batch, encode_batch, encode_message_set
 from cordwood.record.control import KEY, MARKER_VALUE
-from cordwood.record.layout import BATCH_ROW
 from cordwood.record.plain import read_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats import leader_epochs, producer_state

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.kernels.layout import HEADER
 from cordwood.record.batch import encode_batch, encode_message, encode_message_set, seal
 from cordwood.record.compression import compress
 from cordwood.record.control import KEY, MARKER_VALUE, Marker, encode_marker
-from cordwood.record.layout import HEADER
 from cordwood.record.record import Record
 from cordwood.storage.formats import producer_state, transaction_index
 from cordwood.types import Codec

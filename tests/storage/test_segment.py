@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cordwood.fs.memory import MemoryFileSystem
+from cordwood.kernels.layout import BATCH_ROW
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow, decode, is_valid
-from cordwood.record.layout import BATCH_ROW
 from cordwood.record.record import Record, to_records
 from cordwood.storage.log import windows
 from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, compute_crcs, read_headers

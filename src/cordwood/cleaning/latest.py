@@ -29,8 +29,8 @@ from cordwood.kernels.latest import (
     note_batches,
     put_latest,
 )
+from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
-from cordwood.record.layout import BatchRows
 from cordwood.types import NONE
 
 BoolArray = npt.NDArray[np.bool_]

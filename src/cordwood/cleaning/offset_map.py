@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.latest import MemoryShare, Verdicts
+from cordwood.kernels.layout import BatchRows
 from cordwood.kernels.offset_map import digest_keys, get_offsets, put_offsets
 from cordwood.record.columns import RecordColumns
-from cordwood.record.layout import BatchRows
 from cordwood.types import NONE
 
 BoolArray = npt.NDArray[np.bool_]

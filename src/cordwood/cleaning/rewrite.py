@@ -23,10 +23,7 @@ from cordwood.cleaning.offset_map import OffsetMap
 from cordwood.errors import RequestError
 from cordwood.kernels import judge
 from cordwood.kernels.encode import encode_bodies, measure_bodies, write_headers
-from cordwood.record.batch import codec_of
-from cordwood.record.columns import RecordColumns
-from cordwood.record.compression import compress
-from cordwood.record.layout import (
+from cordwood.kernels.layout import (
     BATCH_ROW,
     CODEC_MASK,
     CONTROL,
@@ -37,7 +34,10 @@ from cordwood.record.layout import (
     BatchRows,
     U8Array,
 )
-from cordwood.storage.log.transactions import is_control
+from cordwood.record.batch import codec_of
+from cordwood.record.columns import RecordColumns
+from cordwood.record.compression import compress
+from cordwood.record.headers import has_flag, is_control
 from cordwood.types import NONE, Codec
 
 BoolArray = npt.NDArray[np.bool_]
@@ -195,7 +195,7 @@ def rewrite(
     """
     counts = Counts(bytes_read=int(batches["size_bytes"].sum()), batches_read=int(batches.size))
     control = is_control(batches)
-    horizons = (batches["magic"] == 2) & (batches["attributes"] & DELETE_HORIZON != 0)
+    horizons = has_flag(batches, DELETE_HORIZON)
     expired = horizons & (batches["base_timestamp"] <= rules.now_ms)
     gone = expired if rules.deletes_for_good else np.zeros_like(expired)
     discard_records = discard & (~control | gone)

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.record.layout import BatchRows
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.formats.transaction_index import AbortedTransaction
-from cordwood.storage.log.transactions import is_control, is_transactional_data
 from cordwood.types import ControlType
 
 BoolArray = npt.NDArray[np.bool_]

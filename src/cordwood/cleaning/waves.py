@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
+from cordwood.kernels.layout import HEADER_BYTES
+from cordwood.storage.formats import offset_index, time_index, transaction_index
 
 #: How much larger a log may become. Each message of magic 0 or 1 may get a batch of its own; what was compressed may
 #: have been so by a better compressor than ours, which takes what is dropped off again in all but odd cases.
 _LEGACY_GROWTH, _COMPRESSED_GROWTH = 3, 2
-_INDEX_ENTRY_BYTES = 8 + 12
-_TRANSACTION_ENTRY_BYTES = 34
-_BATCH_BYTES_MIN = 61
+_INDEX_ENTRY_BYTES = offset_index.ENTRY.itemsize + time_index.ENTRY.itemsize
 #: What file systems round up to, for each of the four files of a segment.
 _BLOCK_BYTES, _FILES = 4096, 4
 
@@ -38,8 +38,8 @@ def work_bytes(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts],
         growth = _LEGACY_GROWTH if one.legacy else _COMPRESSED_GROWTH if one.compressed else 1
         logs += growth * segment.size_bytes
         markers += one.markers
-    entries = logs // max(index_interval_bytes, _BATCH_BYTES_MIN) + 2 * len(segments)
-    bytes_all = logs + entries * _INDEX_ENTRY_BYTES + markers * _TRANSACTION_ENTRY_BYTES
+    entries = logs // max(index_interval_bytes, HEADER_BYTES) + 2 * len(segments)
+    bytes_all = logs + entries * _INDEX_ENTRY_BYTES + markers * transaction_index.ENTRY.itemsize
     return bytes_all + _FILES * _BLOCK_BYTES * len(segments)
 
 

@@ -35,10 +35,10 @@ from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, tell
 from cordwood.errors import DataError, NotFoundError, RequestError
 from cordwood.fs.base import FileSystem
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.kernels.layout import CODEC_MASK
 from cordwood.record.batch import Batch
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.control import control_type, coordinator_epoch
-from cordwood.record.layout import CODEC_MASK
 from cordwood.storage.formats import (
     checkpoints,
     filenames,

@@ -14,8 +14,8 @@ import numpy as np
 
 from cordwood.engine.partition import Cleaned
 from cordwood.fs.base import FileSystem
+from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.columns import BatchWindow, is_valid
-from cordwood.record.layout import BATCH_ROW, BatchRows
 from cordwood.storage.formats import offset_index, time_index
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView

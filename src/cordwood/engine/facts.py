@@ -15,13 +15,14 @@ from cordwood.cleaning.plan import (
 )
 from cordwood.cleaning.rewrite import ActiveProducers
 from cordwood.errors import RequestError
-from cordwood.record.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
+from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
+from cordwood.record.headers import is_control
+from cordwood.storage.formats import offset_index, time_index
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.segment import Segment, gap_error
-from cordwood.storage.log.transactions import is_control
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, read_headers
 from cordwood.storage.node.node import LocatedPartition
@@ -35,8 +36,8 @@ def segment_facts(segment: Segment) -> SegmentFacts:
     return SegmentFacts(
         segment.base_offset,
         segment.size_bytes,
-        8 * index.entries if index is not None else 0,
-        12 * times.entries if times is not None else 0,
+        offset_index.ENTRY.itemsize * index.entries if index is not None else 0,
+        time_index.ENTRY.itemsize * times.entries if times is not None else 0,
         segment.mtime_ms,
         largest if largest >= 0 else segment.mtime_ms,
     )

@@ -20,10 +20,10 @@ from cordwood.engine.readahead import (
 )
 from cordwood.engine.settings import CleanSettings
 from cordwood.kernels.latest import choose_keyed
+from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
-from cordwood.record.layout import BatchRows
+from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import Segment
-from cordwood.storage.log.transactions import is_control
 from cordwood.storage.log.windows import Checks
 
 

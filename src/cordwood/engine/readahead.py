@@ -14,8 +14,8 @@ import numpy as np
 
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import CorruptBatchError, DataError
+from cordwood.kernels.layout import CODEC_MASK
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
-from cordwood.record.layout import CODEC_MASK
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, compute_crcs

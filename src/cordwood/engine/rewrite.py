@@ -17,7 +17,7 @@ from cordwood.engine.readahead import TrackedWindow, decode_batches, read_ahead,
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES
-from cordwood.record.layout import BatchRows
+from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter

@@ -14,11 +14,11 @@ import numpy as np
 
 from cordwood.fs.base import FileSystem
 from cordwood.kernels.encode import write_headers
+from cordwood.kernels.layout import BATCH_ROW, HEADER
 from cordwood.kernels.scan import scan_batches
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.compression import compress
-from cordwood.record.layout import BATCH_ROW, HEADER
 from cordwood.record.record import Record
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import FileKind, offset_name

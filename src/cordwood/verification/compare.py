@@ -19,9 +19,7 @@ import numpy.typing as npt
 from cordwood.errors import DataError
 from cordwood.fs.base import FileSystem
 from cordwood.kernels.gather import list_headers
-from cordwood.record import plain
-from cordwood.record.columns import BatchWindow, RecordColumns, decode
-from cordwood.record.layout import (
+from cordwood.kernels.layout import (
     BATCH_ROW,
     CODEC_MASK,
     DELETE_HORIZON,
@@ -29,9 +27,11 @@ from cordwood.record.layout import (
     BatchRows,
     U8Array,
 )
+from cordwood.record import plain
+from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.headers import is_control
 from cordwood.record.record import to_records
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
-from cordwood.storage.log.transactions import is_control
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import GapKind
 from cordwood.types import NONE, Codec

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from cordwood.errors import BatchTooLargeError
 from cordwood.fs.base import FileSystem
 from cordwood.kernels.gather import gather, lay_out
-from cordwood.record.layout import (
+from cordwood.kernels.layout import (
     BatchRows,
     U8Array,
 )
-from cordwood.storage.log.transactions import is_control
+from cordwood.record.headers import is_control
 from cordwood.types import NONE
 
 if TYPE_CHECKING:

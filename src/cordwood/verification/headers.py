@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError
 from cordwood.fs.base import FileSystem
-from cordwood.record.layout import (
+from cordwood.kernels.layout import (
     TRANSACTIONAL,
     BatchRows,
 )
+from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
-from cordwood.storage.log.transactions import is_control
 from cordwood.storage.log.windows import read_headers
 
 if TYPE_CHECKING:

@@ -27,9 +27,10 @@ import numpy as np
 from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
 from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES
 from cordwood.fs.links import Link
+from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.control import coordinator_epoch
-from cordwood.record.layout import BatchRows, U8Array
+from cordwood.record.headers import is_control
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
@@ -39,7 +40,6 @@ from cordwood.storage.log.recovered import files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
-from cordwood.storage.log.transactions import is_control
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 from cordwood.types import NONE

@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from cordwood.errors import BatchProblem, BatchTooLargeError, DataError
 from cordwood.fs.base import File
+from cordwood.kernels.layout import CODEC_MASK, TRANSACTIONAL, BatchRows
 from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
-from cordwood.record.layout import CODEC_MASK, CONTROL, TRANSACTIONAL, BatchRows
+from cordwood.record.headers import has_flag, is_control, is_marker
 from cordwood.storage.check.findings import FINDINGS_MAX, Findings, Kind, Severity
-from cordwood.storage.check.records import BoolArray, RecordCheck, has_flag, is_marker
+from cordwood.storage.check.records import BoolArray, RecordCheck
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, WindowReader
 from cordwood.types import Codec, ControlType
 
@@ -98,9 +99,7 @@ _RULES = (
         lambda b: (b["magic"] == 2) & _wide(b),
         "{record_count} records between offsets {base_offset} and {last_offset}",
     ),
-    _Rule(
-        Kind.CONTROL_BATCH, lambda b: has_flag(b, CONTROL) & (_codec(b) != 0), "a control batch is compressed ({codec})"
-    ),
+    _Rule(Kind.CONTROL_BATCH, lambda b: is_control(b) & (_codec(b) != 0), "a control batch is compressed ({codec})"),
     _Rule(
         Kind.CONTROL_BATCH,
         lambda b: is_marker(b) & (b["record_count"] > 1),
@@ -117,16 +116,13 @@ _RULES = (
     ),
     _Rule(
         Kind.CONTROL_BATCH,
-        lambda b: has_flag(b, CONTROL) & ~is_marker(b) & (b["producer_id"] >= 0),
+        lambda b: is_control(b) & ~is_marker(b) & (b["producer_id"] >= 0),
         "a control batch of producer {producer_id} that is not transactional",
     ),
     _Rule(
         Kind.CONTROL_BATCH,
         lambda b: (
-            has_flag(b, CONTROL)
-            & ~is_marker(b)
-            & (b["record_count"] > 0)
-            & (b["control_type"] < ControlType.LEADER_CHANGE)
+            is_control(b) & ~is_marker(b) & (b["record_count"] > 0) & (b["control_type"] < ControlType.LEADER_CHANGE)
         ),
         "a control batch of no known type",
     ),
@@ -147,7 +143,7 @@ _RULES = (
     ),
     _Rule(
         Kind.BATCH_PRODUCER,
-        lambda b: (b["producer_id"] >= 0) & ~has_flag(b, CONTROL) & (b["base_sequence"] < 0),
+        lambda b: (b["producer_id"] >= 0) & ~is_control(b) & (b["base_sequence"] < 0),
         "producer {producer_id} with sequence {base_sequence}",
     ),
     _Rule(

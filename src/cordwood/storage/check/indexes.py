@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.errors import CorruptFileError, IndexProblem
-from cordwood.record.layout import CODEC_MASK, BatchRows
+from cordwood.kernels.layout import CODEC_MASK, BatchRows
 from cordwood.storage.check.findings import FINDINGS_MAX, KINDS, Finding, Findings, Kind, Severity
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.entries import Int64Array

@@ -11,22 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.kernels.layout import LOG_APPEND_TIME, BatchRows
 from cordwood.record.columns import RecordColumns
 from cordwood.record.control import MARKER_VALUE
-from cordwood.record.layout import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchRows
+from cordwood.record.headers import is_marker
 from cordwood.storage.check.findings import Kind
 
 BoolArray = npt.NDArray[np.bool_]
-
-
-def has_flag(batches: BatchRows, flag: int) -> BoolArray:
-    """bool[batches]: batches of magic 2 that have an attribute set."""
-    return np.asarray((batches["magic"] == 2) & (batches["attributes"] & flag != 0))
-
-
-def is_marker(batches: BatchRows) -> BoolArray:
-    """bool[batches]: transaction markers."""
-    return has_flag(batches, CONTROL) & has_flag(batches, TRANSACTIONAL)
 
 
 class RecordCheck:

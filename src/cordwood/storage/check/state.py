@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.errors import CorruptFileError, TextProblem
+from cordwood.kernels.layout import BatchRows
 from cordwood.record.batch import advance_sequence
-from cordwood.record.layout import BatchRows
+from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.check.findings import OFFLINE, STOPS, Findings, Kind, Severity
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.entries import Int64Array
 from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs, assign
 from cordwood.storage.formats.producer_state import ProducerEntry
-from cordwood.storage.log.transactions import is_control, is_transactional_data
 from cordwood.types import NONE, ControlType
 
 #: More changes of the leader epoch than this are not followed; no log has them.

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from cordwood.errors import BatchTooLargeError
 from cordwood.kernels.gather import gather, lay_out, list_headers
+from cordwood.kernels.layout import U8Array
 from cordwood.record.columns import RecordColumns
-from cordwood.record.layout import U8Array
 from cordwood.types import TopicPartition
 
 Int32Array = npt.NDArray[np.int32]

@@ -15,12 +15,12 @@ from types import MappingProxyType
 import numpy as np
 
 from cordwood.errors import CorruptFileError
-from cordwood.record.layout import TRANSACTIONAL, BatchRows
+from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
+from cordwood.record.headers import is_control
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.transactions import is_control
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.types import NONE, ControlType

@@ -14,7 +14,7 @@ import numpy as np
 
 from cordwood.fs.base import File, FileSystem
 from cordwood.kernels import encode
-from cordwood.record.layout import BatchRows, U8Array
+from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.transaction_index import AbortedTransaction

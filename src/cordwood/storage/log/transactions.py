@@ -18,7 +18,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.record.layout import CONTROL, TRANSACTIONAL, BatchRows
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.types import ControlType
 
 
@@ -31,17 +32,6 @@ class Isolation(StrEnum):
 
 READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 READ_COMMITTED = Isolation.READ_COMMITTED
-
-
-def is_control(batches: BatchRows) -> npt.NDArray[np.bool_]:
-    """bool[batches]: control batches."""
-    return np.asarray((batches["magic"] == 2) & (batches["attributes"] & CONTROL != 0))
-
-
-def is_transactional_data(batches: BatchRows) -> npt.NDArray[np.bool_]:
-    """bool[batches]: data that belongs to a transaction."""
-    flags = batches["attributes"] & (CONTROL | TRANSACTIONAL)
-    return np.asarray((batches["magic"] == 2) & (flags == TRANSACTIONAL))
 
 
 def steps(batches: BatchRows) -> Iterator[tuple[int, int, int, ControlType | None]]:

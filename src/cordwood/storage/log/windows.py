@@ -22,8 +22,7 @@ import numpy as np
 
 from cordwood.fs.base import File
 from cordwood.kernels import scan
-from cordwood.record.columns import BatchWindow
-from cordwood.record.layout import (
+from cordwood.kernels.layout import (
     BATCH_ROW,
     CRC_START,
     HEADER,
@@ -35,6 +34,7 @@ from cordwood.record.layout import (
     BatchRows,
     U8Array,
 )
+from cordwood.record.columns import BatchWindow
 
 #: Bytes read at once. Two windows and their rows stay far below the memory that reading may take.
 WINDOW_BYTES = 4 << 20

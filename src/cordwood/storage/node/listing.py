@@ -23,13 +23,13 @@ from cordwood.config import SourceKind
 from cordwood.errors import ConfigError, CorruptFileError, DataError, NotFoundError
 from cordwood.fs.base import FileSystem
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
 from cordwood.record.columns import BatchWindow, decode
-from cordwood.record.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
+from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, LOCK, DirectoryState, FileKind
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
-from cordwood.storage.log.transactions import is_control
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, GapKind, read_headers
 from cordwood.storage.node.directory import LogDirectory, is_wanted

@@ -20,11 +20,12 @@ from cordwood.config import Layer, SourceKind, TopicConfig, overrides, resolve, 
 from cordwood.errors import BadNameError, CorruptBatchError, DataError, NotFoundError, RequestError
 from cordwood.fs.base import FileSystem
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
+from cordwood.record.headers import is_control
 from cordwood.storage.formats import cluster_metadata, filenames
 from cordwood.storage.formats.cluster_metadata import ClusterMetadata
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionDirectory, Temporary, parse_directory
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.transactions import READ_UNCOMMITTED, is_control
+from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, log_directories, look
