@@ -59,13 +59,13 @@ MUTANTS = (
     Mutant(
         "what is above the keys that were read stays",
         JUDGE,
-        'elif control[b] or row["offset"] > latest_offset:',
-        "elif control[b]:",
+        'elif control or row["offset"] > latest_offset:',
+        "elif control:",
     ),
     Mutant(
         "a marker has no key that counts",
         JUDGE,
-        'elif control[b] or row["offset"] > latest_offset:',
+        'elif control or row["offset"] > latest_offset:',
         'elif row["offset"] > latest_offset:',
     ),
     Mutant("a record without a key goes", JUDGE, "fate = WITHOUT_KEY", "pass"),
@@ -112,11 +112,16 @@ MUTANTS = (
     ),
     Mutant("a batch with tombstones gets a horizon", REWRITE, "(found[:, judge.TOMBSTONES] > 0) | ", ""),
     Mutant("a batch with a horizon keeps it", REWRITE, " | empty_markers) & ~horizons", " | empty_markers)"),
-    Mutant("rebuilding keeps a horizon", JUDGE, 'elif old or header["attributes"] & _MAGIC_2_HORIZON == 0:', "else:"),
+    Mutant("rebuilding keeps a horizon", JUDGE, 'elif old or header["attributes"] & DELETE_HORIZON == 0:', "else:"),
     Mutant(
         "a horizon is delete.retention.ms ahead", REWRITE, "rules.now_ms + rules.delete_retention_ms", "rules.now_ms"
     ),
-    Mutant("a tombstone stays for other replicas", JUDGE, "if deletes_for_good:", "if True:"),
+    Mutant(
+        "a tombstone stays for other replicas",
+        JUDGE,
+        "fate = KEPT\n        counts",
+        "fate = TOMBSTONES_EXPIRED\n        counts",
+    ),
     Mutant("old tombstones stay in new segments", REWRITE, "~expired, rules.keep_old_tombstones", "~expired, False"),
     Mutant("old tombstones go from old segments", REWRITE, "~expired, rules.keep_old_tombstones", "~expired, True"),
     # transactions

@@ -23,8 +23,6 @@ from tests.cleaning.mutants import MUTANTS
 from tests.drawn import drawn
 from tests.spark.conftest import spark as spark
 
-pytestmark = pytest.mark.slow
-
 #: The number of the cleaner that is no mutant.
 AS_IT_IS = -1
 _ROOT = Path(__file__).parents[2]
@@ -105,6 +103,7 @@ def test_the_table_is_of_the_sources_as_they_are() -> None:
     assert len({one.rule for one in MUTANTS}) == len(MUTANTS) >= 25
 
 
+@pytest.mark.slow
 def test_every_broken_rule_is_detected_and_the_intact_cleaner_passes(
     spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -62,10 +62,11 @@ def test_records_are_judged_as_the_rules_say(made, gap, deletes_for_good, latest
     newest = np.array([] if known[index_of].all() else [record[3] for _, record in flat], np.int64)
     keep, found = np.empty(len(flat), np.bool_), np.zeros((room, judge.FINDINGS), np.int64)
     counts = np.zeros(judge.COUNTS, np.int64)
-    judge_records(
-        rows, index_of, control, discarded, due, deletes_for_good, ordinals, bits, newest, latest_offset, keep, found,
-        counts,
-    )  # fmt: skip
+    rules = np.zeros(room, judge.BATCH_RULES)
+    fate = judge.TOMBSTONES_EXPIRED if deletes_for_good else judge.KEPT_FOR_REPLICAS
+    rules["first_ordinal"], rules["tombstone_fate"] = ordinals, np.where(due, fate, judge.KEPT)
+    rules["control"], rules["discarded"] = control, discarded
+    judge_records(rows, index_of, rules, bits, newest, latest_offset, keep, found, counts)
 
     reasons = [reason(flags, record, at, latest_offset) for at, (flags, record) in enumerate(flat)]
     for_replicas = 0 if deletes_for_good else reasons.count("tombstone")
@@ -105,14 +106,15 @@ def test_a_renewed_header_is_the_one_of_a_batch_made_of_what_stays(groups, data,
     (columns,) = decode(read)
     count = len(groups)
     keep = np.array([data.draw(st.booleans()) for _ in range(columns.rows.size)])
-    no, everywhere = np.zeros(count, np.bool_), np.arange(count)
+    rules = np.zeros(count, judge.BATCH_RULES)
+    rules["first_ordinal"], rules["tombstone_fate"] = -1, judge.KEPT
     anew, due = (np.array([data.draw(st.booleans()) for _ in groups]) for _ in range(2))
     # What is kept is what is not superseded.
     keyed = columns.rows.copy()
     keyed["key_size"] = 1
     found, newest = np.zeros((count, judge.FINDINGS), np.int64), np.where(keep, -1, 2**62)
     judge_records(
-        keyed, everywhere, no, no, no, True, np.full(count, -1), np.empty(0, np.uint8), newest, 2**62,
+        keyed, np.arange(count), rules, np.empty(0, np.uint8), newest, 2**62,
         np.empty(keep.size, np.bool_), found, np.zeros(judge.COUNTS, np.int64),
     )  # fmt: skip
     anew &= found[:, judge.STAY] > 0

@@ -202,6 +202,11 @@ def rewrite(
     retain_empty = rules.producers.last_of(batches) | (batches["last_offset"] + 1 == rules.first_uncleanable_offset)
     keep_tombstones = np.where(batches["magic"] == 2, ~expired, rules.keep_old_tombstones)
     empty_markers = control & discard
+    batch_rules = np.empty(batches.size, judge.BATCH_RULES)
+    batch_rules["first_ordinal"] = verdicts.first_ordinals
+    due = judge.TOMBSTONES_EXPIRED if rules.deletes_for_good else judge.KEPT_FOR_REPLICAS
+    batch_rules["tombstone_fate"] = np.where(keep_tombstones, judge.KEPT, due)
+    batch_rules["control"], batch_rules["discarded"] = control, discard_records
 
     outcomes = np.zeros(batches.size, np.int8)
     outcomes[retain_empty & (batches["magic"] == 2)] = _EMPTIED
@@ -210,9 +215,7 @@ def rewrite(
     _take_settled(batches, settled(batches, discard, verdicts), verdicts, outcomes, counts)
     for columns in decoded:
         index_of = np.searchsorted(batches["position"], columns.batches["position"])
-        keep, found = _judge(
-            columns, index_of, control, discard_records, ~keep_tombstones, verdicts, rules, latest, counts
-        )
+        keep, found = _judge(columns, index_of, batch_rules, verdicts, latest, counts)
         kept = found[:, judge.STAY]
         some = kept > 0
         horizon_due = some & ((found[:, judge.TOMBSTONES] > 0) | empty_markers) & ~horizons
@@ -287,11 +290,8 @@ def _take_settled(
 def _judge(
     columns: RecordColumns,
     index_of: Int64Array,
-    control: BoolArray,
-    discard_records: BoolArray,
-    tombstones_due: BoolArray,
+    batch_rules: npt.NDArray[np.void],
     verdicts: Verdicts,
-    rules: Rules,
     latest: LatestOffsets | OffsetMap,
     counts: Counts,
 ) -> tuple[BoolArray, Int64Array]:
@@ -301,16 +301,12 @@ def _judge(
     newest = np.empty(0, np.int64)
     if unknown.any():
         newest = latest.get(columns, (rows["key_size"] >= 0) & unknown[rows["batch"]])
-    keep, found = np.empty(rows.size, np.bool_), np.zeros((control.size, judge.FINDINGS), np.int64)
+    keep, found = np.empty(rows.size, np.bool_), np.zeros((batch_rules.size, judge.FINDINGS), np.int64)
     sums = np.zeros(judge.COUNTS, np.int64)
     judge.judge_records(
         rows,
         index_of,
-        control,
-        discard_records,
-        tombstones_due,
-        rules.deletes_for_good,
-        verdicts.first_ordinals,
+        batch_rules,
         verdicts.bits,
         newest,
         latest.latest_offset,

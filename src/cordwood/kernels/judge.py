@@ -15,6 +15,20 @@ from cordwood.kernels.layout import DELETE_HORIZON, LOG_APPEND_TIME
 #: replicas are among the kept.
 READ, KEPT, SUPERSEDED, WITHOUT_KEY, ABORTED, TOMBSTONES_EXPIRED, MARKERS_EXPIRED, KEPT_FOR_REPLICAS = range(8)
 COUNTS = 8
+#: What the rules say of a batch before its records are looked at, for `judge_records`.
+#:
+#: `first_ordinal` is that of its first record; negative: `newest` decides instead. `tombstone_fate` is that of a
+#: tombstone that nothing supersedes: KEPT, TOMBSTONES_EXPIRED or KEPT_FOR_REPLICAS. `discarded` batches lose all
+#: records.
+BATCH_RULES = np.dtype(
+    [
+        ("first_ordinal", np.int64),
+        ("tombstone_fate", np.int8),
+        ("control", np.bool_),
+        ("discarded", np.bool_),
+    ],
+    align=True,
+)
 #: What it finds of a batch, by index: its records, how many stay, and how many of these have no value; index of the
 #: first and last that stay, and their largest timestamp.
 TOTAL, STAY, TOMBSTONES, FIRST, LAST, LARGEST = range(6)
@@ -25,11 +39,7 @@ FINDINGS = 6
 def judge_records(
     rows,
     index_of,
-    control,
-    discarded,
-    tombstones_due,
-    deletes_for_good,
-    first_ordinals,
+    rules,
     superseded,
     newest,
     latest_offset,
@@ -42,11 +52,10 @@ def judge_records(
     Args:
         rows: RECORD_ROW[records]; all records of a batch are there, side by side.
         index_of: int64, for each number in rows["batch"] the index of that batch among `batches` of the following.
-        control, discarded, tombstones_due: bool[batches], see `cleaning.rewrite`.
-        deletes_for_good: whether tombstones that are due go.
-        first_ordinals: int64[batches], of each batch's first record; negative: `newest` has to tell.
+        rules: BATCH_RULES[batches].
         superseded: uint8, a bit per ordinal.
-        newest: int64[records], the newest offset of each record's key; may be empty where `first_ordinals` tell all.
+        newest: int64[records], the newest offset of each record's key; may be empty where all ordinals are
+            known.
         latest_offset: records above it stay whatever their key.
         keep: bool[records], filled.
         found: int64[batches, FINDINGS], zeros, filled for batches with records.
@@ -54,12 +63,15 @@ def judge_records(
     """
     current = np.int64(-1)
     ordinal = np.int64(-1)
+    control, discarded, tombstone_fate = False, False, np.int64(KEPT)
     for i in range(rows.size):
         row = rows[i]
         b = index_of[row["batch"]]
         if b != current:
             current = b
-            ordinal = first_ordinals[b]
+            ordinal = rules[b]["first_ordinal"]
+            control, discarded = rules[b]["control"], rules[b]["discarded"]
+            tombstone_fate = np.int64(rules[b]["tombstone_fate"])
         if ordinal >= 0:
             older = (superseded[ordinal >> 3] >> np.uint8(ordinal & 7)) & np.uint8(1) != 0
             ordinal += 1
@@ -67,19 +79,19 @@ def judge_records(
             older = newest.size > 0 and row["offset"] < newest[i]
         is_tombstone = row["value_size"] < 0
         fate = KEPT
-        if discarded[b]:
-            fate = MARKERS_EXPIRED if control[b] else ABORTED
-        elif control[b] or row["offset"] > latest_offset:
+        if discarded:
+            fate = MARKERS_EXPIRED if control else ABORTED
+        elif control or row["offset"] > latest_offset:
             pass
         elif row["key_size"] < 0:
             fate = WITHOUT_KEY
         elif older:
             fate = SUPERSEDED
-        elif is_tombstone and tombstones_due[b]:
-            if deletes_for_good:
-                fate = TOMBSTONES_EXPIRED
-            else:
+        elif is_tombstone:
+            fate = tombstone_fate
+            if fate == KEPT_FOR_REPLICAS:
                 counts[KEPT_FOR_REPLICAS] += 1
+                fate = KEPT
         counts[READ] += 1
         counts[fate] += 1
         found[b, TOTAL] += 1
