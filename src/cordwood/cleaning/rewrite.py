@@ -7,7 +7,11 @@ Per batch one of four things happens:
     emptied    no record stays, but the header must: it holds a producer's last sequence, or the end of the range
     dropped    nothing stays
 
-The rules that decide are Kafka's (Cleaner, MemoryRecords.filterTo), as masks over all batches and records at once.
+The rules are Kafka's (Cleaner, MemoryRecords.filterTo). Those for whole batches are masks here; those for a record,
+and the argument why it may be dropped, are in `kernels.judge`. An example: a batch holds a=1 and b=1, and a newer a=2
+is in the dirty section. The batch is rebuilt with b=1 alone and keeps its base and last offset. If b=2 is in the dirty
+section, too, no record stays: the batch is dropped, or emptied if it ends the range or is the last one of a producer
+that may write again, whose next sequence would be refused otherwise.
 """
 
 from __future__ import annotations

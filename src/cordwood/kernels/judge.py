@@ -1,7 +1,27 @@
-"""Which records stay, one after the other, and what a batch's header says once it holds no others.
+"""Which records stay, and what a batch's header says once it holds no others.
 
-What the rules say of whole batches comes in as masks; what they say of a record is the chain of cases in
-`judge_records`, and nowhere else.
+What the rules say of whole batches comes in as an array; what they say of a record is the chain of cases in
+`judge_records`, and nowhere else. Why it is safe to drop a record, with the dirty section from offset 2 to 6:
+
+    offset    0     1   |  2     3     4     5      6     |  7
+    record   a=1   b=1  | a=2   b=∅   c=1   a=3   abort   | a=4      ∅: a tombstone; 5 is of the aborted transaction
+
+    (1) 0 is superseded by 2, and 1 by 3. The table of newest offsets holds data of the dirty section only, and none of
+        an aborted transaction. No transaction in there is undecided, because the section ends at the last stable offset
+        or below. So a newer record in the table is one that every consumer gets.
+    (2) 2 stays, although 5 and 7 are newer. 5 is aborted: without 2 the key would be lost. 7 is above the section: its
+        transaction may yet be aborted. Neither is in the table, so neither supersedes anything. Nor is a record above
+        `latest_offset` ever dropped for its key: the table was not filled from there.
+    (3) 3 stays, although it says that b is deleted, and its batch gets a delete horizon, `delete.retention.ms` ahead
+        of now. A consumer that has read 1 gets the tombstone if it comes that far in time.
+    (4) In a later clean, at or after the horizon, 3 goes. No older value of b comes back: the clean that had 3 in its
+        dirty section dropped all that lie below, or this clean has it there and drops them, too. Other replicas may
+        still have 1, and one that becomes the leader would bring it back; so 3 goes only if there are none
+        (TOMBSTONES_EXPIRED), and is counted otherwise (KEPT_FOR_REPLICAS).
+    (5) The newest record of a key in the table is dropped by (4) alone, so no clean loses a value: the last value of
+        each key that a consumer got before is the one that it gets after.
+
+`tests/cleaning/cases/keys.txt` has this log as a case. Records without a key have no place in a compacted log.
 """
 
 from __future__ import annotations
@@ -47,15 +67,15 @@ def judge_records(
     found,
     counts,
 ):
-    """Decide over records.
+    """Decide which records stay: the cases of a record, in order; the head of this module says why each is safe.
 
     Args:
         rows: RECORD_ROW[records]; all records of a batch are there, side by side.
-        index_of: int64, for each number in rows["batch"] the index of that batch among `batches` of the following.
+        index_of: int64, for each number in rows["batch"] the index of that batch in `rules` and `found`.
         rules: BATCH_RULES[batches].
         superseded: uint8, a bit per ordinal.
-        newest: int64[records], the newest offset of each record's key; may be empty where all ordinals are
-            known.
+        newest: int64[records], the newest offset of each record's key in the table, -1 without one; may be empty where
+            all ordinals are known.
         latest_offset: records above it stay whatever their key.
         keep: bool[records], filled.
         found: int64[batches, FINDINGS], zeros, filled for batches with records.
@@ -108,7 +128,7 @@ def judge_records(
 
 @njit(cache=True, nogil=True)
 def renew_headers(headers, anew, horizon_due, horizon_ms, found, rows):
-    """Fill in the headers of batches that are encoded anew, all but size and CRC.
+    """Fill in the headers of batches that are encoded anew, except for size and CRC.
 
     Args:
         headers: BATCH_ROW[batches], as they were read; changed where `anew`.
