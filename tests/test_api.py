@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import cordwood
+from cordwood import api
 from cordwood.cleaning.plan import Reason
 from cordwood.cleaning.rewrite import Counts
+from cordwood.commands import options as options_values
+from cordwood.option import OptionField, option_fields
 from cordwood.tables import Column, html_table
 from cordwood.types import TopicPartition
 from tests.fixtures import fixture
@@ -28,6 +37,72 @@ def test_public_names_are_those_in_the_docs() -> None:
     # A name that leads nowhere fails here; so does a class that is documented as a function.
     for name, what in documented.items():
         assert isinstance(getattr(cordwood, name), type) is not what.startswith("function"), name
+
+
+# ---- arguments are the fields of options values ----------------------------------------------------------------------
+
+WITH_OPTIONS = ("plan", "plan_exact", "clean", "clean_in_place", "verify")
+
+
+def _argument(one: OptionField) -> str:
+    default = "()" if one.default == () else repr(one.default)
+    return f"    {one.name}: {one.type_text} = {default},\n"
+
+
+def _help(one: OptionField) -> str:
+    return (
+        textwrap.fill(f"{one.name}: {one.option.help}", 120, initial_indent=" " * 8, subsequent_indent=" " * 12) + "\n"
+    )
+
+
+def _passed_on(kind: type, indent: str) -> Iterator[str]:
+    """The arguments that build an options value, line by line."""
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        if is_dataclass(inner := hints[one.name]):
+            yield f"{indent}{one.name}={inner.__name__}(\n"  # type: ignore[union-attr]
+            yield from _passed_on(inner, indent + "    ")  # type: ignore[arg-type]
+            yield f"{indent}),\n"
+        else:
+            yield f"{indent}{one.name}={one.name},\n"
+
+
+def _with_all_options(source: str) -> str:
+    """The source of a function, with what follows from its options values written anew."""
+    kinds: list[type] = []
+
+    def passed_on(match: re.Match[str]) -> str:
+        kinds.append(getattr(options_values, match[2]))
+        arguments = list(_passed_on(kinds[-1], " " * 8))
+        short = f"    {match[1]} = {match[2]}({', '.join(one.strip().rstrip(',') for one in arguments)})\n"
+        if len(arguments) == 1 and len(short) <= 120:
+            return short
+        return f"    {match[1]} = {match[2]}(\n{''.join(arguments)}    )\n"
+
+    # `RunOptions` has no options in this sense: its arguments stand among those of the function.
+    found = r"^    (\w+) = ((?!Run)\w+Options)\((?:\n.*?^    \)\n|.*?\)\n)"
+    source = re.sub(found, passed_on, source, flags=re.MULTILINE | re.DOTALL)
+    every = [one for kind in kinds for one in option_fields(kind)]
+    arguments, texts = "".join(map(_argument, every)), "".join(map(_help, every))
+    source = re.sub(r"(?<=    # Options:\n).*?(?=^\) -> )", lambda _: arguments, source, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"(?<=^    Options:\n).*?(?=^$)", lambda _: texts, source, count=1, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_each_option_is_an_explicit_argument_with_type_default_and_help() -> None:
+    path = Path(str(api.__file__))
+    source = path.read_text()
+    wanted = "".join(map(_with_all_options, re.split(r"^(?=def )", source, flags=re.MULTILINE)))
+    if wanted != source and "CORDWOOD_REWRITE_DOCS" in os.environ:
+        path.write_text(wanted)
+    else:
+        assert source == wanted, "CORDWOOD_REWRITE_DOCS=1 rewrites it"
+
+
+def test_no_argument_of_a_public_function_is_hidden() -> None:
+    for name in WITH_OPTIONS:
+        parameters = inspect.signature(getattr(cordwood, name)).parameters.values()
+        assert not [one.name for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
+        assert all(one.annotation for one in parameters)
 
 
 def test_importing_the_package_loads_nothing_else() -> None:

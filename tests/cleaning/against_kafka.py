@@ -18,9 +18,9 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision, PartitionPlan
 from cordwood.cleaning.retention import plan_retention
-from cordwood.commands.plan import make_plan
 from cordwood.engine.facts import load_producers, segment_facts
 from cordwood.engine.partition import Cleaned, clean_partition
 from cordwood.engine.settings import clean_settings

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from cordwood.commands.clean import clean as clean_directory
+from cordwood.api import clean as clean_directory
 from cordwood.engine.results import Fate
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.leader_epochs import EpochEntry
@@ -142,7 +142,7 @@ def clean(root: Path, target: Path) -> Sequence[str]:
             ignore_ratio=True,
             single_copy=name == "only",
         )
-        failed += [f"{one.topic_partition}: {one.why}" for one in result.of(Fate.FAILED)]
+        failed += [f"{one.topic_partition}: {one.why}" for one in result.with_fate(Fate.FAILED)]
     return failed
 
 
@@ -160,7 +160,7 @@ def pairs(root: Path, target: Path) -> dict[str, Pair]:
             Side(str(after), min((int(one.stem) for one in after.glob("*.log")), default=0)),
             high_watermark=log.high_watermark,
             now_ms=NOW,
-            deletes=log.only_replica,
+            deletes_for_good=log.only_replica,
             legacy_horizon_ms=clean_ms[-1] - DAY_MS if clean_ms else None,
             new_horizon_ms=NOW + DAY_MS,
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import PartitionPlan
 from cordwood.cleaning.selection import (
     MAX_OFFSET_SPAN,
@@ -19,7 +20,6 @@ from cordwood.cleaning.selection import (
     first_dirty_offset,
     values,
 )
-from cordwood.commands.plan import make_plan
 from cordwood.engine.facts import load_producers, segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
 from cordwood.engine.settings import CleanSettings

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import cordwood
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
 from cordwood.cli.demo import AFTER, BEFORE, LOG, NOW_MS, SETTINGS, USERS, unpack, write_log
 from cordwood.cli.main import app
-from cordwood.commands.plan import make_plan
 from tests.cleaning.against_kafka import differences
 from tests.kafka_tools import Oracle
 from tests.spark.conftest import spark as spark
@@ -49,7 +49,7 @@ def test_the_log_is_whole_and_there_is_something_to_clean(tmp_path: Path) -> Non
     write_log(tmp_path)
     assert list(cordwood.check(str(tmp_path / BEFORE))) == []
     plan = make_plan(str(tmp_path / BEFORE), server_properties=str(tmp_path / SETTINGS), now_ms=NOW_MS)
-    (one,) = plan.of(Decision.CLEAN)
+    (one,) = plan.with_decision(Decision.CLEAN)
     assert one.setting("delete.retention.ms") == 86_400_000
     assert one.compaction is not None and one.compaction.groups == ((0, 6),)
 

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from cordwood.cli.options import bytes_of
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cordwood.cli.options import Json, parse_size, with_options
 from cordwood.errors import RequestError
+from cordwood.option import Option
 
 
 @pytest.mark.parametrize(
@@ -19,14 +26,44 @@ from cordwood.errors import RequestError
     ],
 )
 def test_a_size_is_a_number_of_bytes_or_of_larger_units(text: str, size: int) -> None:
-    assert bytes_of(text, "--memory") == size
-
-
-def test_no_size_is_none() -> None:
-    assert bytes_of(None, "--memory") is None
+    assert parse_size(text, "--memory") == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5g", "m", "4x", "4 g", "nan", "1" * 30])
 def test_invalid_size_error_shows_an_example(text: str) -> None:
-    with pytest.raises(RequestError, match=r"--memory .*: give a number of bytes, or one like 512m or 4g"):
-        bytes_of(text, "--memory")
+    with pytest.raises(RequestError, match=r"--memory .*: give a number of bytes, or a size such as 512m or 4g"):
+        parse_size(text, "--memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inner:
+    limits: Annotated[Sequence[str], Option("Limits.", flag="--limit")] = ()
+    proved: Annotated[bool, Option("Prove it.", flag="--no-proof", flag_help="Do not prove it.")] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outer:
+    inner: _Inner = field(default_factory=_Inner)
+    room_bytes: Annotated[int | None, Option("Room.", metavar="BYTES")] = None
+    at: Annotated[int | None, Option("Offset.", metavar="OFFSET")] = None
+
+
+def test_a_command_takes_an_option_for_each_field_of_its_options_value() -> None:
+    seen = []
+
+    @with_options
+    def main(options: _Outer, as_json: Json = False) -> int:
+        seen.append((options, as_json))
+        return 0
+
+    app = typer.Typer()
+    app.command()(main)
+    for arguments in ([], ["--limit", "a", "--limit", "b", "--no-proof", "--room-bytes", "1k", "--at", "7", "--json"]):
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+    assert seen == [
+        (_Outer(), False),
+        (_Outer(inner=_Inner(limits=("a", "b"), proved=False), room_bytes=1024, at=7), True),
+    ]
+    text = CliRunner().invoke(app, ["--help"]).output
+    assert "Limits. Repeatable." in text and "Do not prove it." in text and "--room-bytes" in text

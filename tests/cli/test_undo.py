@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from cordwood.api import clean_in_place
 from cordwood.cli.main import app
-from cordwood.commands.clean_in_place import clean_in_place
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.backup import files_by_name
 from cordwood.storage.formats import filenames

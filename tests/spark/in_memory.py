@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from cordwood.api import clean_in_place
 from cordwood.commands import clean_in_place as clean_in_place_module
-from cordwood.commands.clean_in_place import clean_in_place
 from cordwood.engine import task
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.base import FileSystem
@@ -89,7 +89,7 @@ class Scene:
         """What a clean that nothing interrupts leaves."""
         fs = durable(self.fs)
         result = self.clean(fs)
-        assert not result.of(Fate.FAILED) and len(result.of(Fate.CLEANED)) == len(PATHS), result.text()
+        assert not result.with_fate(Fate.FAILED) and len(result.with_fate(Fate.CLEANED)) == len(PATHS), result.text()
         return fs
 
     @cached_property

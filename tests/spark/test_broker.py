@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.commands.clean import clean
+from cordwood.api import clean
 from cordwood.engine.results import Fate
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from tests.drawn import drawn
@@ -43,7 +43,7 @@ def cleaned(name: str, spark: SparkSession, target: Path) -> None:
         # After a crash it says little of what the only replica has.
         high_watermark="end" if name in CRASHED else None,
     )
-    assert not result.of(Fate.FAILED)
+    assert not result.with_fate(Fate.FAILED)
     assert result.counts.records_kept < result.counts.records_read
 
 

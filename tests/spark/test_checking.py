@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.commands.plan import make_plan
+from cordwood.api import plan as make_plan
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
 from tests.fixtures import fixture
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.commands.clean import clean
-from cordwood.commands.plan_exact import plan_exact
+from cordwood.api import clean, plan_exact
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import NotFoundError
 from cordwood.storage.formats import filenames
@@ -58,7 +57,7 @@ def test_the_figures_are_those_that_a_clean_reports(spark: SparkSession, tmp_pat
     told, done = both(fixture("kraft-before"), tmp_path / "new", spark, topics=TOPICS, single_copy=True)
     assert figures(told) == figures(done)
     assert told.target == "" and told.counts.records_superseded > 0
-    for one in told.of(Fate.CLEANED):
+    for one in told.with_fate(Fate.CLEANED):
         assert sum(part.counts.records_read for part in one.segments) == one.counts.records_read > 0
         assert sum(part.counts.bytes_written for part in one.segments) == one.counts.bytes_written
 
@@ -76,7 +75,7 @@ def test_a_crashed_directory_is_recovered_aside(spark: SparkSession, tmp_path: P
     choices: dict[str, Any] = {"ignore_ratio": True, "high_watermark": "end", "topics": ["plain", "trans", "moving"]}
     told, done = both(source, tmp_path / "new", spark, **choices)
     assert figures(told) == figures(done)
-    assert len(told.of(Fate.CLEANED)) >= 3
+    assert len(told.with_fate(Fate.CLEANED)) >= 3
 
 
 def test_a_damaged_partition_is_told_with_its_place(spark: SparkSession, tmp_path: Path) -> None:
@@ -86,7 +85,7 @@ def test_a_damaged_partition_is_told_with_its_place(spark: SparkSession, tmp_pat
     data[200] ^= 1
     log.write_bytes(data)
     found = plan_exact(str(source), spark=spark, topics=["orders"])
-    (failed,) = found.result.of(Fate.FAILED)
+    (failed,) = found.result.with_fate(Fate.FAILED)
     assert f"in {log} at position" in failed.why
     assert f"cannot be cleaned: orders-1\n  {failed.why}" in found.text()
 
@@ -101,7 +100,7 @@ def test_a_crashed_directory_is_foretold_without_a_touch_and_without_room_for_a_
     found = plan_exact(
         str(source), fs=Room(size - 1), spark=spark, overrides=["cleanup.policy=compact"], ignore_ratio=True
     )
-    assert found.result.of(Fate.CLEANED)
+    assert found.result.with_fate(Fate.CLEANED)
     assert {path: path.stat().st_ctime_ns for path in source.rglob("*")} == before
     with pytest.raises(NotFoundError, match=f"No partition in {source} matches nothing-like-it"):
         plan_exact(str(source), topics=["nothing-like-it"])
@@ -115,7 +114,7 @@ def test_a_running_broker_is_no_obstacle(spark: SparkSession, tmp_path: Path) ->
         assert holder.stdout is not None and holder.stdout.readline()
         found = plan_exact(str(source), spark=spark)
         holder.communicate(b"\n")
-    assert found.result.of(Fate.CLEANED) and not found.result.of(Fate.FAILED)
+    assert found.result.with_fate(Fate.CLEANED) and not found.result.with_fate(Fate.FAILED)
 
 
 def test_kafkas_limited_map_makes_the_same_rounds(spark: SparkSession, tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_kafkas_limited_map_makes_the_same_rounds(spark: SparkSession, tmp_path:
         fixture("kraft-before"), tmp_path / "new", spark, topics=["orders", "all-unique"], offset_map=24 * 40
     )
     assert figures(told) == figures(done)
-    assert told.of(Fate.CLEANED)
+    assert told.with_fate(Fate.CLEANED)
 
 
 def test_what_is_not_there_is_said_and_nothing_is_left(tmp_path: Path) -> None:
@@ -153,7 +152,7 @@ def test_two_hundred_random_logs_of_kafka_give_the_same_figures(
             **choices,
         )
         assert figures(told) == figures(done)
-        assert len(told.of(Fate.CLEANED)) > len(SEEDS) / 2
+        assert len(told.with_fate(Fate.CLEANED)) > len(SEEDS) / 2
         assert bool(sum(one.segments_retained_away for one in told.partitions)) == ("retention" in choices)
         print(told)
 

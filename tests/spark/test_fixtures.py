@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cordwood.api import clean
 from cordwood.cleaning.plan import Plan
 from cordwood.commands import copies
-from cordwood.commands.clean import clean
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.task import PartitionTask, tasks_of
 from cordwood.fs.posix import PosixFileSystem
@@ -79,10 +79,10 @@ def partitions(root: Path) -> dict[str, LocatedPartition]:
 
 def test_cleaned_is_what_the_broker_cleaned_and_as_far(run: Run) -> None:
     # Where retention came first the broker had nothing left to clean.
-    found = {one.name: one.end_offset for one in run.result.of(Fate.CLEANED) if not one.segments_retained_away}
+    found = {one.name: one.end_offset for one in run.result.with_fate(Fate.CLEANED) if not one.segments_retained_away}
     assert {name: run.pair.end_offsets.get(name) for name in found} == found
-    assert run.pair.end_offsets.keys() <= {one.name for one in run.result.of(Fate.CLEANED)}
-    assert not run.result.of(Fate.FAILED)
+    assert run.pair.end_offsets.keys() <= {one.name for one in run.result.with_fate(Fate.CLEANED)}
+    assert not run.result.with_fate(Fate.FAILED)
 
 
 def test_every_file_of_a_segment_is_what_the_broker_left(run: Run) -> None:

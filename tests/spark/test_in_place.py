@@ -9,10 +9,9 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
+from cordwood.api import clean, clean_in_place
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
-from cordwood.commands.clean import clean
-from cordwood.commands.clean_in_place import clean_in_place
-from cordwood.commands.plan import make_plan
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
@@ -58,11 +57,11 @@ def test_a_directory_cleaned_in_place_is_what_its_copy_is(spark: SparkSession, n
     assert files(mine) == expected
     assert times(mine) == times(tmp_path / "copy")
     assert result.counts == copy.counts
-    assert len(result.of(Fate.CLEANED)) == len(copy.of(Fate.CLEANED)) > 8
+    assert len(result.with_fate(Fate.CLEANED)) == len(copy.with_fate(Fate.CLEANED)) > 8
     assert result.in_place is not None
     assert result.in_place.waves == 1
     again = clean_in_place(str(mine), spark=spark, now_ms=now_ms, single_copy=True)
-    assert not again.of(Fate.CLEANED)
+    assert not again.with_fate(Fate.CLEANED)
     assert files(mine) == expected
 
 
@@ -70,7 +69,7 @@ def test_little_room_takes_more_waves_to_the_same_end(now_ms: int, tmp_path: Pat
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     expected, copy = copied(mine, tmp_path / "copy", now_ms)
     plan = make_plan(str(mine), now_ms=now_ms, single_copy=True)
-    groups = [one.compaction.group_bytes for one in plan.of(Decision.CLEAN) if one.compaction is not None]
+    groups = [one.compaction.group_bytes for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
     assert max(map(len, groups)) > 1
     room = max(map(max, groups))
     result = clean_in_place(str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, work_space=room, verify=False)
@@ -87,9 +86,9 @@ def test_what_does_not_fit_is_left_as_it_is_and_the_rest_is_cleaned(now_ms: int,
     result = clean_in_place(
         str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, work_space=60_000, verify=False
     )
-    failed = result.of(Fate.FAILED)
+    failed = result.with_fate(Fate.FAILED)
     assert failed
-    assert result.of(Fate.CLEANED)
+    assert result.with_fate(Fate.CLEANED)
     assert {one.failure.kind for one in failed if one.failure} == {FailureKind.FULL}
     assert "--work-space" in failed[0].why
     after = files(mine)
@@ -103,7 +102,7 @@ def test_what_does_not_fit_is_left_as_it_is_and_the_rest_is_cleaned(now_ms: int,
 def test_a_damaged_partition_is_refused_before_any_of_its_waves(now_ms: int, tmp_path: Path) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     plan = make_plan(str(mine), now_ms=now_ms, single_copy=True)
-    several = [one for one in plan.of(Decision.CLEAN) if one.compaction and len(one.compaction.groups) > 1]
+    several = [one for one in plan.with_decision(Decision.CLEAN) if one.compaction and len(one.compaction.groups) > 1]
     victim = several[0]
     assert victim.compaction is not None
     last = victim.compaction.groups[-1][-1]
@@ -112,11 +111,11 @@ def test_a_damaged_partition_is_refused_before_any_of_its_waves(now_ms: int, tmp
     data[-1] ^= 1
     path.write_bytes(data)
     before = files(Path(victim.path))
-    room = max(max(one.compaction.group_bytes) for one in plan.of(Decision.CLEAN) if one.compaction)
+    room = max(max(one.compaction.group_bytes) for one in plan.with_decision(Decision.CLEAN) if one.compaction)
     result = clean_in_place(str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, work_space=room, verify=False)
-    assert [one.path for one in result.of(Fate.FAILED)] == [victim.path]
+    assert [one.path for one in result.with_fate(Fate.FAILED)] == [victim.path]
     assert files(Path(victim.path)) == before
-    assert len(result.of(Fate.CLEANED)) == len(plan.of(Decision.CLEAN)) - 1
+    assert len(result.with_fate(Fate.CLEANED)) == len(plan.with_decision(Decision.CLEAN)) - 1
 
 
 def test_nothing_of_a_work_folder_is_left(now_ms: int, tmp_path: Path) -> None:

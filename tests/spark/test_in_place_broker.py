@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.commands.clean_in_place import clean_in_place
+from cordwood.api import clean_in_place
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.record.batch import Batch
 from cordwood.storage.formats import checkpoints, filenames
@@ -93,8 +93,8 @@ def clean(directory: Path, spark: SparkSession, *, crashed: bool) -> CleanResult
         # A checkpoint of a crash says little of what the only replica has.
         high_watermark="end" if crashed else None,
     )
-    assert not result.of(Fate.FAILED), result.text()
-    (cleaned,) = (one for one in result.of(Fate.CLEANED) if one.path.endswith(f"/{ORDERS}"))
+    assert not result.with_fate(Fate.FAILED), result.text()
+    (cleaned,) = (one for one in result.with_fate(Fate.CLEANED) if one.path.endswith(f"/{ORDERS}"))
     assert cleaned.counts.records_superseded > KEYS
     return result
 

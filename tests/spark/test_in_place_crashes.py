@@ -198,7 +198,7 @@ class Looker:
         """The next clean comes to the same end."""
         fs = durable(fs)
         result = self.scene.again(fs)
-        assert not result.of(Fate.FAILED), result.text()
+        assert not result.with_fate(Fate.FAILED), result.text()
         assert not any(fs.exists(f"{path}/{WORK_FOLDER}") for path in PATHS)
         self.is_clean(fs.crash(lose_all))
 
@@ -312,7 +312,7 @@ def test_a_second_attempt_at_each_task_changes_nothing(name: str, take: int) -> 
     scene = built(name)
     fs = durable(scene.fs)
     with each_task_twice(take=take):
-        assert not scene.clean(fs).of(Fate.FAILED)
+        assert not scene.clean(fs).with_fate(Fate.FAILED)
     Looker(scene).is_clean(fs)
     assert without_kept(tree(fs)) == without_kept(tree(scene.after))
 
@@ -365,7 +365,7 @@ def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "run_task", noted)
         result = scene.clean(fs)
-    assert not result.of(Fate.FAILED), result.text()
+    assert not result.with_fate(Fate.FAILED), result.text()
     return fs
 
 
@@ -395,7 +395,7 @@ def clean_on_full_disk(scene: Scene, refused: int, *, stays_full: bool) -> tuple
     fs.operations = _Heard(take_room)
     raised: NoSpaceError | OSError | None = None
     try:
-        failed = scene.clean(fs).of(Fate.FAILED)
+        failed = scene.clean(fs).with_fate(Fate.FAILED)
     except (NoSpaceError, OSError) as error:
         raised = error
     if raised is None:
@@ -453,7 +453,7 @@ def test_what_is_written_beside_a_full_disk_is_still_looked_at() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "run_task", one_full_one_wrong)
-        failed = scene.clean(fs).of(Fate.FAILED)
+        failed = scene.clean(fs).with_fate(Fate.FAILED)
     assert [one.failure and one.failure.kind for one in failed] == [FailureKind.FULL, FailureKind.BUG]
     assert without_work(tree(fs, ROOT)) == tree(scene.fs, ROOT)
 
@@ -482,5 +482,5 @@ def test_an_error_says_how_many_groups_of_a_wave_are_in_place(monkeypatch: pytes
 def test_rounds_of_an_offset_map_are_recorded_however_they_cut_groups(offset_map: int) -> None:
     scene = built("all at once")
     fs = durable(scene.fs)
-    assert len(scene.clean(fs, offset_map=offset_map).of(Fate.CLEANED)) == len(PATHS)
+    assert len(scene.clean(fs, offset_map=offset_map).with_fate(Fate.CLEANED)) == len(PATHS)
     assert offsets_in(fs, filenames.CLEANER_OFFSETS).keys() == {OTHER, *NAMES}

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cordwood.api import clean_in_place
 from cordwood.cli.main import app
 from cordwood.commands import clean_in_place as clean_in_place_module
-from cordwood.commands.clean_in_place import clean_in_place
 from cordwood.engine import task
 from cordwood.engine.results import Fate
 from cordwood.fs.posix import PosixFileSystem
@@ -113,7 +113,7 @@ def test_no_more_room_is_taken_than_the_plan_says(
         before = fs.used_bytes()
         with here(fs):
             result = clean_in_place(str(mine), spark=session(), work_space=work_space, **options(now_ms))
-        assert not result.of(Fate.FAILED)
+        assert not result.with_fate(Fate.FAILED)
         assert result.in_place is not None
         taken = fs.peak_bytes - before
         print(f"{result.in_place.waves} waves, {taken} bytes taken, {result.in_place.work_bytes_max} said")
@@ -169,5 +169,5 @@ def test_an_end_at_any_moment_leaves_what_is_finished_and_the_next_run_does_the_
     assert leftovers(mine) == []
     for name, seen in views(mine).items():
         assert set(expected[name]) <= set(seen) <= set(before[name])
-    assert not clean_in_place(str(mine), spark=session(), **options(now_ms)).of(Fate.FAILED)
+    assert not clean_in_place(str(mine), spark=session(), **options(now_ms)).with_fate(Fate.FAILED)
     assert views(mine) == expected

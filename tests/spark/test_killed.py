@@ -62,7 +62,7 @@ def clean(directory: Path) -> None:
         single_copy=True,
         overrides=OVERRIDES,
     )
-    assert not result.of(Fate.FAILED), result.text()
+    assert not result.with_fate(Fate.FAILED), result.text()
 
 
 def run_alone(directory: Path, kill_after: float | None) -> float | None:

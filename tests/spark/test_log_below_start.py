@@ -12,10 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
+from cordwood.api import clean, clean_in_place
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
-from cordwood.commands.clean import clean
-from cordwood.commands.clean_in_place import clean_in_place
-from cordwood.commands.plan import make_plan
 from cordwood.engine.results import Fate
 from cordwood.storage.check import Kind
 from cordwood.storage.formats import checkpoints, filenames

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from cordwood.api import clean
 from cordwood.cli.main import app
-from cordwood.commands.clean import clean
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
@@ -139,7 +139,7 @@ def test_a_tail_that_was_not_replicated_takes_no_committed_value_with_it(
             single_copy=True,
             high_watermark=high_watermark,
         )
-        assert result.of(Fate.CLEANED) and result.counts.records_superseded
+        assert result.with_fate(Fate.CLEANED) and result.counts.records_superseded
         return truncated_by_kafka(kafka_oracle, tmp_path / name / "t-0", mark, tmp_path / f"{name}-truncated")
 
     log = truncated("new", None)
@@ -208,7 +208,7 @@ def clean_all(source: Path, target: Path, **more: Any) -> CleanResult:
         now_ms=1_800_000_000_000,
         **more,
     )
-    assert result.of(Fate.CLEANED) and not result.of(Fate.FAILED)
+    assert result.with_fate(Fate.CLEANED) and not result.with_fate(Fate.FAILED)
     return result
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cordwood.api import clean, clean_in_place
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
-from cordwood.commands.clean import clean
-from cordwood.commands.clean_in_place import clean_in_place
-from cordwood.commands.plan import make_plan
 from cordwood.storage.formats import filenames
 from tests.fixtures import copy_of, fixture
 
@@ -35,7 +34,7 @@ def test_directory_that_goes_offline_is_not_cleaned(
 
     plan = make_plan(str(directory), overrides=CONFIG, ignore_ratio=True)
     assert {one.decision for one in plan.partitions if one.topic_partition is not None} >= {Decision.REFUSE}
-    assert all(words in one.reason.what for one in plan.of(Decision.REFUSE))
+    assert all(words in one.reason.what for one in plan.with_decision(Decision.REFUSE))
 
     result = clean_in_place(str(directory), spark=spark, overrides=CONFIG, ignore_ratio=True)
     assert result.partitions and all(words in one.why for one in result.partitions if one.failure is not None)

@@ -13,8 +13,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.latest import LatestOffsets, MemoryShare
-from cordwood.commands.plan import make_plan
 from cordwood.engine.progress import total
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cordwood.api import clean
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cli.clean import exit_code_of
 from cordwood.cli.main import EXIT_OUR_FAULT
-from cordwood.commands.clean import clean
-from cordwood.commands.plan import make_plan
 from cordwood.engine.facts import load_producers
 from cordwood.engine.partition import clean_partition
 from cordwood.engine.results import CleanResult, Fate, PartitionResult
@@ -63,8 +63,8 @@ def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
     target, result = cleaned
     source = fixture("kraft-before")
     plan = make_plan(str(source), topics=TOPICS, now_ms=now_ms, single_copy=True)
-    to_clean = {one.path: one for one in plan.of(Decision.CLEAN)}
-    assert {one.path for one in result.of(Fate.CLEANED)} == set(to_clean)
+    to_clean = {one.path: one for one in plan.with_decision(Decision.CLEAN)}
+    assert {one.path for one in result.with_fate(Fate.CLEANED)} == set(to_clean)
     assert len(to_clean) >= 8
     assert set(os.listdir(target)) == {*os.listdir(source), filenames.CLEANER_OFFSETS}
     for partition in (path for path in source.iterdir() if path.is_dir()):
@@ -101,7 +101,7 @@ def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
 
 def test_a_copy_holds_the_records_that_kafkas_own_cleaner_left(cleaned: tuple[Path, CleanResult]) -> None:
     target, result = cleaned
-    for one in result.of(Fate.CLEANED):
+    for one in result.with_fate(Fate.CLEANED):
         ours, theirs = (
             [
                 (record.offset, record.key, record.value)
@@ -115,7 +115,7 @@ def test_a_copy_holds_the_records_that_kafkas_own_cleaner_left(cleaned: tuple[Pa
 def test_checkpoints_say_how_far_it_is_clean(cleaned: tuple[Path, CleanResult]) -> None:
     target, result = cleaned
     found = checkpoints.decode((target / filenames.CLEANER_OFFSETS).read_bytes())
-    assert found == {one.topic_partition: one.end_offset for one in result.of(Fate.CLEANED)}
+    assert found == {one.topic_partition: one.end_offset for one in result.with_fate(Fate.CLEANED)}
     theirs = checkpoints.decode((fixture("kraft-after") / filenames.CLEANER_OFFSETS).read_bytes())
     assert found.items() <= theirs.items()
     for name in (filenames.CLEAN_SHUTDOWN, filenames.META_PROPERTIES, filenames.HIGH_WATERMARKS):
@@ -136,7 +136,7 @@ def test_the_figures_add_up(cleaned: tuple[Path, CleanResult]) -> None:
 
 def test_a_second_clean_of_the_result_finds_nothing_to_do(cleaned: tuple[Path, CleanResult], now_ms: int) -> None:
     plan = make_plan(str(cleaned[0]), topics=TOPICS, now_ms=now_ms, single_copy=True)
-    assert not plan.of(Decision.CLEAN)
+    assert not plan.with_decision(Decision.CLEAN)
 
 
 def test_the_source_is_only_read(spark: SparkSession, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_damaged_partition_is_copied_as_it_was_and_the_others_are_cleaned(
     result = clean(str(source), output=str(target), spark=spark, topics=["orders"])
     found = fates(result)
     assert [found[f"orders-{number}"] for number in range(3)] == [Fate.CLEANED, Fate.FAILED, Fate.CLEANED]
-    (failed,) = result.of(Fate.FAILED)
+    (failed,) = result.with_fate(Fate.FAILED)
     assert f"in {log} at position" in failed.why
     assert contents(target / "orders-1") == contents(source / "orders-1")
     offsets = checkpoints.decode((target / filenames.CLEANER_OFFSETS).read_bytes())
@@ -241,7 +241,7 @@ def test_what_cannot_be_recovered_is_left_to_the_next_load(spark: SparkSession, 
     )
     found = fates(result)
     assert (found["plain-0"], found["plain-1"]) == (Fate.FAILED, Fate.CLEANED)
-    (failed,) = result.of(Fate.FAILED)
+    (failed,) = result.with_fate(Fate.FAILED)
     assert "does not belong" in failed.why and f"in {source}/plain-0/" in failed.why
     assert contents(target / "plain-0") == contents(source / "plain-0")
     assert not (target / filenames.CLEAN_SHUTDOWN).exists()
@@ -252,7 +252,7 @@ def test_the_disks_of_one_broker_become_folders(spark: SparkSession, tmp_path: P
     result = clean(str(source), output=str(tmp_path / "new"), spark=spark, ignore_ratio=True)
     assert sorted(os.listdir(tmp_path / "new")) == ["a", "b"]
     assert fates(result)["disk-0-1"] is Fate.COPIED  # it is being moved
-    assert result.of(Fate.CLEANED)
+    assert result.with_fate(Fate.CLEANED)
     future = next((source / "b").glob("*-future"))
     assert contents(tmp_path / "new" / "b" / future.name) == contents(future)
 
@@ -366,7 +366,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path: Pat
 
 def test_kafka_accepts_every_partition_of_a_copy(cleaned: tuple[Path, CleanResult], kafka_oracle: Oracle) -> None:
     target, result = cleaned
-    names = [one.name for one in result.of(Fate.CLEANED)]
+    names = [one.name for one in result.with_fate(Fate.CLEANED)]
     for (line,) in kafka_oracle.batch([["check", str(target / name)] for name in names]):
         assert line["ok"], line
 

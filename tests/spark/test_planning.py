@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import (
     Bound,
     Compaction,
@@ -22,7 +23,6 @@ from cordwood.cleaning.plan import (
     Plan,
     Threshold,
 )
-from cordwood.commands.plan import make_plan
 from cordwood.engine.settings import clean_settings
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.record.batch import encode_batch
@@ -547,7 +547,7 @@ def test_without_being_asked_nothing_is_deleted() -> None:
 
 
 def test_what_cannot_be_asked_for_is_refused() -> None:
-    with pytest.raises(RequestError, match="first dirty offset of -1"):
+    with pytest.raises(RequestError, match="first dirty offset cannot be -1"):
         make_plan(str(fixture("kraft-before-2")), first_dirty=-1)
     with pytest.raises(NotFoundError, match="matches nobody"):
         make_plan(str(fixture("kraft-before-2")), topics=["nobody"])

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from cordwood.config import ConfigValue, show
+from cordwood.option import Option
 from cordwood.presentable import Presentable
 from cordwood.types import NONE, TopicPartition
 
@@ -115,32 +116,49 @@ class LogFacts:
         return min(self.high_watermark.offset, self.first_unstable_offset)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the user asked for.
+    """How the user wants partitions to be cleaned.
 
-    Attributes:
-        ignore_ratio: clean however little is dirty.
-        first_dirty: clean from this offset on, whatever the checkpoint says.
-        high_watermark: this offset, or `end`; None: what the directory says.
-        retention: delete old segments, too.
-        single_copy: no other replica exists, so that tombstones and markers may go for good.
-        offset_map: clean as Kafka would with a map of so many bytes; None: what the configs say, else without a limit.
-        strict_kafka: do as Kafka wherever we would do better: keys are told apart by MD5, in a map of the size that
-            Kafka gives it also where nobody set one, and a partition fails where Kafka's cleaner fails for good. It
-            then stays as it was, though Kafka keeps what it finished before. What guards other replicas is not Kafka's
-            cleaning and is not undone: see single_copy and high_watermark.
-        memory: bytes that all tasks on a machine may take for keys; None: a quarter of what this one has.
+    `strict_kafka` follows Kafka wherever Cordwood would do better: keys are distinguished by MD5, in a map of the size
+    that Kafka gives it even where no config sets one, and a partition fails where Kafka's cleaner fails for good. It
+    then stays as it was, though Kafka keeps what it finished before. The guards of other replicas are not part of
+    Kafka's cleaner and stay: see `single_copy` and `high_watermark`.
     """
 
-    ignore_ratio: bool = False
-    first_dirty: int | None = None
-    high_watermark: int | str | None = None
-    retention: bool = False
-    single_copy: bool = False
-    offset_map: int | None = None
-    strict_kafka: bool = False
-    memory: int | None = None
+    ignore_ratio: Annotated[bool, Option("Clean even if min.cleanable.dirty.ratio is not reached.")] = False
+    first_dirty: Annotated[
+        int | None, Option("Clean from this offset on, instead of from the cleaner's checkpoint.", metavar="OFFSET")
+    ] = None
+    high_watermark: Annotated[
+        int | Literal["end"] | None,
+        Option(
+            "The offset up to which all replicas have the log (end: all of it). Nothing from there on is cleaned. "
+            "Default: its checkpoint.",
+            metavar="OFFSET|end",
+        ),
+    ] = None
+    retention: Annotated[
+        bool, Option("Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.")
+    ] = False
+    single_copy: Annotated[
+        bool, Option("I confirm that there is no other replica: also remove expired tombstones and markers.")
+    ] = False
+    offset_map: Annotated[
+        int | None,
+        Option(
+            "Clean in rounds, as Kafka does with an offset map of this size. "
+            "Default: log.cleaner.dedupe.buffer.size where it is set, else one round.",
+            metavar="BYTES",
+        ),
+    ] = None
+    strict_kafka: Annotated[
+        bool, Option("Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.")
+    ] = False
+    memory: Annotated[
+        int | None,
+        Option("Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.", metavar="BYTES"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +424,7 @@ class Plan(Presentable):
     partitions: tuple[PartitionPlan, ...]
     choices: Choices = field(default_factory=Choices)
 
-    def of(self, decision: Decision) -> tuple[PartitionPlan, ...]:
+    def with_decision(self, decision: Decision) -> tuple[PartitionPlan, ...]:
         """The partitions with one decision."""
         return tuple(one for one in self.partitions if one.decision is decision)
 
@@ -419,7 +437,7 @@ class Plan(Presentable):
         }
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{len(self.of(one))} to {one}" for one in Decision)
+        counts = ", ".join(f"{len(self.with_decision(one))} to {one}" for one in Decision)
         return f"Plan of {utc(self.now_ms)}: {counts}"
 
 

@@ -21,12 +21,12 @@ from typing import Annotated, Any
 
 import typer
 
+from cordwood.api import clean
+from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision, Plan, utc
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cli.check import summary_line
 from cordwood.cli.options import Json
-from cordwood.commands.clean import clean
-from cordwood.commands.plan import make_plan
 from cordwood.config import DAY_MS
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import RequestError

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
-from cordwood.cli.options import Config, Directories, Json, Metadata, OnlyPartition, OnlyTopic, ServerProperties
+from cordwood.cli.options import Directories, Json, with_options
+from cordwood.commands.options import Selection
 from cordwood.config import SourceKind, show
 from cordwood.errors import DataError
 from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing, ls
@@ -31,28 +32,26 @@ SHORT_SOURCE = {
 }
 
 
+@with_options
 def main(
     directories: Directories,
-    segments: Annotated[bool, typer.Option("--segments", help="A line per segment.")] = False,
-    topic: OnlyTopic = None,
-    partition: OnlyPartition = None,
-    metadata: Metadata = None,
-    server_properties: ServerProperties = None,
-    config: Config = None,
+    *,
+    segments: Annotated[bool, typer.Option("--segments", help="One line per segment.")] = False,
+    selection: Selection,
     as_json: Json = False,
 ) -> int:
-    """List partitions: offsets, sizes, records, policy, what is dirty, codecs, times, and their state.
+    """List partitions: offsets, sizes, records, policy, dirty bytes, codecs, times and state.
 
-    Directories are taken as those of one broker. Nothing is changed, and a running broker is no obstacle. Exit status 1
-    when batches of a log do not follow each other, 2 when something could not be read.
+    The directories are taken as those of one broker. Changes nothing; a broker may be running. Exit status 1 if the
+    batches of a log are not contiguous, 2 if something could not be read.
     """
     listing = ls(
         *map(named, directories),
-        topics=topic or (),
-        partitions=partition or (),
-        metadata=metadata,
-        server_properties=server_properties,
-        overrides=config or (),
+        topics=selection.topics,
+        partitions=selection.partitions,
+        metadata=selection.metadata,
+        server_properties=selection.server_properties,
+        overrides=selection.overrides,
         index_entries=segments,
     )
     if as_json:

@@ -1,110 +1,105 @@
-"""Options that several verbs share: which partitions, by what configs, by what choices."""
+"""The options of commands, made from the fields of options values; see `cordwood.option`."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
 from cordwood.errors import RequestError
-
-if TYPE_CHECKING:
-    from cordwood.commands.options import PlanOptions
+from cordwood.option import OptionField, build, option_fields
 
 _SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 Directories = Annotated[
-    list[str], typer.Argument(metavar="DIR...", help="Log directories of one broker, or partitions' directories.")
+    list[str],
+    typer.Argument(metavar="DIR...", help="Log directories of one broker, or partition directories."),
 ]
-OnlyTopic = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic, or those that match this glob.")]
-OnlyPartition = Annotated[
-    list[str] | None,
-    typer.Option("--partition", help="Only this partition: its number, its name, or a glob of either."),
-]
-Now = Annotated[int | None, typer.Option(metavar="MS", help="The time to decide by, in milliseconds since 1970.")]
-Config = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A config, or TOPIC:KEY=VALUE; wins over all others.")
-]
-ServerProperties = Annotated[
-    str | None, typer.Option(metavar="FILE", help="The broker's settings, for configs that topics don't have.")
-]
-Metadata = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Where __cluster_metadata-0 is, when it is in none of DIR….")
-]
-IgnoreRatio = Annotated[bool, typer.Option("--ignore-ratio", help="Clean however little is dirty.")]
-FirstDirty = Annotated[
-    int | None, typer.Option(metavar="OFFSET", help="Clean again from this offset on, whatever the checkpoint says.")
-]
-HighWatermark = Annotated[
-    str | None, typer.Option(metavar="OFFSET|end", help="What all replicas have; nothing above it is cleaned.")
-]
-Retention = Annotated[bool, typer.Option("--retention", help="Delete old segments, too, by limits that somebody set.")]
-SingleCopy = Annotated[
-    bool, typer.Option("--single-copy", help="There is no other replica: expired tombstones may go for good.")
-]
-OffsetMap = Annotated[
-    str | None, typer.Option(metavar="BYTES", help="Clean in rounds, as Kafka would with an offset map of this size.")
-]
-StrictKafka = Annotated[
-    bool, typer.Option("--strict-kafka", help="Do exactly as Kafka: use its offset map, and fail where it would.")
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(metavar="BYTES", help="What all tasks on a machine may take for keys: 512m, 4g; default: a quarter."),
-]
-Master = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document, with exact bytes and times.")]
+Master = Annotated[str, typer.Option(metavar="URL", help="Spark master URL.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with exact bytes and times.")]
 
 
-def plan_options(given: Mapping[str, Any]) -> PlanOptions:
-    """What a verb's parameters, by their names, mean for a plan.
+def with_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Make a command that takes options values take their options: one for each field.
 
     Raises:
-        RequestError: one of them means nothing.
+        RequestError: (when called) the value of an option is invalid.
     """
-    return {
-        "topics": given["topic"] or (),
-        "partitions": given["partition"] or (),
-        "now_ms": given["now"],
-        "overrides": given["config"] or (),
-        "server_properties": given["server_properties"],
-        "metadata": given["metadata"],
-        "ignore_ratio": given["ignore_ratio"],
-        "first_dirty": given["first_dirty"],
-        "high_watermark": high_watermark_of(given["high_watermark"]),
-        "retention": given["retention"],
-        "single_copy": given["single_copy"],
-        "offset_map": bytes_of(given["offset_map"], "--offset-map"),
-        "strict_kafka": given["strict_kafka"],
-        "memory": bytes_of(given["memory"], "--memory"),
-    }
+    hints = get_type_hints(command, include_extras=True)
+    kinds = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(command).parameters.values():
+        if one.name in kinds:
+            parameters += map(_parameter, option_fields(kinds[one.name]))
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(one.replace(annotation=hints[one.name], kind=kind))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> int:
+        values = {}
+        for name, kind in kinds.items():
+            of_kind = {one.name: _value(one, given.pop(one.name)) for one in option_fields(kind)}
+            values[name] = build(kind, of_kind)
+        return command(**given, **values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
-def bytes_of(text: str | None, option: str) -> int | None:
+def _parameter(one: OptionField) -> inspect.Parameter:
+    """What Typer makes a command-line option from."""
+    is_list, is_switch = get_origin(one.type) is Sequence, one.type is bool
+    text = (one.option.flag_help or one.option.help) + (" Repeatable." if is_list else "")
+    kind: Any = list[str] | None if is_list else bool if is_switch else str | None
+    if one.type == int | None and one.option.metavar not in _PARSERS:
+        kind = int | None
+    option = typer.Option(one.flag, metavar=one.option.metavar or None, help=text)
+    return inspect.Parameter(
+        one.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if is_switch else None,
+        annotation=Annotated[kind, option],
+    )
+
+
+def _value(one: OptionField, given: Any) -> Any:
+    """The value of an option as the command line gives it."""
+    if one.type is bool:
+        return given is not one.default  # a switch changes the default
+    if given is None:
+        return one.default
+    if one.option.metavar in _PARSERS:
+        return _PARSERS[one.option.metavar](given, one.flag)
+    return tuple(given) if get_origin(one.type) is Sequence else given
+
+
+def parse_size(text: str, flag: str) -> int:
     """A size: a number of bytes, or one with k, m, g or t behind it.
 
     Raises:
-        RequestError: it is none.
+        RequestError: the text is no size.
     """
-    if text is None:
-        return None
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or not int(found[1]):
-        raise RequestError(f"{option} {text}: give a number of bytes, or one like 512m or 4g")
-    return int(found[1]) << 10 * " kmgt".index(found[2].lower() or " ")
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise RequestError(f"{flag} {text}: give a number of bytes, or a size such as 512m or 4g")
+    return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")
 
 
-def high_watermark_of(text: str | None) -> int | Literal["end"] | None:
-    """What `--high-watermark` says.
-
-    Raises:
-        RequestError: it is neither an offset nor `end`.
-    """
-    if text is None or text == "end":
-        return "end" if text else None
+def _parse_high_watermark(text: str, flag: str) -> int | Literal["end"]:
+    if text == "end":
+        return "end"
     try:
         return int(text)
     except ValueError:
-        raise RequestError(f"--high-watermark {text}: give an offset, or end") from None
+        raise RequestError(f"{flag} {text}: give an offset, or end") from None
+
+
+#: How values are read that are more than Typer knows, by their metavar.
+_PARSERS: Mapping[str, Callable[[str, str], Any]] = {"BYTES": parse_size, "OFFSET|end": _parse_high_watermark}

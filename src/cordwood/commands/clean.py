@@ -19,20 +19,35 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Unpack
 
 from cordwood.cleaning.plan import PartitionPlan, Plan
-from cordwood.commands.options import PlanOptions, open_node, recovery_settings, resolve_options, select_partitions
-from cordwood.engine.progress import OnProgress
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.copies import (
+    explain_full_disk,
+    left_by_another_run,
+    name_source,
+    not_recovered,
+    plan_recovered,
+    recover_crashed,
+    run_tasks,
+    with_retention,
+)
+from cordwood.commands.options import (
+    CopyOptions,
+    PlanOptions,
+    RunOptions,
+    open_node,
+    recovery_settings,
+    select_partitions,
+)
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import FileSystem
 from cordwood.fs.links import Link
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.jobs import Jobs
-from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.changes.copy import (
     DirectoryCopy,
     Replacement,
@@ -53,68 +68,34 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.threads import in_parallel
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-from cordwood.commands.copies import (
-    explain_full_disk,
-    left_by_another_run,
-    name_source,
-    not_recovered,
-    plan_recovered,
-    recover_crashed,
-    run_tasks,
-    with_retention,
-)
-
 
 def clean(
-    *paths: str,
+    paths: Sequence[str],
     output: str,
-    spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
-    link: bool = False,
-    on_plan: Callable[[Plan, int], None] | None = None,
-    on_progress: OnProgress | None = None,
+    options: PlanOptions,
+    copy: CopyOptions,
+    run: RunOptions,
+    *,
     fs: FileSystem | None = None,
-    **options: Unpack[PlanOptions],
+    clock: Clock = system_clock,
 ) -> CleanResult:
-    """Write a cleaned copy of one broker's directories, on which a broker can start.
-
-    Args:
-        paths: log directories, folders of several, or partitions' directories; they are only read.
-        output: the new directory; of several log directories, the folder with a copy of each. New or empty.
-        spark: a session to use; it is left running. Default: one of our own.
-        master: where a session of our own runs.
-        link: closed segments that stay as they are get a second name instead of a copy, where the disk is the same.
-        on_plan: called with the plan and the bytes that will be read.
-        on_progress: called with the bytes read so far.
-        fs: default: the machine's.
-        options: see `make_plan`. Partitions that are not asked for are copied. Retention goes by the sizes and times
-            after the clean.
-
-    Raises:
-        NotFoundError: nothing is there, or nothing that was asked for.
-        LockedError: someone holds one of the directories.
-        RequestError: the output is not new or empty; and see `make_plan`.
-        NoSpaceError: the disk is too small, or full.
-        OSError: the disk fails. As with every error: nothing is left of the output.
-    """
+    """Write a cleaned copy of one broker's directories, on which a broker can start; see `cordwood.clean`."""
     started = time.monotonic()
     fs = fs or PosixFileSystem()
-    options, now_ms = resolve_options(options)
+    options, now_ms = options.at(clock)
     sources = [posixpath.abspath(path) for path in paths]
-    node = open_node(fs, sources, options)
+    node = open_node(fs, sources, options.selection)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
-    select_partitions(node, sources, options)  # or refuse it before a directory is recovered for it
-    linked = Link.HARD if link else None
+    select_partitions(node, sources, options.selection)  # or refuse it before a directory is recovered for it
+    linked = Link.HARD if copy.link else None
     with explain_full_disk(fs, output), Workspace(fs, output, read_only) as work:
         copies = lay_out(node, sources, work.data)
         check_space(fs, work.path, copies, link=linked)
         restored = recover_crashed(node, copies, work, now_ms, link=linked)
         plan = plan_recovered(fs, node, copies, restored, options)
-        with Jobs(fs, work.progress, spark, master, on_progress) as jobs:
-            outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, on_plan)
-        if options.get("retention"):
+        with Jobs(fs, work.progress, run.spark, run.master, run.on_progress) as jobs:
+            outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, run.on_plan)
+        if options.choices.retention:
             plan = with_retention(node, copies, restored, plan, outcomes)
 
         built = _build(copies, plan, outcomes, restored, node, now_ms, link=linked)

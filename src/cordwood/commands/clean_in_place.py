@@ -18,17 +18,23 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Unpack
 
 from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
 from cordwood.cleaning.waves import Load, Wave, Waves, cut
-from cordwood.commands.options import PlanOptions, open_node, recovery_settings, resolve_options, select_partitions
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.options import (
+    InPlaceOptions,
+    PlanOptions,
+    RunOptions,
+    open_node,
+    recovery_settings,
+    select_partitions,
+)
 from cordwood.commands.plan import make_plan, retain_after
 from cordwood.engine.partition import Cleaned, CleanState, GroupRange
-from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, tasks_of
 from cordwood.errors import DataError
@@ -36,7 +42,6 @@ from cordwood.fs.base import DirectoryLock, FileSystem
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.jobs import Jobs
-from cordwood.spark.session import LOCAL_MASTER
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.changes.backup import KeepFolder
 from cordwood.storage.changes.copy import Replacement
@@ -56,9 +61,6 @@ from cordwood.types import TopicPartition
 from cordwood.verification.pairs import Count, Pair, Side
 from cordwood.verification.violations import Verdict
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 #: Of the free space so much stays free: for checkpoints, the journal of a keep folder, and others.
 _RESERVE_BYTES = 8 << 20
 _PLENTY_BYTES = 1 << 62
@@ -68,66 +70,42 @@ _PROGRESS = "progress"
 
 
 def clean_in_place(
-    *paths: str,
-    keep_old: str | None = None,
-    verify: bool = True,
-    work_space: int | None = None,
-    no_broker_elsewhere: bool = False,
-    spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
-    on_plan: Callable[[Plan, int], None] | None = None,
-    on_progress: OnProgress | None = None,
+    paths: Sequence[str],
+    options: PlanOptions,
+    in_place: InPlaceOptions,
+    run: RunOptions,
+    *,
     fs: FileSystem | None = None,
-    **options: Unpack[PlanOptions],
+    clock: Clock = system_clock,
 ) -> CleanResult:
-    """Clean one broker's directories themselves.
-
-    Args:
-        paths: log directories, folders of several, or partitions' directories. Nobody else may use them meanwhile.
-        keep_old: a new folder on the same file system, to which what is replaced or deleted goes; see `undo`.
-        verify: prove outputs right before they take the places of anything.
-        work_space: bytes that outputs may take at a time on each disk, beside what they replace; default: what is free.
-        no_broker_elsewhere: on a network file system, whose locks are not seen by other machines: nobody uses it there.
-        spark: a session to use; it is left running. Default: one of our own.
-        master: where a session of our own runs.
-        on_plan: called with the plan and the bytes that will be read.
-        on_progress: called with the bytes read so far.
-        fs: default: the machine's.
-        options: see `make_plan`. Of `topics` and `partitions` only those asked for are loaded and cleaned.
-
-    Raises:
-        NotFoundError: nothing is there, or nothing that was asked for.
-        LockedError: someone holds one of the directories.
-        RequestError: this user cannot give files to the owner of those that they replace; the keep folder is of no use;
-            and see `make_plan`.
-        OSError: the disk fails. As with every error, notes (`__notes__`) say what is finished.
-    """
+    """Clean one broker's directories themselves; see `cordwood.clean_in_place`."""
     started = time.monotonic()
     fs = fs or PosixFileSystem()
-    options, now_ms = resolve_options(options)
+    options, now_ms = options.at(clock)
+    selection = options.selection
     sources = [posixpath.abspath(path) for path in paths]
-    node = open_node(fs, sources, options)
-    to_lock = directories_to_lock(place.path for place in select_partitions(node, sources, options))
+    node = open_node(fs, sources, selection)
+    to_lock = directories_to_lock(place.path for place in select_partitions(node, sources, selection))
     with ExitStack() as held:
         for path in to_lock:
-            check_local(fs, path, no_broker_elsewhere=no_broker_elsewhere)
+            check_local(fs, path, no_broker_elsewhere=in_place.no_broker_elsewhere)
         locks = [held.enter_context(fs.lock_directory(path)) for path in to_lock]
         # Before that somebody may have been at work.
-        node = open_node(fs, sources, options)
-        places = [place for place in select_partitions(node, sources, options) if broker_would_load(place.name)]
+        node = open_node(fs, sources, selection)
+        places = [place for place in select_partitions(node, sources, selection) if broker_would_load(place.name)]
         check_ownership(fs, [place.path for place in places])
         kept = None
-        if keep_old is not None:
+        if in_place.keep_old is not None:
             directories = [directory.path for directory in node.directories]
             kept = held.enter_context(
-                contextlib.closing(KeepFolder(fs, keep_old, directories, [place.path for place in places]))
+                contextlib.closing(KeepFolder(fs, in_place.keep_old, directories, [place.path for place in places]))
             )
         work = _Work(fs, node, places, locks, kept, now_ms)
         try:
             for lock in locks:
                 lock.confirm()
             work.load()
-            return work.clean(sources, options, spark, master, on_plan, on_progress, verify, work_space, started)
+            return work.clean(sources, options, in_place, run, started)
         except BaseException as error:
             for note in work.finished():
                 error.add_note(note)
@@ -271,30 +249,25 @@ class _Work:
         self,
         sources: Sequence[str],
         options: PlanOptions,
-        spark: SparkSession | None,
-        master: str,
-        on_plan: Callable[[Plan, int], None] | None,
-        on_progress: OnProgress | None,
-        verify: bool,
-        work_space: int | None,
+        in_place: InPlaceOptions,
+        run: RunOptions,
         started: float,
     ) -> CleanResult:
         """Plan, run, swap, retain, record."""
-        for_now: PlanOptions = {**options, "retention": False}
-        plan = make_plan(*sources, fs=self.fs, **for_now)
+        plan = make_plan(sources, options.without_retention(), fs=self.fs)
         tasks = {task.path: task for task in tasks_of(plan) if task.path not in self.failed}
         plans = {one.path: one for one in plan.partitions}
         self.progress = {path: _Progress(len(_groups(plans[path]))) for path in tasks}
-        with Jobs(self.fs, self._progress_folder(tasks), spark, master, on_progress) as jobs:
-            waves = self._waves(jobs, plans, tasks, work_space)
-            if on_plan is not None:
+        with Jobs(self.fs, self._progress_folder(tasks), run.spark, run.master, run.on_progress) as jobs:
+            waves = self._waves(jobs, plans, tasks, in_place.work_space)
+            if run.on_plan is not None:
                 # To verify it what is there is read once more, and what was written.
-                again = 2 * sum(_bytes(plans[path]) for path in tasks) if verify else 0
-                on_plan(plan, sum(task.size_bytes for task in tasks.values()) + again)
+                again = 2 * sum(_bytes(plans[path]) for path in tasks) if in_place.verify else 0
+                run.on_plan(plan, sum(task.size_bytes for task in tasks.values()) + again)
             for wave in waves.waves:
-                self._wave(jobs, plans, tasks, wave, verify=verify)
+                self._wave(jobs, plans, tasks, wave, verify=in_place.verify)
             seconds = jobs.seconds
-        if options.get("retention", False):
+        if options.choices.retention:
             plan = self._retain(sources, options, plan)
         plans = {one.path: one for one in plan.partitions}
         return CleanResult(
@@ -308,7 +281,7 @@ class _Work:
                 directories=tuple(directory.path for directory in self.node.directories),
                 waves=len(waves.waves),
                 work_bytes_max=sum(waves.peak_bytes.values()),
-                verified=self.verified if verify else None,
+                verified=self.verified if in_place.verify else None,
                 verify_seconds=self.verify_seconds,
                 kept="" if self.kept is None else self.kept.path,
             ),
@@ -462,7 +435,7 @@ class _Work:
             start=cleaned.replaced[0][0] if cleaned.replaced else 0,
             first_uncleanable=task.end,
             now_ms=task.now_ms,
-            deletes=settings.deletes_for_good,
+            deletes_for_good=settings.deletes_for_good,
             legacy_horizon_ms=None if cleaned.carried is None else cleaned.carried.old_horizon_ms,
             new_horizon_ms=task.now_ms + settings.delete_retention_ms,
             producer_expiration_ms=settings.producer_expiration_ms,
@@ -472,7 +445,7 @@ class _Work:
 
     def _retain(self, sources: Sequence[str], options: PlanOptions, plan: Plan) -> Plan:
         """Delete what retention takes, by the sizes and times after the clean. Returns the plan with it."""
-        node = open_node(self.fs, sources, options)
+        node = open_node(self.fs, sources, options.selection)
         places = {place.path: place for place in node.places}
 
         def one(found: PartitionPlan) -> PartitionPlan:

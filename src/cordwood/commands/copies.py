@@ -33,8 +33,9 @@ def plan_recovered(
     options: PlanOptions,
 ) -> Plan:
     """The plan of a clean; what retention takes is found out after it."""
-    known: PlanOptions = {**options, "metadata": options.get("metadata") or node.metadata_path, "retention": False}
-    return make_plan(*_loaded_paths(copies, restored), fs=fs, **known)
+    selection = replace(options.selection, metadata=options.selection.metadata or node.metadata_path)
+    known = replace(options.without_retention(), selection=selection)
+    return make_plan(_loaded_paths(copies, restored), known, fs=fs)
 
 
 @contextlib.contextmanager

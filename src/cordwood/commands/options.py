@@ -1,11 +1,13 @@
-"""What a user can ask of `plan` and `clean`, and the partitions and configs that this selects."""
+"""What a user can ask of the commands, as one value from the command line to the engine.
+
+A new option is one field here, or in `cleaning.plan.Choices`: `cli.options` and `api` are made from these fields.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Literal, TypedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cordwood.cleaning.offset_map import keys_max, slots_of
 from cordwood.cleaning.plan import (
@@ -13,62 +15,180 @@ from cordwood.cleaning.plan import (
     Decision,
     OffsetMapSize,
     PartitionPlan,
+    Plan,
 )
+from cordwood.clock import Clock
 from cordwood.config import Layer, resolve_broker
+from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import FileSystem
+from cordwood.option import Option
+from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.changes.recover_copy import RecoverySettings
 from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
 
-#: The broker's configs that Kafka's offset map goes by.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: The broker's configs that determine the size of Kafka's offset map.
 _MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.threads")
 
 
-class PlanOptions(TypedDict, total=False):
-    """All that planning takes besides the paths; see `make_plan`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which partitions of a broker, and where their configs come from."""
 
-    topics: Sequence[str]
-    partitions: Sequence[str]
-    now_ms: int | None
-    overrides: Iterable[str]
-    server_properties: str | None
-    metadata: str | None
-    ignore_ratio: bool
-    first_dirty: int | None
-    high_watermark: int | Literal["end"] | None
-    retention: bool
-    single_copy: bool
-    offset_map: int | None
-    strict_kafka: bool
-    memory: int | None
+    topics: Annotated[
+        Sequence[str],
+        Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC"),
+    ] = ()
+    partitions: Annotated[
+        Sequence[str],
+        Option(
+            "Only partitions with this number (3) or name (orders-3), or matching this glob.",
+            flag="--partition",
+            metavar="WHICH",
+        ),
+    ] = ()
+    overrides: Annotated[
+        Sequence[str],
+        Option(
+            "Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.",
+            flag="--config",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+    server_properties: Annotated[
+        str | None,
+        Option("The broker's server.properties file, for configs that topics do not set.", metavar="FILE"),
+    ] = None
+    metadata: Annotated[
+        str | None,
+        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
+    ] = None
 
 
-def resolve_options(options: PlanOptions) -> tuple[PlanOptions, int]:
-    """Options that mean the same whenever they are used, and their time."""
-    now_ms = options.get("now_ms")
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    return {**options, "now_ms": now_ms, "overrides": tuple(options.get("overrides", ()))}, now_ms
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What `plan` and `clean` are asked for.
+
+    Attributes:
+        selection: which partitions.
+        now_ms: the time as of which everything is decided; None: not yet read from the clock, see `at`.
+        choices: how they are to be cleaned.
+    """
+
+    selection: Selection = field(default_factory=Selection)
+    now_ms: Annotated[
+        int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
+    ] = None
+    choices: Choices = field(default_factory=Choices)
+
+    def at(self, clock: Clock) -> tuple[PlanOptions, int]:
+        """The options with their time, which is the clock's unless given; and this time."""
+        now_ms = clock() if self.now_ms is None else self.now_ms
+        return replace(self, now_ms=now_ms), now_ms
+
+    def without_retention(self) -> PlanOptions:
+        """The same options, for a plan whose retention is computed after the clean."""
+        return replace(self, choices=replace(self.choices, retention=False))
 
 
-def open_node(fs: FileSystem, paths: Sequence[str], options: PlanOptions) -> Node:
-    """The directories, and what is said of their configs; see `Node.open`."""
-    metadata, broker = options.get("metadata"), options.get("server_properties")
-    return Node.open(fs, paths, metadata, broker, options.get("overrides", ()))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOptions:
+    """What only a clean into a copy is asked for."""
+
+    link: Annotated[bool, Option("Copy: hard-link closed segments that do not change, instead of copying them.")] = (
+        False
+    )
 
 
-def select_partitions(node: Node, paths: Sequence[str], options: PlanOptions) -> list[LocatedPartition]:
-    """The partitions that a user wants, of those in the paths.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlaceOptions:
+    """What only a clean in place is asked for."""
+
+    keep_old: Annotated[
+        str | None,
+        Option("In place: keep replaced and deleted files in this new folder; `undo` puts them back.", metavar="DIR3"),
+    ] = None
+    verify: Annotated[
+        bool,
+        Option(
+            "In place: prove that new segments are right before they replace old ones.",
+            flag="--no-verify",
+            flag_help="In place: replace old segments without proving first that the new ones are right.",
+        ),
+    ] = True
+    work_space: Annotated[
+        int | None,
+        Option(
+            "In place: disk space for new segments before old ones are removed. Default: all free space.",
+            metavar="BYTES",
+        ),
+    ] = None
+    no_broker_elsewhere: Annotated[
+        bool,
+        Option("In place: I confirm that no broker on another machine uses this network disk."),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """What `verify` is asked for."""
+
+    selection: Selection = field(default_factory=Selection)
+    now_ms: Annotated[
+        int | None,
+        Option("Judge delete horizons as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS"),
+    ] = None
+    high_watermark: Annotated[
+        int | Literal["end"] | None,
+        Option(
+            "The high watermark before the clean. Default: its checkpoint, else the end of the log.",
+            metavar="OFFSET|end",
+        ),
+    ] = None
+    retention: Annotated[
+        bool,
+        Option("Allow later log start offsets: retention ran, or records were deleted, in between."),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Where a command runs on Spark, and what it calls meanwhile.
+
+    Attributes:
+        spark: a session to use, which is left running; None: a new one.
+        master: Spark master URL of a new session.
+        on_plan: called with the plan and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+    """
+
+    spark: SparkSession | None = None
+    master: str = LOCAL_MASTER
+    on_plan: Callable[[Plan, int], None] | None = None
+    on_progress: OnProgress | None = None
+
+
+def open_node(fs: FileSystem, paths: Sequence[str], selection: Selection) -> Node:
+    """Open the directories with the configs of a selection; see `Node.open`."""
+    return Node.open(fs, paths, selection.metadata, selection.server_properties, selection.overrides)
+
+
+def select_partitions(node: Node, paths: Sequence[str], selection: Selection) -> list[LocatedPartition]:
+    """The selected partitions, of those in the paths.
 
     Raises:
         NotFoundError: there is none.
     """
-    topics, partitions = options.get("topics", ()), options.get("partitions", ())
-    wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
-    if not wanted:
+    topics, partitions = selection.topics, selection.partitions
+    selected = [place for place in node.places if is_asked_for(place, topics, partitions)]
+    if not selected:
         what = ", ".join([*topics, *partitions])
         raise NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else ""))
-    return wanted
+    return selected
 
 
 def recovery_settings(node: Node, topic: str) -> RecoverySettings:

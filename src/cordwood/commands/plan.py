@@ -9,10 +9,8 @@ nothing else (`Node.doubt`); so do the limits of retention.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from cordwood.cleaning import retention as retention_rules
 from cordwood.cleaning import selection
@@ -27,7 +25,8 @@ from cordwood.cleaning.plan import (
     Setting,
     config_reason,
 )
-from cordwood.commands.options import limited_by_map, offset_map_size, select_partitions
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.options import PlanOptions, limited_by_map, offset_map_size, open_node, select_partitions
 from cordwood.commands.policy import NEVER_CLEANED, policy_in_doubt
 from cordwood.config import TopicConfig
 from cordwood.engine.facts import log_facts
@@ -53,61 +52,18 @@ SETTINGS = (
 
 
 def make_plan(
-    *paths: str,
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    now_ms: int | None = None,
-    overrides: Iterable[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    ignore_ratio: bool = False,
-    first_dirty: int | None = None,
-    high_watermark: int | Literal["end"] | None = None,
-    retention: bool = False,
-    single_copy: bool = False,
-    offset_map: int | None = None,
-    strict_kafka: bool = False,
-    memory: int | None = None,
-    fs: FileSystem | None = None,
+    paths: Sequence[str], options: PlanOptions, *, fs: FileSystem | None = None, clock: Clock = system_clock
 ) -> Plan:
-    """Plan a clean of one broker's directories.
-
-    Args:
-        paths: log directories, folders of several, or partitions' directories.
-        topics: only topics of these names, or that match these globs; default: all.
-        partitions: only these numbers or names (`3`, `orders-3`), or those that match these globs; default: all.
-        now_ms: the time that everything is decided by; default: now.
-        overrides: configs as `key=value` or `topic:key=value`.
-        server_properties: path of the broker's settings.
-        metadata: `__cluster_metadata-0`, or the directory it is in; default: in any of the directories.
-        ignore_ratio: clean however little is dirty.
-        first_dirty: clean from this offset on, whatever the checkpoint says.
-        high_watermark: this offset, or `end`; default: what the directory says.
-        retention: delete old segments, too.
-        single_copy: no other replica exists, so that tombstones and markers may go for good.
-        offset_map: clean in rounds, as Kafka would with a map of so many bytes; default: as Kafka would where somebody
-            set `log.cleaner.dedupe.buffer.size`, else all at once.
-        strict_kafka: do as Kafka wherever we would do better, and fail where Kafka's cleaner fails; see `Choices`.
-        memory: bytes that all tasks on a machine may take for keys; default: a quarter of what this one has.
-        fs: default: the machine's.
-
-    Raises:
-        NotFoundError: nothing is there, or nothing that was asked for.
-        RequestError: a path is a file; the directories belong to different brokers; or an offset cannot be one;
-            or the offset map has no room for a single key.
-        ConfigError: a setting that Kafka would not take.
-    """
-    for name, offset in (("first dirty offset", first_dirty), ("high watermark", high_watermark)):
+    """Plan a clean of one broker's directories; see `cordwood.plan`."""
+    selection, choices = options.selection, options.choices
+    for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
         if isinstance(offset, int) and offset < 0:
-            raise RequestError(f"A {name} of {offset} cannot be: offsets start at 0")
-    node = Node.open(fs or PosixFileSystem(), paths, metadata, server_properties, overrides)
-    wanted = select_partitions(node, paths, {"topics": topics, "partitions": partitions})
-    choices = Choices(
-        ignore_ratio, first_dirty, high_watermark, retention, single_copy, offset_map, strict_kafka, memory
-    )
+            raise RequestError(f"The {name} cannot be {offset}: offsets start at 0")
+    node = open_node(fs or PosixFileSystem(), paths, selection)
+    places = select_partitions(node, paths, selection)
     size = offset_map_size(node, choices)
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    planned = (plan_partition(node, place, choices, now_ms) for place in wanted)
+    _, now_ms = options.at(clock)
+    planned = (plan_partition(node, place, choices, now_ms) for place in places)
     return Plan(now_ms, tuple(limited_by_map(one, size) for one in planned if one is not None), choices)
 
 

@@ -6,30 +6,11 @@ import contextlib
 import posixpath
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
 
 from cordwood.cleaning.plan import PartitionPlan, Plan
-from cordwood.commands.options import PlanOptions, open_node, resolve_options, select_partitions
-from cordwood.engine.progress import OnProgress
-from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, result_of
-from cordwood.engine.task import Failure, Output
-from cordwood.fs.base import FileSystem
-from cordwood.fs.links import Link
-from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.jobs import Jobs
-from cordwood.spark.session import LOCAL_MASTER
-from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
-from cordwood.storage.changes.recover_copy import Recovered
-from cordwood.storage.changes.workspace import Workspace
-from cordwood.storage.formats.filenames import DirectoryState, FileKind
-from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
-from cordwood.storage.log.view import LogView
-from cordwood.storage.node.node import LocatedPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from cordwood.clock import Clock, system_clock
 from cordwood.commands.copies import (
     explain_full_disk,
     name_source,
@@ -41,42 +22,37 @@ from cordwood.commands.copies import (
     run_tasks,
     with_retention,
 )
+from cordwood.commands.options import PlanOptions, RunOptions, open_node, select_partitions
+from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, result_of
+from cordwood.engine.task import Failure, Output
+from cordwood.fs.base import FileSystem
+from cordwood.fs.links import Link
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.jobs import Jobs
+from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
+from cordwood.storage.changes.recover_copy import Recovered
+from cordwood.storage.changes.workspace import Workspace
+from cordwood.storage.formats.filenames import DirectoryState, FileKind
+from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition
 
 
 def plan_exact(
-    *paths: str,
-    spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
-    on_plan: Callable[[Plan, int], None] | None = None,
-    on_progress: OnProgress | None = None,
+    paths: Sequence[str],
+    options: PlanOptions,
+    run: RunOptions,
+    *,
     fs: FileSystem | None = None,
-    **options: Unpack[PlanOptions],
+    clock: Clock = system_clock,
 ) -> ExactPlan:
-    """Plan a clean, and run it without writing, for figures instead of bounds: those that `clean` would report.
-
-    The directories are only read; a broker may run on them. One whose broker crashed is recovered first, as `clean`
-    does, into the temporary folder: that takes room for its unflushed segments.
-
-    Args:
-        paths: log directories, folders of several, or partitions' directories.
-        spark: a session to use; it is left running. Default: one of our own.
-        master: where a session of our own runs.
-        on_plan: called with the plan and the bytes that will be read.
-        on_progress: called with the bytes read so far.
-        fs: default: the machine's.
-        options: see `make_plan`. Retention goes by the sizes and times after the clean.
-
-    Raises:
-        NotFoundError: nothing is there, or nothing that was asked for.
-        RequestError: see `make_plan`.
-        NoSpaceError: the temporary folder has no room for a directory to recover.
-    """
+    """Plan a clean, and run it without writing, for exact figures instead of bounds; see `cordwood.plan_exact`."""
     started = time.monotonic()
     fs = fs or PosixFileSystem()
-    options, now_ms = resolve_options(options)
+    options, now_ms = options.at(clock)
     sources = [posixpath.abspath(path) for path in paths]
-    node = open_node(fs, sources, options)
-    asked = select_partitions(node, sources, options)
+    node = open_node(fs, sources, options.selection)
+    asked = select_partitions(node, sources, options.selection)
     # What is recovered there is nobody else's business: no other user can read this folder.
     with tempfile.TemporaryDirectory(prefix="cordwood-plan-") as folder, _planned_in(fs, folder) as work:
         copies = lay_out(node, sources, work.data, locked_too=True)
@@ -87,9 +63,10 @@ def plan_exact(
         check_space(fs, work.path, to_load, link=Link.SYMBOLIC, advice=advice)
         restored = recover_crashed(node, copies, work, now_ms, link=Link.SYMBOLIC)
         plan = plan_recovered(fs, node, copies, restored, options)
-        with Jobs(fs, work.progress, spark, master, on_progress) as jobs:
-            outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, on_plan, discard=True)
-        if options.get("retention"):
+        with Jobs(fs, work.progress, run.spark, run.master, run.on_progress) as jobs:
+            failed = dict(not_recovered(copies, restored))
+            outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, discard=True)
+        if options.choices.retention:
             plan = with_retention(node, copies, restored, plan, outcomes)
         results = tuple(_foretell(copies, plan, outcomes, restored))
     return ExactPlan(

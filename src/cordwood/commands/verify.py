@@ -5,9 +5,11 @@ from __future__ import annotations
 import posixpath
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.options import VerifyOptions, open_node
 from cordwood.engine import progress
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError
@@ -34,43 +36,21 @@ _NOTHING = 0
 def verify(
     before: str,
     after: str,
+    options: VerifyOptions,
     *,
     spark: SparkSession | None = None,
     master: str = LOCAL_MASTER,
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    now_ms: int | None = None,
-    overrides: Iterable[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    high_watermark: int | Literal["end"] | None = None,
-    retention: bool = False,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
+    clock: Clock = system_clock,
 ) -> VerifyResult:
-    """Prove that one state of log directories is what a clean may leave of another.
-
-    Args:
-        before, after: log directories, folders of several, or a partition's directory each; they are only read.
-        spark: a session to use; it is left running. Default: one of our own.
-        master: where a session of our own runs.
-        topics, partitions: only these.
-        now_ms: delete horizons up to then have passed; default: the time it is.
-        overrides, server_properties, metadata: configs of the state before, as for `make_plan`. They decide which
-            partitions may have been cleaned; where nothing says what a topic's policy is, any may.
-        high_watermark: what all replicas have; default: the checkpoint of the state before, else the log's end.
-        retention: it ran, or records were deleted: a log that starts later than before is excused.
-        on_start: called with what will be compared, in words, and the bytes that will be read.
-        on_progress: called with the bytes read so far.
-
-    Raises:
-        NotFoundError: nothing is there, or nothing that was asked for.
-        RequestError: see `Node.open`; or Spark does not start.
-    """
+    """Prove that one state of log directories is what a clean may leave of another; see `cordwood.verify`."""
+    selection, high_watermark, retention = options.selection, options.high_watermark, options.retention
+    topics, partitions = selection.topics, selection.partitions
     fs = PosixFileSystem()
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now_ms = clock() if options.now_ms is None else options.now_ms
     before, after = posixpath.abspath(before), posixpath.abspath(after)
-    was = Node.open(fs, [before], metadata, server_properties, overrides)
+    was = open_node(fs, [before], selection)
     now = Node.open(fs, [after])
     twins, violations = _twins(was, now, topics, partitions)
     pairs, excused = [], []

@@ -149,7 +149,7 @@ class CleanResult(Presentable):
     notes: tuple[str, ...] = ()
     in_place: InPlace | None = None
 
-    def of(self, fate: Fate) -> tuple[PartitionResult, ...]:
+    def with_fate(self, fate: Fate) -> tuple[PartitionResult, ...]:
         """The partitions that had one fate."""
         return tuple(one for one in self.partitions if one.fate is fate)
 
@@ -172,10 +172,10 @@ class CleanResult(Presentable):
         return {
             "target": self.target,
             "now_ms": self.now_ms,
-            "cleaned": len(self.of(Fate.CLEANED)),
-            "copied": len(self.of(Fate.COPIED)),
-            "left_alone": len(self.of(Fate.LEFT)),
-            "failed": len(self.of(Fate.FAILED)),
+            "cleaned": len(self.with_fate(Fate.CLEANED)),
+            "copied": len(self.with_fate(Fate.COPIED)),
+            "left_alone": len(self.with_fate(Fate.LEFT)),
+            "failed": len(self.with_fate(Fate.FAILED)),
             **counts_document(self.counts),
             "bytes_before": sum(one.bytes_before for one in self.partitions),
             "bytes_after": sum(one.bytes_after for one in self.partitions),
@@ -189,7 +189,7 @@ class CleanResult(Presentable):
 
     def __str__(self) -> str:
         where = self.target or ", ".join(self.in_place.directories if self.in_place else ())
-        fates = ", ".join(f"{len(self.of(fate)):,} {fate}" for fate in Fate if self.of(fate))
+        fates = ", ".join(f"{len(self.with_fate(fate)):,} {fate}" for fate in Fate if self.with_fate(fate))
         counts = self.counts
         return f"{where}: {fates}; {counts.records_read:,} records read, {counts.records_kept:,} kept"
 

@@ -111,7 +111,7 @@ def tasks_of(plan: Plan) -> list[PartitionTask]:
     """The partitions of a plan that are to be cleaned."""
     tasks = []
     memory = MemoryShare(memory_bytes() // 4 if plan.choices.memory is None else plan.choices.memory)
-    for one in plan.of(Decision.CLEAN):
+    for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
         tasks.append(

@@ -55,20 +55,20 @@ _SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentResult], str]]] = (
 
 def lines(result: CleanResult) -> Iterator[str]:
     """The result as lines for people."""
-    cleaned = result.of(Fate.CLEANED)
+    cleaned = result.with_fate(Fate.CLEANED)
     if cleaned:
         yield from table(*_table(cleaned))
         yield ""
     yield from _failed(result, "NOT CLEANED, copied as it was" if result.in_place is None else "NOT CLEANED")
     by_reason: dict[tuple[Fate, str], list[str]] = {}
-    for one in (*result.of(Fate.COPIED), *result.of(Fate.LEFT)):
+    for one in (*result.with_fate(Fate.COPIED), *result.with_fate(Fate.LEFT)):
         by_reason.setdefault((one.fate, one.why), []).append(printable(one.name))
     for (fate, why), names in by_reason.items():
         what = "copied as it was" if fate is Fate.COPIED else fate
         yield f"{what}: {names_text(names)}\n  {printable(why)}"
     notes = [*_notes(result, "deleted")]
     yield from notes
-    if by_reason or notes or result.of(Fate.FAILED):
+    if by_reason or notes or result.with_fate(Fate.FAILED):
         yield ""
     yield from _summary(result)
 
@@ -77,7 +77,7 @@ def exact_lines(found: ExactPlan) -> Iterator[str]:
     """The plan, and what the clean would do, as lines for people."""
     yield from plan.lines(found.plan, exact=True)
     yield ""
-    cleaned = found.result.of(Fate.CLEANED)
+    cleaned = found.result.with_fate(Fate.CLEANED)
     if cleaned:
         yield "exactly:"
         yield from table(*_table(cleaned))
@@ -97,7 +97,7 @@ def exact_lines(found: ExactPlan) -> Iterator[str]:
 def html(result: CleanResult) -> str:
     """The table of what was cleaned, for a notebook."""
     *_, last = _summary(result)
-    return html_table(*_table(result.of(Fate.CLEANED)), f"{_fates(result)}; {last}")
+    return html_table(*_table(result.with_fate(Fate.CLEANED)), f"{_fates(result)}; {last}")
 
 
 def exact_html(found: ExactPlan) -> str:
@@ -110,7 +110,7 @@ def _table(cleaned: Sequence[PartitionResult]) -> tuple[list[Column], list[list[
 
 
 def _failed(result: CleanResult, what: str) -> Iterator[str]:
-    for one in result.of(Fate.FAILED):
+    for one in result.with_fate(Fate.FAILED):
         yield f"{what}: {printable(one.name)}"
         yield f"  {printable(one.why)}"
         if one.failure is not None and one.failure.detail:
@@ -130,14 +130,14 @@ def _fates(result: CleanResult) -> str:
     names = (
         {} if _is_done(result) else {Fate.CLEANED: "to clean", Fate.COPIED: "to leave alone", Fate.FAILED: "damaged"}
     )
-    fates = [f"{len(result.of(fate)):,} {names.get(fate, fate)}" for fate in Fate if result.of(fate)]
+    fates = [f"{len(result.with_fate(fate)):,} {names.get(fate, fate)}" for fate in Fate if result.with_fate(fate)]
     return f"{number(len(result.partitions), 'partition')}: {', '.join(fates)}"
 
 
 def _summary(result: CleanResult) -> Iterator[str]:
     counts = result.counts
     yield _fates(result)
-    if result.of(Fate.CLEANED):
+    if result.with_fate(Fate.CLEANED):
         why = ", ".join(f"{value(counts):,} {words}" for _, words, value in _REASONS if value(counts))
         dropped = counts.records_read - counts.records_kept
         yield (

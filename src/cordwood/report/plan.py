@@ -91,11 +91,11 @@ def _table(plan: Plan) -> tuple[list[Column], list[list[str]]]:
 
 
 def _reasons(plan: Plan, decision: Decision) -> Iterator[tuple[str, str]]:
-    return ((str(one.reason), one.name) for one in plan.of(decision))
+    return ((str(one.reason), one.name) for one in plan.with_decision(decision))
 
 
 def _ends(plan: Plan) -> Iterator[tuple[str, str]]:
-    for one in plan.of(Decision.CLEAN):
+    for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "it is to be cleaned"
         # That the active one is left out goes without saying.
         if one.compaction.range.bound is not Bound.ACTIVE_SEGMENT:
@@ -122,18 +122,18 @@ def _section(title: str, sentences: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _totals(plan: Plan) -> str:
-    clean = plan.of(Decision.CLEAN)
+    clean = plan.with_decision(Decision.CLEAN)
     found = [one.compaction for one in clean if one.compaction is not None]
     dirty = bytes_text(sum(one.cleanable_bytes for one in found))
     rewritten = bytes_text(sum(one.bounds.bytes_max for one in found))
     counts = [f"{len(clean)} of {number(len(plan.partitions), 'partition')} to clean"]
-    counts += [f"{len(plan.of(Decision.REFUSE))} refused"] if plan.of(Decision.REFUSE) else []
+    counts += [f"{len(plan.with_decision(Decision.REFUSE))} refused"] if plan.with_decision(Decision.REFUSE) else []
     return f"{', '.join(counts)}: {dirty} dirty, {rewritten} to read; planned for {utc(plan.now_ms)}"
 
 
 def _work_space(plan: Plan) -> Iterator[str]:
     """What a clean in place needs beside the old segments: at once, and if it goes group by group."""
-    found = [one.compaction.group_bytes for one in plan.of(Decision.CLEAN) if one.compaction is not None]
+    found = [one.compaction.group_bytes for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
     if found:
         most, least = sum(map(sum, found)), max(map(max, found))
         few = f", or {bytes_text(least)} at a time" if least < most else ""

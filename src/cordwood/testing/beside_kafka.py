@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import cordwood
-from cordwood.commands.clean import clean
+from cordwood.api import clean
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
@@ -232,7 +232,7 @@ def _ours(source: Path, target: Path, spark: SparkSession) -> CleanResult:
         high_watermark="end",
         single_copy=True,
     )
-    if not result.of(Fate.CLEANED):
+    if not result.with_fate(Fate.CLEANED):
         raise RequestError(f"It was not cleaned: {result.partitions[0].why}")
     return result
 

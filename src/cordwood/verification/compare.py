@@ -262,7 +262,7 @@ class _Judge:
         value = rows["value_size"] >= 0
         horizon = self._pair.legacy_horizon_ms
         legacy = horizon is not None and piece.mtime_ms <= horizon
-        may_go = ~value & np.where(batches["magic"] == 2, self._is_due(batches), legacy) & self._pair.deletes
+        may_go = ~value & np.where(batches["magic"] == 2, self._is_due(batches), legacy) & self._pair.deletes_for_good
         self._facts.add(
             binary(piece.data, rows["key_start"], rows["key_size"]),
             {
@@ -349,7 +349,7 @@ class _Judge:
         filled[owner[after["record_count"] != 0]] = True
         markers = is_control(before) & (before["record_count"] > 0)
         self._facts.count(Count.MARKERS, (markers & filled).sum())
-        may_go = self._is_due(before) & (before["last_offset"] < self._limit) & self._pair.deletes
+        may_go = self._is_due(before) & (before["last_offset"] < self._limit) & self._pair.deletes_for_good
         self._facts.broken_batches(ViolationKind.MARKER, before, markers & ~filled & ~may_go)
 
         above = before["last_offset"] >= self._limit

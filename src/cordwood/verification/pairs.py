@@ -111,7 +111,7 @@ class Pair:
             segment, limited by the last stable offset and `high_watermark`; where one lies in a segment, its base.
         high_watermark: None: the log's end.
         now_ms: the time of the change, or any time after it.
-        deletes: tombstones and markers may be gone when their horizon has passed.
+        deletes_for_good: tombstones and markers may be gone when their horizon has passed.
         legacy_horizon_ms: tombstones of magic 0 and 1 may be gone from segments that were modified up to then.
         new_horizon_ms: the delete horizon that the change sets; None: not known, but it is not before the end of
             `delete_retention_ms` after the segment was last written to, or after `now_ms`, whichever is earlier.
@@ -127,7 +127,7 @@ class Pair:
     first_uncleanable: int | None = None
     high_watermark: int | None = None
     now_ms: int = 0
-    deletes: bool = True
+    deletes_for_good: bool = True
     legacy_horizon_ms: int | None = None
     new_horizon_ms: int | None = None
     delete_retention_ms: int = 0

@@ -1,0 +1,439 @@
+"""The functions of `import cordwood` that take options, with each option as an argument.
+
+`commands` takes the same options as values. Arguments, their help, and the values that are built from them follow the
+fields of these values; `tests/test_api.py` compares them, and writes them with CORDWOOD_REWRITE_DOCS=1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from cordwood.cleaning.plan import Choices, Plan
+from cordwood.commands import clean as _clean
+from cordwood.commands import clean_in_place as _clean_in_place
+from cordwood.commands import plan as _plan
+from cordwood.commands import plan_exact as _plan_exact
+from cordwood.commands import verify as _verify
+from cordwood.commands.options import (
+    CopyOptions,
+    InPlaceOptions,
+    PlanOptions,
+    RunOptions,
+    Selection,
+    VerifyOptions,
+)
+from cordwood.engine.progress import OnProgress
+from cordwood.engine.results import CleanResult, ExactPlan
+from cordwood.fs.base import FileSystem
+from cordwood.spark.session import LOCAL_MASTER
+from cordwood.verification.result import VerifyResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def plan(
+    *paths: str,
+    fs: FileSystem | None = None,
+    # Options:
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+) -> Plan:
+    """Show what a clean of one broker's directories would do, without reading records or changing anything.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
+        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+            cleaned. Default: its checkpoint.
+        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
+        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
+        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
+            log.cleaner.dedupe.buffer.size where it is set, else one round.
+        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
+        memory: Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; the directories belong to different brokers; an offset is negative; or the
+            offset map has no room for a single key.
+        ConfigError: Kafka would not accept a config.
+    """
+    options = PlanOptions(
+        selection=Selection(
+            topics=topics,
+            partitions=partitions,
+            overrides=overrides,
+            server_properties=server_properties,
+            metadata=metadata,
+        ),
+        now_ms=now_ms,
+        choices=Choices(
+            ignore_ratio=ignore_ratio,
+            first_dirty=first_dirty,
+            high_watermark=high_watermark,
+            retention=retention,
+            single_copy=single_copy,
+            offset_map=offset_map,
+            strict_kafka=strict_kafka,
+            memory=memory,
+        ),
+    )
+    return _plan.make_plan(paths, options, fs=fs)
+
+
+def plan_exact(
+    *paths: str,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: FileSystem | None = None,
+    # Options:
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+) -> ExactPlan:
+    """Plan a clean, and run it without writing, for the figures that `clean` would report instead of bounds.
+
+    The directories are only read; a broker may be running on them. A directory whose broker crashed is first recovered
+    into the temporary folder, as `clean` does into its copy: that takes room for its unflushed segments. Retention is
+    computed from the sizes and times after the clean.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_plan: called with the plan and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
+        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+            cleaned. Default: its checkpoint.
+        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
+        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
+        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
+            log.cleaner.dedupe.buffer.size where it is set, else one round.
+        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
+        memory: Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: see `plan`; or Spark does not start.
+        NoSpaceError: the temporary folder has no room for a directory to recover.
+    """
+    options = PlanOptions(
+        selection=Selection(
+            topics=topics,
+            partitions=partitions,
+            overrides=overrides,
+            server_properties=server_properties,
+            metadata=metadata,
+        ),
+        now_ms=now_ms,
+        choices=Choices(
+            ignore_ratio=ignore_ratio,
+            first_dirty=first_dirty,
+            high_watermark=high_watermark,
+            retention=retention,
+            single_copy=single_copy,
+            offset_map=offset_map,
+            strict_kafka=strict_kafka,
+            memory=memory,
+        ),
+    )
+    run = RunOptions(spark=spark, master=master, on_plan=on_plan, on_progress=on_progress)
+    return _plan_exact.plan_exact(paths, options, run, fs=fs)
+
+
+def clean(
+    *paths: str,
+    output: str,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: FileSystem | None = None,
+    # Options:
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+    link: bool = False,
+) -> CleanResult:
+    """Write a cleaned copy of one broker's directories, on which a broker can start.
+
+    Partitions that are not selected are copied. Retention is computed from the sizes and times after the clean.
+
+    Args:
+        paths: log directories, folders of several, or partition directories; they are only read.
+        output: the new directory, which must not exist or be empty; for several log directories, the folder of their
+            copies.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_plan: called with the plan and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
+        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+            cleaned. Default: its checkpoint.
+        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
+        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
+        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
+            log.cleaner.dedupe.buffer.size where it is set, else one round.
+        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
+        memory: Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.
+        link: Copy: hard-link closed segments that do not change, instead of copying them.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: the output exists and is not empty; see also `plan`.
+        NoSpaceError: the disk is too small, or full.
+        OSError: the disk fails. After any error, nothing is left of the output.
+    """
+    options = PlanOptions(
+        selection=Selection(
+            topics=topics,
+            partitions=partitions,
+            overrides=overrides,
+            server_properties=server_properties,
+            metadata=metadata,
+        ),
+        now_ms=now_ms,
+        choices=Choices(
+            ignore_ratio=ignore_ratio,
+            first_dirty=first_dirty,
+            high_watermark=high_watermark,
+            retention=retention,
+            single_copy=single_copy,
+            offset_map=offset_map,
+            strict_kafka=strict_kafka,
+            memory=memory,
+        ),
+    )
+    copy = CopyOptions(link=link)
+    run = RunOptions(spark=spark, master=master, on_plan=on_plan, on_progress=on_progress)
+    return _clean.clean(paths, output, options, copy, run, fs=fs)
+
+
+def clean_in_place(
+    *paths: str,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: FileSystem | None = None,
+    # Options:
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+    keep_old: str | None = None,
+    verify: bool = True,
+    work_space: int | None = None,
+    no_broker_elsewhere: bool = False,
+) -> CleanResult:
+    """Clean one broker's directories themselves.
+
+    Only selected partitions are recovered and cleaned. Retention runs after the clean.
+
+    Args:
+        paths: log directories, folders of several, or partition directories. Nothing else may use them meanwhile.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_plan: called with the plan and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
+        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+            cleaned. Default: its checkpoint.
+        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
+        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
+        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
+            log.cleaner.dedupe.buffer.size where it is set, else one round.
+        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
+        memory: Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.
+        keep_old: In place: keep replaced and deleted files in this new folder; `undo` puts them back.
+        verify: In place: prove that new segments are right before they replace old ones.
+        work_space: In place: disk space for new segments before old ones are removed. Default: all free space.
+        no_broker_elsewhere: In place: I confirm that no broker on another machine uses this network disk.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: this user may not give new files to the owner of those that they replace; the folder for old
+            files cannot be used; see also `plan`.
+        OSError: the disk fails. After any error, its notes (`__notes__`) say what is finished.
+    """
+    options = PlanOptions(
+        selection=Selection(
+            topics=topics,
+            partitions=partitions,
+            overrides=overrides,
+            server_properties=server_properties,
+            metadata=metadata,
+        ),
+        now_ms=now_ms,
+        choices=Choices(
+            ignore_ratio=ignore_ratio,
+            first_dirty=first_dirty,
+            high_watermark=high_watermark,
+            retention=retention,
+            single_copy=single_copy,
+            offset_map=offset_map,
+            strict_kafka=strict_kafka,
+            memory=memory,
+        ),
+    )
+    in_place = InPlaceOptions(
+        keep_old=keep_old,
+        verify=verify,
+        work_space=work_space,
+        no_broker_elsewhere=no_broker_elsewhere,
+    )
+    run = RunOptions(spark=spark, master=master, on_plan=on_plan, on_progress=on_progress)
+    return _clean_in_place.clean_in_place(paths, options, in_place, run, fs=fs)
+
+
+def verify(
+    before: str,
+    after: str,
+    *,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    on_start: Callable[[str, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    # Options:
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+) -> VerifyResult:
+    """Prove that one state of log directories is what a clean may leave of another.
+
+    The configs are those of the state before. They decide which partitions may have been cleaned; where a topic's
+    policy is unknown, they all may.
+
+    Args:
+        before: a log directory, a folder of several, or a partition directory, as it was; it is only read.
+        after: the same after the clean; it is only read.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_start: called with a description of what will be compared, and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Judge delete horizons as of this time (ms since 1970). Default: now.
+        high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
+        retention: Allow later log start offsets: retention ran, or records were deleted, in between.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; the directories belong to different brokers; or Spark does not start.
+    """
+    options = VerifyOptions(
+        selection=Selection(
+            topics=topics,
+            partitions=partitions,
+            overrides=overrides,
+            server_properties=server_properties,
+            metadata=metadata,
+        ),
+        now_ms=now_ms,
+        high_watermark=high_watermark,
+        retention=retention,
+    )
+    return _verify.verify(
+        before, after, options, spark=spark, master=master, on_start=on_start, on_progress=on_progress
+    )

@@ -1,0 +1,89 @@
+"""An option is described once: as a field of a frozen dataclass, with its type, default and help.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Choices:
+        first_dirty: Annotated[int | None, Option("Clean from this offset on.", metavar="OFFSET")] = None
+
+`cli.options` makes the command line from these fields, and a test keeps the arguments of `cordwood.plan`,
+`cordwood.clean` and the others (`api`) equal to them. A field whose type is itself such a dataclass stands for all of
+its options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What an option's field says besides its type and default.
+
+    Attributes:
+        help: what the option does, for users of the command line and of Python.
+        flag: its name on the command line; empty: the field's name with dashes.
+        metavar: what its value is called there. It also says how the value is read: see `cli.options`.
+        flag_help: what the flag does, where it is the opposite of the argument in Python.
+    """
+
+    help: str
+    flag: str = ""
+    metavar: str = ""
+    flag_help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionField:
+    """One option, read from its field.
+
+    Attributes:
+        name: of the field.
+        type: of the value.
+        type_text: the same as it stands in the source.
+        default: of the value.
+        option: the rest.
+    """
+
+    name: str
+    type: Any
+    type_text: str
+    default: Any
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return self.option.flag or "--" + self.name.replace("_", "-")
+
+
+def option_fields(kind: type) -> Iterator[OptionField]:
+    """All options of an options value, those of the values within it included."""
+    hints = get_type_hints(kind, include_extras=True)
+    for one in _fields(kind):
+        hint = hints[one.name]
+        if is_dataclass(hint):
+            assert isinstance(hint, type), "a class, not a value"
+            yield from option_fields(hint)
+            continue
+        assert get_origin(hint) is Annotated and one.default is not MISSING, f"{one.name} has no help or no default"
+        value_type, option = get_args(hint)
+        text = str(one.type).removeprefix("Annotated[").partition(", Option(")[0].replace("'", '"')
+        yield OptionField(one.name, value_type, text, one.default, option)
+
+
+def build(kind: type[_T], values: Mapping[str, Any]) -> _T:
+    """An options value from the values of its options, by name."""
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            one.name: build(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]
+            for one in _fields(kind)
+        }
+    )
+
+
+def _fields(kind: Any) -> tuple[Field[Any], ...]:
+    return fields(kind)
