@@ -65,17 +65,20 @@ def test_a_directory_cleaned_in_place_is_what_its_copy_is(spark: SparkSession, n
     assert files(mine) == expected
 
 
-def test_little_room_takes_more_waves_to_the_same_end(now_ms: int, tmp_path: Path) -> None:
+def test_little_room_takes_more_waves_to_the_same_end(spark: SparkSession, now_ms: int, tmp_path: Path) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     expected, copy = copied(mine, tmp_path / "copy", now_ms)
     plan = make_plan(str(mine), now_ms=now_ms, single_copy=True)
     groups = [one.compaction.group_bytes for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
     assert max(map(len, groups)) > 1
     room = max(map(max, groups))
-    result = clean_in_place(str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, work_space=room, verify=False)
+    result = clean_in_place(str(mine), spark=spark, now_ms=now_ms, single_copy=True, work_space=room)
+    assert not result.with_fate(Fate.FAILED), result.text()
     assert result.in_place is not None
     assert result.in_place.waves > 1
     assert result.in_place.work_bytes_max <= room
+    # Each wave proves all of the log from its first segment on.
+    assert (result.in_place.verified or 0) > copy.counts.records_read
     assert files(mine) == expected
     assert result.counts == copy.counts
 

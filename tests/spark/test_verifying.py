@@ -509,6 +509,38 @@ def test_an_overlay_of_new_segments_is_judged_before_they_are_swapped_in(spark: 
     assert wrong.violations[0].path == str(scene.folder / "wave" / "t-0" / offset_name(0, FileKind.LOG))
 
 
+def wave() -> tuple[State, State]:
+    """A log before and after its first segment was cleaned; keys a and b are superseded in the second."""
+    before = State({0: [data(0, "a=1 b=1 c=1")], 3: [data(3, "a=2"), data(4, "b=2")], 5: [data(5, "z=1")]}, end=6)
+    after = before.copy()
+    after.drop(0)
+    after.drop(1)
+    return before, after
+
+
+def proved_as_wave(spark: SparkSession, folder: Path, states: tuple[State, State], **changes: Any) -> Verdict:
+    logs = [str(state.write(folder / name / "t-0")) for state, name in zip(states, ("before", "after"), strict=True)]
+    before, after = (Side(log, 0) for log in logs)
+    return verify_pairs(spark, [Pair(None, before, after, first_uncleanable=3, now_ms=NOW, **changes)])[0]
+
+
+def test_wave_may_drop_records_that_later_waves_supersede(spark: SparkSession, tmp_path: Path) -> None:
+    assert proved_as_wave(spark, tmp_path / "1", wave()).totals == {B.VALUE_LOST: 2}
+    assert proved_as_wave(spark, tmp_path / "2", wave(), superseding_end=5).totals == {}
+    # A record above the dirty section supersedes nothing.
+    assert proved_as_wave(spark, tmp_path / "3", wave(), superseding_end=4).totals == {B.VALUE_LOST: 1}
+
+
+def test_violations_within_and_above_a_wave_are_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    before, after = wave()
+    lost, touched = after.copy(), after.copy()
+    lost.drop(2)
+    touched.batch(3, lambda _: None)
+    assert proved_as_wave(spark, tmp_path / "1", (before, lost), superseding_end=5).totals == {B.VALUE_LOST: 1}
+    totals = proved_as_wave(spark, tmp_path / "2", (before, touched), superseding_end=5).totals
+    assert totals == {B.UNTOUCHED: 1, B.VALUE_LOST: 1}
+
+
 def same_bytes(folder: Path) -> int:
     return sum(log.stat().st_size for log in folder.glob("*.log"))
 

@@ -434,6 +434,7 @@ class _Work:
             Side(path, task.log_start_offset, files),
             start=cleaned.replaced[0][0] if cleaned.replaced else 0,
             first_uncleanable=task.end,
+            superseding_end=task.first_uncleanable,
             now_ms=task.now_ms,
             deletes_for_good=settings.deletes_for_good,
             legacy_horizon_ms=None if cleaned.carried is None else cleaned.carried.old_horizon_ms,

@@ -205,6 +205,8 @@ class _Judge:
     def __init__(self, pair: Pair, part: Range, facts: Facts, before: LogView) -> None:
         self._pair = pair
         self._limit = part.limit
+        # What supersedes may lie above what was changed, not the other way round.
+        self._superseding_end = max(part.limit, pair.superseding_end or part.limit)
         self._facts = facts
         self._bases = np.array([segment.base_offset for segment in before.segments], np.int64)
         # A clean sets horizons by its own time, and it ran after the segment was last written to.
@@ -253,7 +255,7 @@ class _Judge:
         """Facts about keys: which records of the state before are there after, and which may not be."""
         rows = piece.rows
         chosen = ~piece.control & (rows["key_size"] >= 0)
-        chosen &= (rows["offset"] < self._limit) & (rows["offset"] >= self._pair.lowest)
+        chosen &= (rows["offset"] < self._superseding_end) & (rows["offset"] >= self._pair.lowest)
         if not chosen.all():
             rows, there = rows[chosen], there[chosen]
         if not rows.size:

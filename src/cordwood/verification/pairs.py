@@ -109,6 +109,9 @@ class Pair:
         start: below it both are the same files, which are not looked at.
         first_uncleanable: from here on nothing may have changed. None: what a broker could know: the base of the active
             segment, limited by the last stable offset and `high_watermark`; where one lies in a segment, its base.
+        superseding_end: records below it supersede older ones; None: those below `first_uncleanable`. For one wave of
+            a clean it lies above that: a record of the wave is rightly gone if a later wave, in which nothing has
+            changed yet, holds a newer record of its key.
         high_watermark: None: the log's end.
         now_ms: the time of the change, or any time after it.
         deletes_for_good: tombstones and markers may be gone when their horizon has passed.
@@ -125,6 +128,7 @@ class Pair:
     after: Side
     start: int = 0
     first_uncleanable: int | None = None
+    superseding_end: int | None = None
     high_watermark: int | None = None
     now_ms: int = 0
     deletes_for_good: bool = True
