@@ -77,7 +77,7 @@ def test_more_than_2_gib_in_one_array_is_refused() -> None:
 
     sizes = np.full(3, 2**30, np.int32)
     with pytest.raises(BatchTooLargeError):
-        arrow._strings(np.zeros(1, np.uint8), np.zeros(3, np.int32), sizes, pa.binary())
+        arrow.byte_strings(np.zeros(1, np.uint8), np.zeros(3, np.int32), sizes, pa.binary())
 
 
 def test_pandas_is_not_imported_on_the_way(tmp_path) -> None:

@@ -3,6 +3,9 @@
 Known beforehand is what the transaction indexes say: per aborted transaction its producer and first offset. A data
 batch of a producer that is inside one is discarded. A marker may go once nothing of its transaction was met.
 
+This is a rule of the cleaner, not what a consumer sees: it believes the index, and a marker may outlive its data. Other
+replays of transactions are in the table in ARCHITECTURE.md.
+
 Twice a clean follows the log with such a tracker: once for the keys of the dirty section, once while copying.
 """
 

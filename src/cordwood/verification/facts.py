@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import BatchTooLargeError
 from cordwood.fs.base import FileSystem
-from cordwood.kernels.gather import gather, lay_out
 from cordwood.kernels.layout import (
     BatchRows,
     U8Array,
@@ -137,19 +135,12 @@ class Piece:
 
 
 def binary(data: U8Array, starts: npt.NDArray[np.int32], sizes: npt.NDArray[np.int32]) -> pa.Array:
-    """Byte strings that stand scattered in `data`, as an Arrow array; a negative size is null."""
-    import pyarrow as pa
+    """Byte strings that are scattered in `data`, as an Arrow array; a negative size is null."""
+    import pyarrow as pa  # only where keys or values are compared
 
-    starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
-    offsets = np.empty(sizes.size + 1, np.int32)
-    validity = np.zeros((sizes.size + 7) // 8, np.uint8)
-    total, nulls = lay_out(sizes, offsets, validity)
-    if total < 0:
-        raise BatchTooLargeError("keys or values of more than 2 GiB do not fit one Arrow array")
-    target = np.empty(total, np.uint8)
-    gather(data.ctypes.data, starts, offsets, target.ctypes.data)
-    buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(target)]
-    return pa.Array.from_buffers(pa.binary(), sizes.size, buffers, nulls)
+    from cordwood.storage.log.arrow import byte_strings
+
+    return byte_strings(data, starts, sizes, pa.binary())
 
 
 #: Makes rows of a range.

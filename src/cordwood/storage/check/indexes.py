@@ -267,7 +267,7 @@ class TimeIndexCheck(IndexCheck):
 _EMPTY = "a broker makes an empty one and does not fill it: look-ups and retention by time go wrong in this segment"
 
 
-class Transactions:
+class OpenTransactions:
     """The transactions of a log while its batches pass, from segment to segment.
 
     Attributes:
@@ -307,7 +307,7 @@ class TransactionIndexCheck(IndexCheck):
         path: str,
         base_offset: int,
         findings: Findings,
-        transactions: Transactions,
+        transactions: OpenTransactions,
         handling: Handling,
     ) -> None:
         super().__init__(path, findings, handling)

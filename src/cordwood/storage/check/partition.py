@@ -19,9 +19,9 @@ from cordwood.storage.check.findings import OFFLINE, STOPS, Findings, Kind, Seve
 from cordwood.storage.check.indexes import (
     Handling,
     OffsetIndexCheck,
+    OpenTransactions,
     TimeIndexCheck,
     TransactionIndexCheck,
-    Transactions,
 )
 from cordwood.storage.formats import offset_index, properties, quorum_state, time_index
 from cordwood.storage.formats.filenames import (
@@ -80,7 +80,7 @@ class PartitionCheck:
         self._unread: set[str] = set()
         self._entries = {info.name: info for info in log.entries if not info.is_directory}
         self._sizes = {segment.base_offset: segment.size_bytes for segment in log.segments}
-        self._transactions = Transactions()
+        self._transactions = OpenTransactions()
         self._epochs = state.EpochCheck(log.log_start_offset)
         self.damaged = False
         bases = [segment.base_offset for segment in log.segments]

@@ -3,6 +3,9 @@
 A producer snapshot says what its log, below the snapshot's offset, made of each producer. The log alone may know less:
 cleaning removes batches, retention removes segments, and a snapshot may be older than both. So the log is replayed, and
 it is kept in mind from which offset on it has no hole: what lies above is certain, below a snapshot may know more.
+
+This replay is a twin of `Producers.replay` on purpose, and shares only the masks over headers with it: recovery writes
+snapshots by that one, so a fault of it must not pass this check.
 """
 
 from __future__ import annotations

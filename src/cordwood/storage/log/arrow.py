@@ -51,7 +51,7 @@ def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) ->
         places = [pa.nulls(count, SCHEMA.field("topic").type), pa.nulls(count, pa.int32())]
     else:
         name = np.frombuffer(partition.topic.encode(), np.uint8)
-        topics = _strings(name, np.zeros(1, np.int32), np.array([name.size], np.int32), pa.string())
+        topics = byte_strings(name, np.zeros(1, np.int32), np.array([name.size], np.int32), pa.string())
         places = [
             pa.DictionaryArray.from_arrays(_numbers(np.zeros(count, np.int8), pa.int8()), topics),
             _numbers(np.full(count, partition.partition, np.int32), pa.int32()),
@@ -61,8 +61,8 @@ def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) ->
             *places,
             _numbers(rows["offset"], pa.int64()),
             _numbers(rows["timestamp"], SCHEMA.field("timestamp").type, rows["timestamp"] >= 0),
-            _strings(data, rows["key_start"], rows["key_size"], pa.binary()),
-            _strings(data, rows["value_start"], rows["value_size"], pa.binary()),
+            byte_strings(data, rows["key_start"], rows["key_size"], pa.binary()),
+            byte_strings(data, rows["value_start"], rows["value_size"], pa.binary()),
             _headers(data, rows["headers_start"], rows["header_count"]),
         ],
         schema=SCHEMA,
@@ -77,7 +77,12 @@ def _numbers(
     return pa.Array.from_buffers(kind, values.size, [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def _strings(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataType) -> pa.Array:
+def byte_strings(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataType) -> pa.Array:
+    """Byte strings that are scattered in `data`, as an Arrow array of that kind; a negative size is null.
+
+    Raises:
+        BatchTooLargeError: they are more than an Arrow array can hold.
+    """
     count = sizes.size
     offsets = np.empty(count + 1, np.int32)
     validity = np.zeros((count + 7) // 8, np.uint8)
@@ -100,14 +105,14 @@ def _headers(data: U8Array, starts: Int32Array, counts: Int32Array) -> pa.Array:
     if total:
         list_headers(data.ctypes.data, starts, counts, *places)
     name_starts, name_sizes, value_starts, value_sizes = places
-    names = _strings(data, name_starts, name_sizes, pa.string())
+    names = byte_strings(data, name_starts, name_sizes, pa.string())
     try:
         if total:
             names.validate(full=True)
     except pa.ArrowInvalid:
         # Not UTF-8. Kafka's clients put replacement characters there.
         names = pa.array([str(name, "utf-8", "replace") for name in names.cast(pa.binary()).to_pylist()], pa.string())
-    values = _strings(data, value_starts, value_sizes, pa.binary())
+    values = byte_strings(data, value_starts, value_sizes, pa.binary())
     headers = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     kind = SCHEMA.field("headers").type
     return pa.ListArray.from_arrays(_numbers(offsets, pa.int32()), headers, type=kind)

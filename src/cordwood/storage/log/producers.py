@@ -3,7 +3,8 @@
 Kept is what decides how a producer may go on, and what a clean must not take from it: its epoch, its newest data batch,
 the start of its open transaction, and when it was last heard of.
 
-Source: Kafka ProducerStateManager, ProducerAppendInfo (origin REPLICATION: nothing is refused).
+Source: Kafka ProducerStateManager, ProducerAppendInfo (origin REPLICATION: nothing is refused). `storage.check` has a
+replay of its own, on purpose: see the table in ARCHITECTURE.md.
 """
 
 from __future__ import annotations

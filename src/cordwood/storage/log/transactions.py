@@ -5,7 +5,10 @@ aborted transaction is what lies between its first offset and its ABORT marker; 
 offset of the earliest transaction that no marker ended.
 
 The broker answers the same from its transaction indexes. Those can be missing, stale or damaged, and the headers say it
-all, so readers of files go by the headers.
+all, so a reader of files uses the headers.
+
+`steps` says what headers do to transactions, for this reader and for the check of the transaction index. The other
+replays do not use it, on purpose; ARCHITECTURE.md has a table of all of them.
 """
 
 from __future__ import annotations
