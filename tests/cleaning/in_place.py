@@ -10,7 +10,7 @@ from typing import Any
 
 from cordwood.cleaning.plan import SegmentFacts
 from cordwood.cleaning.rewrite import Counts
-from cordwood.cleaning.selection import group_segments, values
+from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.engine.facts import segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
 from cordwood.engine.settings import CleanSettings
@@ -33,7 +33,7 @@ def in_parts(
         settings: of the clean.
     """
     segment_bytes, index_bytes = settings.segment_bytes, settings.index.size_bytes
-    found = group_segments(values(facts, 0, end), end, segment_bytes=segment_bytes, index_bytes=index_bytes)
+    found = group_segments(segments_between(facts, 0, end), end, segment_bytes=segment_bytes, index_bytes=index_bytes)
     groups = [tuple(one.base_offset for one in group) for group in found]
     done: list[Cleaned] = []
     for group, after in zip(groups, [*(one[0] for one in groups[1:]), end], strict=True):

@@ -85,13 +85,13 @@ MUTANTS = (
     Mutant(
         "of a batch with tombstones not all is known",
         REWRITE,
-        "(verdicts.superseded == 0) & ~verdicts.tombstones",
-        "verdicts.superseded == 0",
+        "(known.superseded == 0) & ~known.tombstones",
+        "known.superseded == 0",
     ),
     Mutant(
         "a batch of which all is superseded goes",
         REWRITE,
-        "whole = chosen & (verdicts.superseded == 0)",
+        "whole = chosen & (known.superseded == 0)",
         "whole = chosen",
     ),
     # tombstones and horizons

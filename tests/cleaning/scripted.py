@@ -18,7 +18,7 @@ from cordwood.cleaning.selection import (
     MAX_OFFSET_SPAN,
     clean_range,
     first_dirty_offset,
-    values,
+    segments_between,
 )
 from cordwood.engine.facts import load_producers, segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
@@ -217,7 +217,7 @@ class ScriptedLog:
             end = clean_range(facts, 0, first_uncleanable).first_uncleanable_offset
         if first_dirty is not None:
             dirty = first_dirty
-        elif first_uncleanable is None and not sum(f.size_bytes for f in values(facts, min(dirty, end), end)):
+        elif first_uncleanable is None and not sum(f.size_bytes for f in segments_between(facts, min(dirty, end), end)):
             return dirty, end, None
         goes_by = replace(settings_of(self.config), deletes_for_good=self.deletes_for_good, **settings)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.cleaning.selection import group_segments, values
+from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.engine import readahead
 from cordwood.engine.facts import segment_facts
 from cordwood.errors import CorruptBatchError
@@ -131,7 +131,7 @@ def check_clean(log: ScriptedLog, *, now_ms: int, back: int | None) -> None:
     groups = [
         [by_base[one.base_offset] for one in group]
         for group in group_segments(
-            values(facts, 0, cleaned.end_offset),
+            segments_between(facts, 0, cleaned.end_offset),
             end,
             segment_bytes=limits.segment_bytes,
             index_bytes=limits.index.size_bytes,

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.latest import LatestOffsets, MemoryShare
+from cordwood.cleaning.key_table import KeyTable, MemoryShare
+from cordwood.cleaning.latest import LatestOffsets
 from cordwood.cleaning.offset_map import OffsetMap, keys_max, slots_of
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine import readahead
-from cordwood.engine.keys import newest_offsets
+from cordwood.engine.keys import collect_keys, empty_table
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
 from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
@@ -27,6 +28,9 @@ from cordwood.testing.reference import SlowOffsetMap
 from tests.cleaning.scripted import ScriptedLog
 from tests.kafka_tools import Oracle
 
+#: Of the keyed hash.
+SECRET = bytes(range(16))
+
 
 def columns(keys: Sequence[bytes], offsets: Sequence[int]) -> RecordColumns:
     rows = np.zeros(len(keys), RECORD_ROW)
@@ -36,9 +40,13 @@ def columns(keys: Sequence[bytes], offsets: Sequence[int]) -> RecordColumns:
     return RecordColumns(np.frombuffer(b"".join(keys) + b"\0", np.uint8), rows, np.zeros(1, BATCH_ROW))
 
 
+def put_chosen(table: KeyTable, records: RecordColumns, chosen: np.ndarray) -> int:
+    return table.put(records, chosen, table.hashes(records, chosen))
+
+
 def put(map_: OffsetMap, *entries: tuple[bytes, int]) -> None:
     found = columns([key for key, _ in entries], [offset for _, offset in entries])
-    assert map_.put_until_full(found, np.ones(len(entries), np.bool_)) == len(entries)
+    assert put_chosen(map_, found, np.ones(len(entries), np.bool_)) == len(entries)
 
 
 def get(map_: OffsetMap, *keys: bytes) -> list[int]:
@@ -80,7 +88,7 @@ def test_a_full_map_finds_what_it_has_and_takes_nothing_more() -> None:
     assert (map_.keys, map_.latest_offset) == (170, 169)
     assert get(map_, b"%d" % (37 + 170), b"%d" % (37 + 169)) == [-1, 169]
     for key in (b"new", b"37"):
-        assert map_.put_until_full(columns([key], [1000]), np.ones(1, np.bool_)) == 0
+        assert put_chosen(map_, columns([key], [1000]), np.ones(1, np.bool_)) == 0
     map_.latest_offset = 400
     assert get(map_, b"37") == [0]
 
@@ -116,7 +124,7 @@ def test_a_map_that_is_filled_to_its_limit_says_where_it_stopped() -> None:
     map_ = OffsetMap(3, keys_max(3, 0.75))
     keys = columns([b"%d" % at for at in range(5)], range(5))
     chosen = keys.rows["offset"] >= 2
-    assert map_.put_until_full(keys, chosen) == 4
+    assert put_chosen(map_, keys, chosen) == 4
     assert (map_.keys, map_.latest_offset) == (2, 3)
     assert get(map_, b"0", b"2", b"3", b"4") == [-1, 2, 3, -1]
 
@@ -139,8 +147,9 @@ def test_the_map_of_a_range_has_the_keys_of_that_range() -> None:
     for start, end in ((0, bases[1]), (bases[1], bases[3]), (bases[3], bases[-1]), (70, bases[3])):
         segments = [one for one in log.segments if start - 60 < one.base_offset < end]
         settings = CleanSettings(offset_map_slots=1000)
-        found, _ = newest_offsets(segments, start, end, settings, AbortTracker(), None)
-        assert isinstance(found, OffsetMap)
+        keys = collect_keys(segments, start, end, empty_table(settings, SECRET), AbortTracker())
+        found = keys.table
+        assert isinstance(found, OffsetMap) and keys.end_offset == end
         assert (found.latest_offset + 1, found.keys) == (end, end - start)
         inside = range(start, end)
         assert get(found, *(b"%d" % at for at in inside)) == list(inside)
@@ -199,7 +208,7 @@ def test_the_map_does_what_the_slow_one_does(
                     expected = at
                     break
                 slow.put(key, start + at)
-        assert map_.put_until_full(columns(keys[part], range(start, start + len(keys[part]))), chosen[part]) == expected
+        assert put_chosen(map_, columns(keys[part], range(start, start + len(keys[part]))), chosen[part]) == expected
     assert (map_.keys, map_.latest_offset) == (slow.size, slow.latest_offset)
     every = [b"%d" % key for key in range(16)]
     assert get(map_, *every) == [slow.get(key) for key in every]
@@ -209,15 +218,12 @@ def test_tables_that_need_more_than_their_memory_are_refused_before_they_take_it
     many = columns([b"%d" % at for at in range(5000)], range(5000))
     chosen = np.ones(5000, np.bool_)
 
-    def put_all(latest: LatestOffsets) -> None:
-        latest.put(many, chosen, latest.hashes(many, chosen))
-
     with pytest.raises(RequestError, match=r"5000 keys takes 655360 bytes.* 4 tasks .*at least --memory 2621440"):
-        put_all(LatestOffsets(MemoryShare(655_359, 4)))
-    put_all(LatestOffsets(MemoryShare(655_360, 4)))
+        put_chosen(LatestOffsets(SECRET, MemoryShare(655_359, 4)), many, chosen)
+    put_chosen(LatestOffsets(SECRET, MemoryShare(655_360, 4)), many, chosen)
     with pytest.raises(RequestError, match="A table of 5000 keys takes 240000 bytes"):
-        OffsetMap(10_000, memory=MemoryShare(239_999)).put_until_full(many, chosen)
-    OffsetMap(10_000, memory=MemoryShare(240_000)).put_until_full(many, chosen)
+        put_chosen(OffsetMap(10_000, memory=MemoryShare(239_999)), many, chosen)
+    put_chosen(OffsetMap(10_000, memory=MemoryShare(240_000)), many, chosen)
 
 
 @pytest.mark.kafka

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.latest import LatestOffsets, MemoryShare
+from cordwood.cleaning.key_table import MemoryShare
+from cordwood.cleaning.latest import LatestOffsets
 from cordwood.engine.progress import total
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of

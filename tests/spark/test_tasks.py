@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.cleaning.latest import MemoryShare
+from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.rewrite import Counts
 from cordwood.engine import partition, readahead
 from cordwood.engine.facts import load_producers, segment_facts

@@ -10,16 +10,12 @@ Source: Kafka SkimpyOffsetMap, Cleaner.buildOffsetMapForSegment.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from cordwood.cleaning.latest import MemoryShare, Verdicts
+from cordwood.cleaning.key_table import BoolArray, Int64Array, KnownOutcomes, MemoryShare, UInt64Array
 from cordwood.kernels.layout import BatchRows
 from cordwood.kernels.offset_map import digest_keys, get_offsets, put_offsets
 from cordwood.record.columns import RecordColumns
 from cordwood.types import NONE
-
-BoolArray = npt.NDArray[np.bool_]
-Int64Array = npt.NDArray[np.int64]
 
 #: An MD5 sum and an offset.
 SLOT_BYTES = 24
@@ -42,13 +38,11 @@ def keys_max(slots: int, load_factor: float) -> int:
 
 
 class OffsetMap:
-    """Key to newest offset, for the keys that were put.
+    """A `KeyTable` of fixed size.
 
     Attributes:
-        slots: how many keys it has room for.
-        limit: how many `put_until_full` fills it with.
-        keys: how many it holds.
-        latest_offset: the last offset that it speaks for; records above it are kept whatever their key.
+        slots: how many keys there is room for.
+        limit: how many keys `put` enters.
     """
 
     def __init__(self, slots: int, limit: int | None = None, memory: MemoryShare | None = None) -> None:
@@ -61,19 +55,22 @@ class OffsetMap:
         self._sums = np.zeros((self.slots, 2), np.uint64)
         self._offsets = np.zeros(self.slots, np.int64)
 
-    def put_until_full(self, columns: RecordColumns, chosen: BoolArray) -> int:
-        """Enter the chosen (bool[records]) ones of some records, all of them with a key, in log order.
+    def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
+        """See `KeyTable.hashes`: the MD5 sums, byte for byte."""
+        rows = columns.rows
+        digests = np.empty((rows.size, 4), np.uint32)
+        digest_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, digests)
+        return digests.view(np.uint64)
 
-        Returns:
-            the index of the first record that found `limit` keys there; the number of records if none did.
-        """
-        digests, offsets = _digests(columns, chosen), columns.rows["offset"]
+    def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> int:
+        """See `KeyTable.put`: a record that comes when `limit` keys are there ends it, whatever the record's key."""
+        offsets = columns.rows["offset"]
         if self._memory is not None:
             # A key touches a page of memory at the most, and all keys no more than the map.
             most = self.keys + int(np.count_nonzero(chosen))
             self._memory.check(min(SLOT_BYTES * self.slots, PAGE_BYTES * most), most)
         done, self.keys = put_offsets(
-            digests.ctypes.data, digests, offsets, chosen, self._sums, self._offsets, self.keys, self.limit
+            hashes.ctypes.data, hashes, offsets, chosen, self._sums, self._offsets, self.keys, self.limit
         )
         entered = np.flatnonzero(chosen[:done])
         if entered.size:
@@ -81,21 +78,13 @@ class OffsetMap:
         return int(done)
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
-        """int64[records]: the newest offset of the key of each chosen record; NONE for the others and unknown keys."""
+        """See `KeyTable.get`."""
         found = np.full(columns.rows.size, NONE, np.int64)
         if self.keys and chosen.any():
-            digests = _digests(columns, chosen)
+            digests = self.hashes(columns, chosen)
             get_offsets(digests.ctypes.data, digests, chosen, self._sums, self._offsets, found)
         return found
 
-    def verdicts(self, batches: BatchRows) -> Verdicts:
-        """As of `LatestOffsets`: nothing is known beforehand."""
-        return Verdicts.nothing(batches.size)
-
-
-def _digests(columns: RecordColumns, chosen: BoolArray) -> npt.NDArray[np.uint64]:
-    """uint64[records, 2]: the MD5 sums of the keys of the chosen records, byte for byte."""
-    rows = columns.rows
-    digests = np.empty((rows.size, 4), np.uint32)
-    digest_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, digests)
-    return digests.view(np.uint64)
+    def known_outcomes(self, batches: BatchRows) -> KnownOutcomes:
+        """See `KeyTable.known_outcomes`: nothing is known beforehand."""
+        return KnownOutcomes.nothing(batches.size)

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.latest import LatestOffsets, Verdicts
-from cordwood.cleaning.offset_map import OffsetMap
+from cordwood.cleaning.key_table import KeyTable, KnownOutcomes
 from cordwood.errors import RequestError
 from cordwood.kernels import judge
 from cordwood.kernels.encode import encode_bodies, measure_bodies, write_headers
@@ -167,11 +166,11 @@ class Rewritten:
     counts: Counts = field(default_factory=Counts)
 
 
-def settled(batches: BatchRows, discard: BoolArray, verdicts: Verdicts) -> BoolArray:
+def needs_no_decoding(batches: BatchRows, discard: BoolArray, known: KnownOutcomes) -> BoolArray:
     """bool[batches]: those of which it is known that all records stay, or that none does. They need no decoding."""
-    dead = verdicts.superseded == batches["record_count"]
-    whole = (verdicts.superseded == 0) & ~verdicts.tombstones
-    return np.asarray(verdicts.known & ~discard & (dead | whole))
+    dead = known.superseded == batches["record_count"]
+    whole = (known.superseded == 0) & ~known.tombstones
+    return np.asarray(known.known & ~discard & (dead | whole))
 
 
 def rewrite(
@@ -179,18 +178,18 @@ def rewrite(
     batches: BatchRows,
     decoded: Sequence[RecordColumns],
     discard: BoolArray,
-    verdicts: Verdicts,
+    known: KnownOutcomes,
     rules: Rules,
-    latest: LatestOffsets | OffsetMap,
+    latest: KeyTable,
 ) -> Rewritten:
     """Decide over a stretch of batches and encode what stays.
 
     Args:
         data: uint8[bytes], the batches' bytes, back to back.
         batches: BATCH_ROW[batches]; their positions count from that of the first.
-        decoded: their records; each batch's in one of them. What is `settled` may be missing.
+        decoded: their records; each batch's in one of them. What is `needs_no_decoding` may be missing.
         discard: bool[batches], what `AbortTracker.discard` says.
-        verdicts: what `latest` knows of the batches.
+        known: what `latest` knows of the batches.
         rules: of this clean.
         latest: the newest offset of each key.
 
@@ -207,7 +206,7 @@ def rewrite(
     keep_tombstones = np.where(batches["magic"] == 2, ~expired, rules.keep_old_tombstones)
     empty_markers = control & discard
     batch_rules = np.empty(batches.size, judge.BATCH_RULES)
-    batch_rules["first_ordinal"] = verdicts.first_ordinals
+    batch_rules["first_ordinal"] = known.first_ordinals
     due = judge.TOMBSTONES_EXPIRED if rules.deletes_for_good else judge.KEPT_FOR_REPLICAS
     batch_rules["tombstone_fate"] = np.where(keep_tombstones, judge.KEPT, due)
     batch_rules["control"], batch_rules["discarded"] = control, discard_records
@@ -216,10 +215,10 @@ def rewrite(
     outcomes[retain_empty & (batches["magic"] == 2)] = _EMPTIED
     headers = batches.copy()
     places = _Places(data, batches)
-    _take_settled(batches, settled(batches, discard, verdicts), verdicts, outcomes, counts)
+    _take_settled(batches, needs_no_decoding(batches, discard, known), known, outcomes, counts)
     for columns in decoded:
         index_of = np.searchsorted(batches["position"], columns.batches["position"])
-        keep, found = _judge(columns, index_of, batch_rules, verdicts, latest, counts)
+        keep, found = _judge(columns, index_of, batch_rules, known, latest, counts)
         kept = found[:, judge.STAY]
         some = kept > 0
         horizon_due = some & ((found[:, judge.TOMBSTONES] > 0) | empty_markers) & ~horizons
@@ -279,13 +278,13 @@ class _Places:
 
 
 def _take_settled(
-    batches: BatchRows, chosen: BoolArray, verdicts: Verdicts, outcomes: npt.NDArray[np.int8], counts: Counts
+    batches: BatchRows, chosen: BoolArray, known: KnownOutcomes, outcomes: npt.NDArray[np.int8], counts: Counts
 ) -> None:
     """Outcomes and counts of the batches of which all is known."""
-    whole = chosen & (verdicts.superseded == 0)
+    whole = chosen & (known.superseded == 0)
     outcomes[whole] = _VERBATIM
     records = int(batches["record_count"][chosen].sum(dtype=np.int64))
-    superseded = int(verdicts.superseded[chosen].sum())
+    superseded = int(known.superseded[chosen].sum())
     counts.records_read += records
     counts.records_superseded += superseded
     counts.records_kept += records - superseded
@@ -295,13 +294,13 @@ def _judge(
     columns: RecordColumns,
     index_of: Int64Array,
     batch_rules: npt.NDArray[np.void],
-    verdicts: Verdicts,
-    latest: LatestOffsets | OffsetMap,
+    known: KnownOutcomes,
+    latest: KeyTable,
     counts: Counts,
 ) -> tuple[BoolArray, Int64Array]:
     """bool[records], those that stay; and int64[batches, FINDINGS], what is found of each batch."""
     rows = columns.rows
-    unknown = ~verdicts.known[index_of]
+    unknown = ~known.known[index_of]
     newest = np.empty(0, np.int64)
     if unknown.any():
         newest = latest.get(columns, (rows["key_size"] >= 0) & unknown[rows["batch"]])
@@ -311,7 +310,7 @@ def _judge(
         rows,
         index_of,
         batch_rules,
-        verdicts.bits,
+        known.bits,
         newest,
         latest.latest_offset,
         keep,

@@ -123,10 +123,10 @@ def too_young(segments: Sequence[SegmentFacts], first_dirty: int, lag_ms: int, n
 def non_active_from(segments: Sequence[SegmentFacts], offset: int) -> Sequence[SegmentFacts]:
     """The segments from the one that holds `offset` on, without the active one."""
     active = segments[-1].base_offset
-    return values(segments, offset, active) if offset <= active else ()
+    return segments_between(segments, offset, active) if offset <= active else ()
 
 
-def values(segments: Sequence[SegmentFacts], start: int, end: int) -> Sequence[SegmentFacts]:
+def segments_between(segments: Sequence[SegmentFacts], start: int, end: int) -> Sequence[SegmentFacts]:
     """The segments that hold offsets of [start, end), by the offsets in their names."""
     if start >= end:
         return ()
@@ -204,7 +204,7 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
     if found.bound is Bound.LAST_STABLE_OFFSET and facts.last_stable_offset == facts.high_watermark.offset:
         found = CleanRange(first_dirty, found.first_uncleanable_offset, Bound.HIGH_WATERMARK, found.bound_offset)
     end = found.first_uncleanable_offset
-    rewritten = () if found.is_empty else values(segments, 0, end)
+    rewritten = () if found.is_empty else segments_between(segments, 0, end)
     below = [one for segment, one in zip(segments, facts.headers, strict=True) if segment.base_offset < end]
     groups = group_segments(
         rewritten,
@@ -217,7 +217,7 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
         first_dirty_reason=why,
         bound_reason=_BOUND_REASONS[found.bound](facts, config, found, now_ms),
         clean_bytes=sum(one.size_bytes for one in segments if one.base_offset < first_dirty),
-        cleanable_bytes=sum(one.size_bytes for one in values(segments, first_dirty, end)),
+        cleanable_bytes=sum(one.size_bytes for one in segments_between(segments, first_dirty, end)),
         overdue_ms=overdue_ms(
             segments,
             facts.headers,
@@ -356,7 +356,7 @@ def is_due_again(
     behind = [one for one in segments if one.base_offset > first_dirty][:1]
     if too_young([*holder, *behind], first_dirty, threshold.min_compaction_lag_ms, now_ms) is not None:
         return False
-    dirty = sum(one.size_bytes for one in values(segments, first_dirty, first_uncleanable))
+    dirty = sum(one.size_bytes for one in segments_between(segments, first_dirty, first_uncleanable))
     clean = sum(one.size_bytes for one in segments if one.base_offset < first_dirty)
     lag = threshold.max_compaction_lag_ms
     late = overdue_ms(segments, headers, first_dirty, max_compaction_lag_ms=lag, now_ms=now_ms) > 0

@@ -77,7 +77,7 @@ class Waves:
     too_large: tuple[str, ...] = ()
 
 
-def cut(loads: Mapping[str, Load], room_bytes: Mapping[int, int], *, kept: bool = False) -> Waves:
+def schedule(loads: Mapping[str, Load], room_bytes: Mapping[int, int], *, kept: bool = False) -> Waves:
     """Share out groups to waves.
 
     Args:

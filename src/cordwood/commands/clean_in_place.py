@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
-from cordwood.cleaning.waves import Load, Wave, Waves, cut
+from cordwood.cleaning.waves import Load, Wave, Waves, schedule
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.options import (
     InPlaceOptions,
@@ -306,7 +306,7 @@ class _Work:
         """Share out groups; those that do not all fit are cleaned on trial first, for damage and for exact sizes."""
         loads = {path: self._load(plans[path]) for path in tasks}
         room = self._room({load.device: path for path, load in loads.items()}, work_space)
-        waves = cut(loads, room, kept=self.kept is not None)
+        waves = schedule(loads, room, kept=self.kept is not None)
         if len(waves.waves) > 1 or waves.too_large:
             tried = list(tasks.values())
             for task, outcome in zip(tried, jobs.clean(tried, None, discard=True), strict=True):
@@ -315,7 +315,7 @@ class _Work:
                     del tasks[task.path], loads[task.path]
                 elif not loads[task.path].whole:
                     loads[task.path] = replace(loads[task.path], group_bytes=tuple(_exact(outcome)))
-            waves = cut(loads, room, kept=self.kept is not None)
+            waves = schedule(loads, room, kept=self.kept is not None)
         for path in waves.too_large:
             self.failed[path] = Failure(FailureKind.FULL, _too_large(path, loads[path], room, kept=self.kept))
         return waves

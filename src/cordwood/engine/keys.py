@@ -4,104 +4,117 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from cordwood.cleaning.key_table import BoolArray, KeyTable, UInt64Array
 from cordwood.cleaning.latest import LatestOffsets
 from cordwood.cleaning.offset_map import OffsetMap, keys_max
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine.readahead import (
-    TrackedWindow,
-    decode_batches,
-    read_ahead,
-    reading_threads,
-    segment_windows_from,
-    tracked_windows,
-)
+from cordwood.engine.readahead import TrackedWindow, decode_batches, read_ahead, reading_threads, tracked_windows
 from cordwood.engine.settings import CleanSettings
 from cordwood.kernels.latest import choose_keyed
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
 from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import Segment
-from cordwood.storage.log.windows import Checks
 
 
-def newest_offsets(
+@dataclass(frozen=True, slots=True)
+class DirtyKeys:
+    """What pass 1 hands to pass 2.
+
+    Attributes:
+        table: the newest offset of each key.
+        next_tracker: the tracker of transactions where the next groups begin; None: they were not reached.
+    """
+
+    table: KeyTable
+    next_tracker: AbortTracker | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last one that the table speaks for: the new first dirty offset."""
+        return self.table.latest_offset + 1
+
+
+def empty_table(settings: CleanSettings, hash_secret: bytes) -> KeyTable:
+    """The table that a clean with these settings fills."""
+    if settings.offset_map_slots is None:
+        return LatestOffsets(hash_secret, settings.memory)
+    limit = keys_max(settings.offset_map_slots, settings.offset_map_load_factor)
+    return OffsetMap(settings.offset_map_slots, limit, settings.memory)
+
+
+def collect_keys(
     segments: Sequence[Segment],
     start: int,
     end: int,
-    settings: CleanSettings,
+    table: KeyTable,
     tracker: AbortTracker,
-    mark: int | None,
-) -> tuple[LatestOffsets | OffsetMap, AbortTracker | None]:
-    """The newest offsets of keys in [start, end), and the tracker as it is at the segment `mark`, if that is passed."""
-    if settings.offset_map_slots is not None:
-        limit = keys_max(settings.offset_map_slots, settings.offset_map_load_factor)
-        table = OffsetMap(settings.offset_map_slots, limit, settings.memory)
-        return _offset_map(segments, start, end, table, tracker), None
-    latest, marked = LatestOffsets(settings.memory), None
+    next_start: int | None = None,
+) -> DirtyKeys:
+    """Enter the keys of [start, end) into a table. One that is full speaks for what was entered, and for no more.
+
+    Args:
+        segments: those that reach into the range.
+        start: keys below this offset do not count.
+        end: base offset of the segment behind the range.
+        table: an empty one.
+        tracker: knows the aborted transactions that reach into the range.
+        next_start: base offset of a segment at which the state of the tracker is wanted.
+    """
+    next_tracker: AbortTracker | None = None
 
     def dirty() -> Iterator[TrackedWindow]:
-        nonlocal marked
+        nonlocal next_tracker
         for segment in segments:
-            if segment.base_offset == mark and segment.base_offset > start:
-                marked = copy.deepcopy(tracker)
+            if segment.base_offset == next_start and segment.base_offset > start:
+                next_tracker = copy.deepcopy(tracker)
             yield from tracked_windows(segment, start, tracker)
 
-    def keys(shown: TrackedWindow) -> list[tuple[RecordColumns, np.ndarray, np.ndarray]]:
-        """Records of a window; which of them have a key that counts, and the keys' hashes."""
+    def hashed(window: TrackedWindow) -> list[tuple[RecordColumns, BoolArray, UInt64Array]]:
+        """The records of a window: which have a key that counts, and the keys' hashes."""
+        wanted = _with_keys(window.window.batches, window.discard, start)
         found = []
-        for columns in decode_batches(
-            shown.segment, shown.window, _with_keys(shown.window.batches, shown.discard, start)
-        ):
+        for columns in decode_batches(window.segment, window.window, wanted):
             keyed = _keyed(columns, start)
-            found.append((columns, keyed, latest.hashes(columns, keyed)))
+            found.append((columns, keyed, table.hashes(columns, keyed)))
         return found
 
+    segment: Segment | None = None
     with reading_threads(segments) as threads:
-        for _, found in read_ahead(threads, dirty(), keys):
+        for window, found in read_ahead(threads, dirty(), hashed):
+            if segment is not None and window.segment is not segment:
+                # Offsets that no record holds any more count as seen.
+                table.latest_offset = window.segment.base_offset - 1
+            segment, batches = window.segment, window.window.batches
             for columns, keyed, hashes in found:
-                latest.put(columns, keyed, hashes)
-    if segments:
-        # Offsets that nothing holds any more count as seen.
-        latest.latest_offset = end - 1
-    return latest, marked
-
-
-def _offset_map(
-    segments: Sequence[Segment], start: int, end: int, found: OffsetMap, tracker: AbortTracker
-) -> OffsetMap:
-    """Fill Kafka's map. When it is full it speaks for all batches before that point, and for what it took since."""
-    for at, segment in enumerate(segments):
-        for window in segment_windows_from(segment, start, Checks.WHOLE):
-            aborted, _ = tracker.discard(window.batches)
-            wanted = _with_keys(window.batches, aborted, start)
-            for columns in decode_batches(segment, window, wanted):
-                done = found.put_until_full(columns, _keyed(columns, start))
+                done = table.put(columns, keyed, hashes)
                 if done < columns.rows.size:
-                    within = columns.batches["position"][columns.rows["batch"][done]]
-                    _speaks_for(found, window.batches[window.batches["position"] < within], start)
-                    return found
-            _speaks_for(found, window.batches, start)
-        found.latest_offset = (segments[at + 1].base_offset if at + 1 < len(segments) else end) - 1
-    return found
+                    position = columns.batches["position"][columns.rows["batch"][done]]
+                    _count_as_seen(table, batches[batches["position"] < position], start)
+                    return DirtyKeys(table)
+            _count_as_seen(table, batches, start)
+    if segments:
+        table.latest_offset = end - 1
+    return DirtyKeys(table, next_tracker)
 
 
-def _speaks_for(found: OffsetMap, batches: BatchRows, start: int) -> None:
-    """Count what batches hold besides keys as seen, once all of their records were."""
+def _count_as_seen(table: KeyTable, batches: BatchRows, start: int) -> None:
+    """Let the table speak for batches of which all keys were entered, whatever else they hold."""
     if batches.size and batches["last_offset"][-1] >= start:
-        found.latest_offset = max(found.latest_offset, int(batches["last_offset"][-1]))
+        table.latest_offset = max(table.latest_offset, int(batches["last_offset"][-1]))
 
 
-def _with_keys(batches: BatchRows, aborted: np.ndarray, start: int) -> np.ndarray:
-    """bool[batches]: those that the newest offsets of keys may be in."""
-    wanted: np.ndarray = ~(aborted | is_control(batches)) & (batches["last_offset"] >= start)
-    return wanted
+def _with_keys(batches: BatchRows, aborted: BoolArray, start: int) -> BoolArray:
+    """bool[batches]: those that may hold the newest offset of a key."""
+    return np.asarray(~(aborted | is_control(batches)) & (batches["last_offset"] >= start))
 
 
-def _keyed(columns: RecordColumns, start: int) -> np.ndarray:
-    """bool[records]: those with a key at or above an offset."""
+def _keyed(columns: RecordColumns, start: int) -> BoolArray:
+    """bool[records]: those with a key, at or above an offset."""
     keyed = np.empty(columns.rows.size, np.bool_)
     choose_keyed(columns.rows, start, keyed)
     return keyed

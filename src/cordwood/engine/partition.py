@@ -1,28 +1,35 @@
-"""What a task does for one partition: read, decide, write. Plain functions of plain values.
+"""Cleaning one partition, or some groups of its segments.
 
-A clean reads the log twice: the dirty section for the newest offset of its keys, and all that may be cleaned for what
-stays. Each reading is a stream of windows, so memory holds a few windows, the keys of the dirty section, no more.
+    1  facts       sizes and times of the segments; which of them are dirty
+    2  pass 1      the dirty section is read for the newest offset of each of its keys: `keys.collect_keys`
+    3  groups      segments that are small enough together become one: `cleaning.selection.group_segments`
+    4  pass 2      all segments up to the end of the dirty section are read once more; of each window of batches what
+                   stays is written to the outputs of its group: `rewrite.rewrite_groups`
+
+Between the passes stands a value, `DirtyKeys`. Each pass is a stream of windows, so memory holds a few windows and the
+keys of the dirty section.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import secrets
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from cordwood.cleaning.plan import SegmentFacts
 from cordwood.cleaning.rewrite import Counts, Rules
-from cordwood.cleaning.selection import group_segments, values
+from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions, active_producers, segment_facts
-from cordwood.engine.keys import newest_offsets
-from cordwood.engine.readahead import reading_threads
-from cordwood.engine.rewrite import GroupWriter, rewritten_windows, windows_to_copy
+from cordwood.engine.keys import DirtyKeys, collect_keys, empty_table
+from cordwood.engine.rewrite import WrittenGroup, rewrite_groups
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
 from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.view import LogView
+from cordwood.types import NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +38,13 @@ class CleanState:
 
     Attributes:
         tracker: of the transactions met while copying.
-        taking: the same, where the next group begins, of those met while keys were taken; None: that begins later.
+        key_pass_tracker: the tracker of pass 1 where the next group begins; None: pass 1 starts anew there.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer; see `Rules.keep_old_tombstones`.
     """
 
     tracker: AbortTracker
     old_horizon_ms: int
-    taking: AbortTracker | None = None
+    key_pass_tracker: AbortTracker | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,7 @@ def clean_partition(
     producers: Producers,
     suffix: str = "",
     part: GroupRange | None = None,
+    hash_secret: bytes | None = None,
 ) -> Cleaned:
     """Clean [first_dirty, first_uncleanable) of a log once; the outputs are written to another directory.
 
@@ -108,6 +116,7 @@ def clean_partition(
         producers: as of the log's end.
         suffix: of the outputs' names.
         part: only these groups; not with Kafka's offset map, which decides itself how many there are.
+        hash_secret: 16 bytes that key the hashes of keys; None: random ones.
 
     Raises:
         CorruptBatchError: a batch in the range is damaged; nothing that was written counts.
@@ -116,19 +125,29 @@ def clean_partition(
     assert part is None or settings.offset_map_slots is None, "rounds are not cut"
     facts = [segment_facts(segment) for segment in log.segments]
     by_base = {segment.base_offset: segment for segment in log.segments}
-    start = first_dirty if part is None else max(first_dirty, part.groups[0][0])
-    dirty = [by_base[one.base_offset] for one in values(facts, start, first_uncleanable)]
-    carried = None if part is None else copy.deepcopy(part.carried)
-    taking = None if carried is None else carried.taking
-    if taking is None:
-        taking = AbortTracker()
-        taking.add(aborted_transactions(log, start, first_uncleanable))
-    next_start = None if part is None else part.end
-    latest, taking_next = newest_offsets(dirty, start, first_uncleanable, settings, taking, next_start)
-    end_offset = latest.latest_offset + 1
+    carried = copy.deepcopy(part.carried) if part is not None and part.carried is not None else None
     if carried is None:
-        older = values(facts, 0, first_dirty)
-        carried = CleanState(AbortTracker(), older[-1].mtime_ms - settings.delete_retention_ms if older else 0)
+        older = segments_between(facts, 0, first_dirty)
+        horizon_ms = older[-1].mtime_ms - settings.delete_retention_ms if older else 0
+        carried = CleanState(AbortTracker(), horizon_ms)
+
+    start = first_dirty if part is None else max(first_dirty, part.groups[0][0])
+    tracker = carried.key_pass_tracker
+    if tracker is None:
+        tracker = AbortTracker()
+        tracker.add(aborted_transactions(log, start, first_uncleanable))
+    keys = collect_keys(
+        [by_base[segment.base_offset] for segment in segments_between(facts, start, first_uncleanable)],
+        start,
+        first_uncleanable,
+        empty_table(settings, hash_secret or secrets.token_bytes(16)),
+        tracker,
+        None if part is None else part.end,
+    )
+
+    groups = (
+        list(part.groups) if part is not None else _plan_groups(facts, keys.end_offset, first_uncleanable, settings)
+    )
     rules = Rules(
         now_ms,
         settings.delete_retention_ms,
@@ -137,44 +156,52 @@ def clean_partition(
         settings.deletes_for_good,
         strict_kafka=settings.strict_kafka,
     )
-    if part is None:
-        planned = group_segments(
-            values(facts, 0, end_offset),
-            first_uncleanable,
-            segment_bytes=settings.segment_bytes,
-            index_bytes=settings.index.size_bytes,
-        )
-        bases = [tuple(one.base_offset for one in group) for group in planned]
-    else:
-        bases = list(part.groups)
-    groups = [[by_base[base] for base in group] for group in bases]
-    tracker, counts = carried.tracker, Counts()
-    outputs, segments = [], []
-    with reading_threads(list(itertools.chain.from_iterable(groups))) as threads:
-        copied = rewritten_windows(
-            threads, windows_to_copy(log, groups, tracker), rules, carried.old_horizon_ms, latest
-        )
-        coming = next(copied, None)
-        for group in groups:
-            parts = {segment.base_offset: Counts() for segment in group}
-            # The copy of a group is as old as its newest segment, and as private as its first.
-            first, newest = group[0], group[-1]
-            mode = first.files.log.mode
-            with closing(GroupWriter(log, target, first.base_offset, settings, suffix, mode)) as writer:
-                while coming is not None and coming[0].segment.base_offset <= newest.base_offset:
-                    shown, result = coming
-                    parts[shown.segment.base_offset].add(result.counts)
-                    writer.append(result.pieces, result.batches, shown.kept)
-                    coming = next(copied, None)
-                outputs.append(writer.finish(newest.files.log.mtime_ns))
-            segments.append(tuple(parts.values()))
-            for part_counts in parts.values():
-                counts.add(part_counts)
+    written = rewrite_groups(
+        log,
+        target,
+        [[by_base[base] for base in group] for group in groups],
+        keys.table,
+        rules,
+        carried.tracker,
+        carried.old_horizon_ms,
+        settings,
+        suffix,
+    )
+    return _cleaned(log, facts, written, keys, carried)
+
+
+def _plan_groups(
+    facts: Sequence[SegmentFacts], end_offset: int, first_uncleanable: int, settings: CleanSettings
+) -> list[tuple[int, ...]]:
+    """Base offsets of the segments of each group, of those that the table of keys speaks for."""
+    groups = group_segments(
+        segments_between(facts, 0, end_offset),
+        first_uncleanable,
+        segment_bytes=settings.segment_bytes,
+        index_bytes=settings.index.size_bytes,
+    )
+    return [tuple(segment.base_offset for segment in group) for group in groups]
+
+
+def _cleaned(
+    log: LogView, facts: Sequence[SegmentFacts], written: Sequence[WrittenGroup], keys: DirtyKeys, carried: CleanState
+) -> Cleaned:
+    counts = Counts()
+    for group in written:
+        for segment_counts in group.counts:
+            counts.add(segment_counts)
     counts.check()
-    left = [one.base_offset for one in facts if not bases or one.base_offset > bases[-1][-1]]
-    _check_bases(log, [*(base for group in outputs for base in group), *left])
-    carried = replace(carried, taking=taking_next)
-    return Cleaned(end_offset, tuple(bases), tuple(outputs), counts, tuple(segments), carried=carried)
+    last = written[-1].replaced[-1] if written else NONE
+    behind = [segment.base_offset for segment in facts if segment.base_offset > last]
+    _check_bases(log, [*(base for group in written for base in group.outputs), *behind])
+    return Cleaned(
+        keys.end_offset,
+        tuple(group.replaced for group in written),
+        tuple(group.outputs for group in written),
+        counts,
+        tuple(group.counts for group in written),
+        carried=replace(carried, key_pass_tracker=keys.next_tracker),
+    )
 
 
 def _check_bases(log: LogView, bases: Sequence[int]) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cordwood.cleaning.latest import LatestOffsets
-from cordwood.cleaning.offset_map import OffsetMap
-from cordwood.cleaning.rewrite import Rewritten, Rules, rewrite, settled
+from cordwood.cleaning.key_table import KeyTable
+from cordwood.cleaning.rewrite import Counts, Rewritten, Rules, needs_no_decoding, rewrite
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions
-from cordwood.engine.readahead import TrackedWindow, decode_batches, read_ahead, tracked_windows
+from cordwood.engine.readahead import TrackedWindow, decode_batches, read_ahead, reading_threads, tracked_windows
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES
@@ -90,10 +91,68 @@ def _behind(pieces: Sequence[np.ndarray], skip: int) -> list[np.ndarray]:
     return left
 
 
-def windows_to_copy(
+@dataclass(frozen=True, slots=True)
+class WrittenGroup:
+    """A group of segments that was rewritten.
+
+    Attributes:
+        replaced: base offsets of the segments that were read.
+        outputs: base offsets of those that were written.
+        counts: per segment that was read, what became of its records.
+    """
+
+    replaced: tuple[int, ...]
+    outputs: tuple[int, ...]
+    counts: tuple[Counts, ...]
+
+
+def rewrite_groups(
+    log: LogView,
+    target: str,
+    groups: Sequence[Sequence[Segment]],
+    table: KeyTable,
+    rules: Rules,
+    tracker: AbortTracker,
+    old_horizon_ms: int,
+    settings: CleanSettings,
+    suffix: str,
+) -> list[WrittenGroup]:
+    """Write what stays of each group, all windows of all groups as one stream.
+
+    Args:
+        log: of the partition; it is only read.
+        target: an existing directory for the outputs.
+        groups: segments in log order.
+        table: the newest offsets of the dirty section, of pass 1.
+        rules: of the clean.
+        tracker: of the transactions met so far while copying; it is fed with those of the groups.
+        old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer.
+        settings: the partition's configs.
+        suffix: of the outputs' names.
+    """
+    written = []
+    with reading_threads(list(itertools.chain.from_iterable(groups))) as threads:
+        windows = _rewritten(threads, _windows_to_copy(log, groups, tracker), rules, old_horizon_ms, table)
+        coming = next(windows, None)
+        for group in groups:
+            counts = {segment.base_offset: Counts() for segment in group}
+            # The copy of a group is as old as its newest segment, and as private as its first.
+            first, newest = group[0], group[-1]
+            mode = first.files.log.mode
+            with closing(GroupWriter(log, target, first.base_offset, settings, suffix, mode)) as writer:
+                while coming is not None and coming[0].segment.base_offset <= newest.base_offset:
+                    window, rewritten = coming
+                    counts[window.segment.base_offset].add(rewritten.counts)
+                    writer.append(rewritten.pieces, rewritten.batches, window.kept)
+                    coming = next(windows, None)
+                outputs = writer.finish(newest.files.log.mtime_ns)
+            written.append(WrittenGroup(tuple(counts), outputs, tuple(counts.values())))
+    return written
+
+
+def _windows_to_copy(
     log: LogView, groups: Sequence[Sequence[Segment]], tracker: AbortTracker
 ) -> Iterator[TrackedWindow]:
-    """The windows of the segments that are copied, given by group."""
     for group in groups:
         for segment, after in zip(group, [*group[1:], None], strict=True):
             upper = None if after is None else after.base_offset
@@ -101,20 +160,18 @@ def windows_to_copy(
             yield from tracked_windows(segment, 0, tracker)
 
 
-def rewritten_windows(
+def _rewritten(
     threads: Executor | None,
     windows: Iterator[TrackedWindow],
     rules: Rules,
     old_horizon_ms: int,
-    latest: LatestOffsets | OffsetMap,
+    table: KeyTable,
 ) -> Iterator[tuple[TrackedWindow, Rewritten]]:
-    """What stays of each window."""
-
-    def stays(shown: TrackedWindow) -> Rewritten:
-        segment, window, batches = shown.segment, shown.window, shown.window.batches
-        verdicts = latest.verdicts(batches)
-        decoded = list(decode_batches(segment, window, ~settled(batches, shown.discard, verdicts)))
+    def rewrite_window(tracked: TrackedWindow) -> Rewritten:
+        segment, window, batches = tracked.segment, tracked.window, tracked.window.batches
+        known = table.known_outcomes(batches)
+        decoded = list(decode_batches(segment, window, ~needs_no_decoding(batches, tracked.discard, known)))
         own = replace(rules, keep_old_tombstones=segment.mtime_ms > old_horizon_ms)
-        return rewrite(window.data, batches, decoded, shown.discard, verdicts, own, latest)
+        return rewrite(window.data, batches, decoded, tracked.discard, known, own, table)
 
-    return read_ahead(threads, windows, stays)
+    return read_ahead(threads, windows, rewrite_window)

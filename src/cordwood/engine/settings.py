@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cordwood.cleaning.latest import MemoryShare
+from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.plan import (
     Choices,
     PartitionPlan,

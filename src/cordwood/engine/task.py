@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from uuid import uuid4
 
-from cordwood.cleaning.latest import MemoryShare
+from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.plan import Decision, Plan, SegmentFacts
 from cordwood.engine import check
 from cordwood.engine.facts import load_producers, segment_facts

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from cordwood.cleaning.latest import MemoryShare
+from cordwood.cleaning.key_table import MemoryShare
 
 if TYPE_CHECKING:
     import pyarrow as pa
