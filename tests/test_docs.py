@@ -471,3 +471,16 @@ def test_tables_in_the_docs_are_those_of_the_code(name: str) -> None:
     assert found, f"no page has the table {name}"
     for page, (begin, body, end) in found:
         agrees(page, begin + body + end, begin + GENERATED[name]() + end, f"the table {name}")
+
+
+MODULE = re.compile(
+    r"\b((?:cli|commands|report|spark|engine|verification|cleaning|storage|record|kernels|fs|testing)/[a-z_/]*[a-z_])\b"
+)
+
+
+def test_architecture_names_modules_that_exist() -> None:
+    named = set(MODULE.findall((ROOT / "ARCHITECTURE.md").read_text()))
+    source = ROOT / "src" / "cordwood"
+    assert len(named) > 40
+    missing = [name for name in named if not ((source / name).is_dir() or (source / f"{name}.py").is_file())]
+    assert not missing
