@@ -160,14 +160,14 @@ def test_what_kafka_takes_is_read_as_kafka_reads_it(name: str, text: str, value:
 def test_what_kafka_refuses_is_refused_with_the_name_the_value_and_what_is_allowed(name: str, text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         TOPIC_CONFIGS[name].parse(text)
-    assert str(raised.value).startswith(f"{name}={text} is not a value that Kafka takes. Allowed: ")
+    assert str(raised.value).startswith(f"{name}={text} is not a value that Kafka accepts. Allowed: ")
 
 
 def test_a_refusal_says_where_the_value_was_read() -> None:
     with pytest.raises(ConfigError) as raised:
         resolve("orders", [metadata(retention_ms="soon")])
     assert str(raised.value) == (
-        "retention.ms=soon (topic orders in __cluster_metadata-0) is not a value that Kafka takes. "
+        "retention.ms=soon (topic orders in __cluster_metadata-0) is not a value that Kafka accepts. "
         "Allowed: a whole number of 64 bits, at least -1."
     )
 
@@ -358,7 +358,7 @@ def test_each_cleaner_thread_needs_more_than_a_mebibyte_of_map() -> None:
         ("retention.ms", "--config retention.ms: write key=value, or topic:key=value for one topic."),
         (":retention.ms=1", "--config :retention.ms=1: write key=value, or topic:key=value for one topic."),
         ("a:b:retention.ms=1", "--config a:b:retention.ms=1: write key=value, or topic:key=value for one topic."),
-        ("cleanup.policy=Compact", "cleanup.policy=Compact (--config) is not a value that Kafka takes. "
+        ("cleanup.policy=Compact", "cleanup.policy=Compact (--config) is not a value that Kafka accepts. "
          "Allowed: a list with commas, may be empty, of compact, delete."),
     ],
 )  # fmt: skip

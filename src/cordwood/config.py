@@ -289,7 +289,7 @@ class Definition:
 
 def _refused(name: str, text: str, source: Source | None, allowed: str) -> ConfigError:
     place = f" ({source})" if source else ""
-    return ConfigError(f"{name}={text}{place} is not a value that Kafka takes. Allowed: {allowed}.")
+    return ConfigError(f"{name}={text}{place} is not a value that Kafka accepts. Allowed: {allowed}.")
 
 
 def _topic(

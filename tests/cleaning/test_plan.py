@@ -120,7 +120,7 @@ def test_a_log_of_one_segment_has_nothing_to_clean() -> None:
     inside = facts(segment(0), end=10, checkpoint=3)  # case 31
     assert decision(inside) == (
         Decision.LEAVE,
-        Reason("the active segment holds all dirty data, offsets 3 to 9", until="after it rolls"),
+        Reason("all dirty data (offsets 3 to 9) is in the active segment", until="cleanable after it rolls"),
     )
 
 
@@ -147,8 +147,8 @@ def test_range_ends_at_the_high_watermark_rounded_down_to_a_segment() -> None:
     inside = compaction(facts(*EIGHT, end=80, mark=55))
     assert (inside.range.bound_offset, inside.range.first_uncleanable_offset) == (55, 50)
     assert str(inside.bound_reason) == (
-        "nothing from the high watermark 55 on is cleaned, as it may not be replicated "
-        "(replication-offset-checkpoint); when it is, or with --high-watermark OFFSET|end"
+        "records from the high watermark 55 on may not be replicated yet "
+        "(replication-offset-checkpoint); cleanable once they are, or with --high-watermark OFFSET|end"
     )
 
 
@@ -167,7 +167,7 @@ def test_range_ends_at_the_first_segment_that_is_too_young() -> None:
     assert found.bound_reason == Reason(
         f"min.compaction.lag.ms={HOUR}: the segment from 4 on has records of {utc(young)}",
         "topic orders in __cluster_metadata-0",
-        f"from {utc(young + HOUR)} on",
+        f"cleanable from {utc(young + HOUR)} on",
     )
     assert offsets(compaction(log, now_ms=young + HOUR - 1, min_compaction_lag_ms=HOUR)) == (0, 4)
     assert offsets(compaction(log, now_ms=young + HOUR, min_compaction_lag_ms=HOUR)) == (0, 7)  # case 38
@@ -189,7 +189,7 @@ def test_range_ends_at_the_first_open_transaction() -> None:
         Decision.LEAVE,
         Reason(
             "the last stable offset is 0: the transaction of producer 12, open since offset 0, has no marker",
-            until="once it has ended",
+            until="cleanable once it ends",
         ),
     )
     marker = facts(data, segment(3, time=T0 + 2 * HOUR), segment(4, 0), end=4)
@@ -200,7 +200,7 @@ def test_range_ends_at_the_first_open_transaction() -> None:
 def test_a_marker_above_the_high_watermark_ends_nothing() -> None:
     log = facts(*EIGHT, end=80, mark=75, open_at=[(33, 12)])
     assert compaction(log).range.first_uncleanable_offset == 30
-    assert str(compaction(log).bound_reason).endswith("has no marker below the high watermark; once it has ended")
+    assert str(compaction(log).bound_reason).endswith("has no marker below the high watermark; cleanable once it ends")
 
 
 def test_a_clean_ends_where_what_is_left_of_an_open_transaction_may_start() -> None:
@@ -241,9 +241,9 @@ def test_a_ratio_that_is_just_reached_is_not_enough() -> None:
     assert decision(log, min_cleanable_dirty_ratio=0.5) == (
         Decision.LEAVE,
         Reason(
-            "min.cleanable.dirty.ratio=0.5: 50 % of 200 bytes is dirty, it needs more than 50 %",
+            "min.cleanable.dirty.ratio=0.5: 50 % of 200 bytes is dirty, more than 50 % is required",
             "topic orders in __cluster_metadata-0",
-            "once more is dirty, or with --ignore-ratio",
+            "cleanable once more is dirty, or with --ignore-ratio",
         ),
     )
     assert decision(log, min_cleanable_dirty_ratio=0.49)[0] is Decision.CLEAN
@@ -284,7 +284,7 @@ def test_damage_in_the_range_is_refused_and_elsewhere_is_not() -> None:  # case 
     broken = [replace(one, damage="bytes in the way") if at == 1 else one for at, one in enumerate(log.headers)]
     assert decision(replace(log, headers=tuple(broken))) == (
         Decision.REFUSE,
-        Reason("damaged: bytes in the way", until="once it is repaired"),
+        Reason("damaged: bytes in the way", until="cleanable once it is repaired"),
     )
     behind = [replace(one, damage="bytes in the way") if at == 2 else one for at, one in enumerate(log.headers)]
     assert decision(replace(log, headers=tuple(behind)))[0] is Decision.CLEAN
@@ -302,7 +302,7 @@ def test_what_may_go_is_at_most_all_of_the_rewritten_segments() -> None:
 def test_expired_tombstones_are_hinted_at_when_nothing_is_dirty() -> None:
     clean = compaction(facts(segment(0), segment(1), segment(2), end=3, checkpoint=2, expired_batches=2))
     assert hint(clean, deletes_for_good=True) == (
-        "--first-dirty 0 lets go of expired tombstones and markers, which 4 batches may hold"
+        "up to 4 batches hold expired tombstones or markers; to remove them: --first-dirty 0"
     )
     assert "--single-copy" in hint(clean, deletes_for_good=False)
     dirty = compaction(facts(segment(0), segment(1), end=2, expired_batches=2))
@@ -451,7 +451,7 @@ def test_limits_that_nobody_set_delete_nothing_and_say_so() -> None:
     assert notes == ()
     assert retention(log, config(cleanup_policy="delete"), lambda _: False, T0 + 10**12) == (
         (),
-        ("retention.ms is set by nobody: Kafka's default, 604800000, deletes nothing here",),
+        ("retention.ms is not set; Kafka's default, 604800000, is not applied",),
     )
     compact = config(cleanup_policy="compact", retention_ms=1)
     assert retention(log, compact, lambda _: True, T0 + 1000) == ((), ())

@@ -65,7 +65,7 @@ def test_it_says_what_was_read_and_kept_and_why_the_rest_was_dropped(spark: Spar
     table = result.stdout.splitlines()
     assert table[0].split()[:4] == ["PARTITION", "READ", "KEPT", "SUPERSEDED"]
     assert [line.split()[0] for line in table[1:4]] == ["orders-0", "orders-1", "orders-2"]
-    assert "copied as it was: " in result.stdout
+    assert "copied unchanged: " in result.stdout
     assert "not asked for" in result.stdout
     summary = " ".join(table[-4:])
     assert "partitions: 3 cleaned, " in summary

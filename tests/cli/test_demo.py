@@ -69,7 +69,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     done = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path)])
     assert done.exit_code == 2
-    assert f"{tmp_path}/{name} is there already" in done.stderr
+    assert f"{tmp_path}/{name} exists already" in done.stderr
     assert os.listdir(tmp_path) == [name]
 
 

@@ -122,7 +122,7 @@ def test_reading_verbs_work_on_a_running_broker_and_change_nothing(kafka_broker:
     stopped = json.loads(run("ls", data)) if "ls" in verbs else {}
     policies = {one["topic"]: one["policy"] for one in stopped["partitions"] if one["topic"] in CONFIGS}
     assert policies == {topic: [config["cleanup.policy"]] for topic, config in CONFIGS.items()}
-    assert stopped["directories"][0]["summary"] == "shut down in good order"
+    assert stopped["directories"][0]["summary"] == "clean shutdown"
 
 
 def test_a_killed_brokers_directory_is_crashed_not_live(kafka_broker: Broker, tmp_path: Path) -> None:
@@ -136,6 +136,6 @@ def test_a_killed_brokers_directory_is_crashed_not_live(kafka_broker: Broker, tm
         time.sleep(0.1)
     before = state_of(data)
     listing = json.loads(run("ls", data))
-    assert listing["directories"][0]["summary"] == "was not shut down in good order"
+    assert listing["directories"][0]["summary"] == "no clean shutdown"
     assert {one["state"][0] for one in listing["partitions"]} == {"crashed"}
     assert state_of(data) == before

@@ -106,8 +106,8 @@ def test_the_table_is_aligned_and_ends_with_totals_and_notes() -> None:
     broker = fixture("kraft-jbod-before")
     lines = run(broker, "--topic", "disk-0").splitlines()
     assert lines[:4] == [
-        f"{broker}/a: node 1, shut down in good order",
-        f"{broker}/b: node 1, shut down in good order",
+        f"{broker}/a: node 1, clean shutdown",
+        f"{broker}/b: node 1, clean shutdown",
         f"metadata: {broker}/a/__cluster_metadata-0, up to offset 92",
         "",
     ]
@@ -152,7 +152,7 @@ def test_who_said_the_policy_is_told_in_a_word(tmp_path: Path) -> None:
 def test_a_crashed_brokers_directory_says_so_and_damage_says_what_to_run() -> None:
     broker = fixture("kraft-crashed-torn")
     text = run(broker, exits=1)
-    assert text.startswith(f"{broker}: node 1, was not shut down in good order\n")
+    assert text.startswith(f"{broker}: node 1, no clean shutdown\n")
     assert re.search("^moving-0 +crashed, damaged ", text, re.MULTILINE)
     assert re.search(
         r"^moving-0: a batch of 581 bytes starts here, but the file ends after 576 \(576 bytes\) in \S+\.log "
@@ -160,7 +160,7 @@ def test_a_crashed_brokers_directory_says_so_and_damage_says_what_to_run() -> No
         text,
         re.MULTILINE,
     )
-    assert "short-0: loading it would change 1 file\n" in text
+    assert "short-0: the recovery at the next start changes 1 file\n" in text
 
 
 def test_names_from_disk_cannot_command_the_terminal(tmp_path: Path) -> None:
@@ -186,7 +186,10 @@ def test_a_dot_is_the_partition_one_stands_in(monkeypatch: pytest.MonkeyPatch) -
     [
         (["/nothing-here"], "cordwood: /nothing-here does not exist"),
         (["{}", "--topic", "nothing"], "matches nothing"),
-        (["{}", "--config", "cleanup.policy=shred"], "cleanup.policy=shred (--config) is not a value that Kafka takes"),
+        (
+            ["{}", "--config", "cleanup.policy=shred"],
+            "cleanup.policy=shred (--config) is not a value that Kafka accepts",
+        ),
         (["{}/meta.properties"], "is a file, not a directory. To see what is in it:  cordwood dump"),
         ([], "Missing argument"),
     ],
@@ -206,7 +209,7 @@ def test_a_name_too_long_for_its_column_has_a_line_of_its_own() -> None:
 def test_a_log_directory_without_partitions_is_an_empty_table(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("node.id=7\nversion=1\ncluster.id=c\n")
     lines = run(tmp_path).splitlines()
-    assert lines[0] == f"{tmp_path}: node 7, nobody holds it"
+    assert lines[0] == f"{tmp_path}: node 7, not in use"
     assert lines[3].startswith("PARTITION  STATE  SEGMENTS  BYTES")
     assert lines[4:] == ["", "0 partitions, 0 segments, 0 B, 0 records"]
 

@@ -31,7 +31,7 @@ def test_the_plan_of_a_broker_is_a_table_and_the_reasons_below_it() -> None:
     broker = fixture("kraft-before-2")
     lines = run(broker, "--topic", "orders", "--topic", "min-lag", "--topic", "configured", *NOW).splitlines()
     assert [" ".join(line.split()) for line in lines[:6]] == [
-        "PARTITION DECISION START FIRST DIRTY UNCLEANABLE END CLEAN DIRTY RATIO SEGMENTS MAY GO",
+        "PARTITION DECISION START FIRST DIRTY UNCLEANABLE END CLEAN DIRTY RATIO SEGMENTS MAY REMOVE",
         "configured-0 clean 0 129 157 189 1.8 kB 2.3 kB 55.8 % 5 → 2 ≤ 46 records, ≤ 4.0 kB",
         "min-lag-0 leave alone 0 251 251 382 2.9 kB 0 B 0.0 % - -",
         "orders-0 leave alone 0 484 484 655 9.5 kB 0 B 0.0 % - -",
@@ -41,17 +41,17 @@ def test_the_plan_of_a_broker_is_a_table_and_the_reasons_below_it() -> None:
     metadata = broker / "__cluster_metadata-0"
     assert lines[6:] == [
         "",
-        "clean, because:",
+        "to clean:",
         f"  configured-0: min.cleanable.dirty.ratio=0.3: more than 30 % is dirty (topic configured in {metadata})",
         f"  orders-2: min.cleanable.dirty.ratio=0.01: more than 1 % is dirty (topic orders in {metadata})",
         "",
-        "leave alone, because:",
+        "left alone:",
         "  min-lag-0: min.compaction.lag.ms=108000000: the segment from 251 on has records of "
-        f"2026-11-20 05:55:12.073 UTC (topic min-lag in {metadata}); from 2026-11-21 11:55:12.073 UTC on",
-        "  orders-0: the active segment holds all dirty data, offsets 484 to 654; after it rolls",
-        "  orders-1: the active segment holds all dirty data, offsets 485 to 629; after it rolls",
+        f"2026-11-20 05:55:12.073 UTC (topic min-lag in {metadata}); cleanable from 2026-11-21 11:55:12.073 UTC on",
+        "  orders-0: all dirty data (offsets 484 to 654) is in the active segment; cleanable after it rolls",
+        "  orders-1: all dirty data (offsets 485 to 629) is in the active segment; cleanable after it rolls",
         "",
-        "2 of 5 partitions to clean: 14.0 kB dirty, 23.3 kB to read; planned for 2026-11-21 09:30:10.181 UTC",
+        "2 of 5 partitions to clean: 14.0 kB dirty, 23.3 kB to read; planned as of 2026-11-21 09:30:10.181 UTC",
         "in place: up to 156.0 kB of work space, or 67.5 kB at a time (--work-space)",
     ]
 
@@ -59,7 +59,7 @@ def test_the_plan_of_a_broker_is_a_table_and_the_reasons_below_it() -> None:
 def test_equal_reasons_stand_once() -> None:
     lines = run(fixture("kraft-before-2"), "--topic", "many*", "--high-watermark", "0", *NOW).splitlines()
     (line,) = [line for line in lines if "high watermark" in line]
-    assert line.startswith("  " + ", ".join(f"many-partitions-{number}" for number in range(6)) + ": nothing from")
+    assert line.startswith("  " + ", ".join(f"many-partitions-{number}" for number in range(6)) + ": records from")
 
 
 def test_json_says_all_there_is_to_say() -> None:
@@ -92,14 +92,14 @@ def test_options_reach_the_plan() -> None:
     assert decision("--config", "min.cleanable.dirty.ratio=0") == "clean"
     assert decision("--ignore-ratio", "--high-watermark", "0") == "leave alone"
     assert decision("--ignore-ratio", "--first-dirty", "250") == "leave alone"
-    assert "retention takes:" in run(fixture("kraft-before"), "--retention", *NOW)
+    assert "deleted by retention:" in run(fixture("kraft-before"), "--retention", *NOW)
 
 
 def test_exactly_it_tells_figures_by_reason_and_by_segment(spark: SparkSession) -> None:
     words = (fixture("kraft-before-2"), "--topic", "orders", "--topic", "configured", *NOW, "--exact")
     lines = [" ".join(line.split()) for line in run(*words).splitlines()]
     assert (
-        "2 of 4 partitions to clean: 14.0 kB dirty, 23.3 kB to read; planned for 2026-11-21 09:30:10.181 UTC" in lines
+        "2 of 4 partitions to clean: 14.0 kB dirty, 23.3 kB to read; planned as of 2026-11-21 09:30:10.181 UTC" in lines
     )
     exactly = lines[lines.index("exactly:") + 1 :]
     assert exactly[0].startswith("PARTITION READ KEPT SUPERSEDED TOMBSTONES ABORTED MARKERS NO KEY LOG BEFORE AFTER")
@@ -129,7 +129,7 @@ def test_damage_ends_with_1_and_names_its_place(tmp_path: Path) -> None:
     make_log(tmp_path / "orders-0", [batch(0), b"\x01" * 90, batch(2)], [batch(3)])
     make_log(tmp_path / "orders-1", [batch(0)], [batch(1)])
     output = run(tmp_path, "--config", "cleanup.policy=compact", exits=1)
-    assert "refuse, because:\n  orders-0: damaged: " in output
+    assert "refused:\n  orders-0: damaged: " in output
     assert f"in {tmp_path}/orders-0/00000000000000000000.log at position {len(batch(0))}" in output
     assert "1 of 2 partitions to clean, 1 refused: " in output
 

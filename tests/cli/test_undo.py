@@ -49,8 +49,8 @@ def test_everything_is_put_back_and_said(partition: Path, retained: int) -> None
     result = run(kept)
     assert result.exit_code == 0, result.output
     assert re.search(r"^t-0 +7 +1\.5 kB +\d+ B$", result.stdout, re.MULTILINE)
-    assert f"put back: {partition.parent}/{filenames.CLEANER_OFFSETS}\n" in result.stdout
-    assert result.stdout.endswith(f"1 partition: 7 segments put back\n{kept} is no longer needed, and removed\n")
+    assert f"restored: {partition.parent}/{filenames.CLEANER_OFFSETS}\n" in result.stdout
+    assert result.stdout.endswith(f"1 partition: 7 segments restored\n{kept} is no longer needed, and was removed\n")
     assert all_of(partition) == before
     assert not kept.exists()
 
@@ -91,7 +91,7 @@ def test_a_log_that_went_on_is_left_as_it_is(partition: Path) -> None:
     assert said.exit_code == 1
     assert f"  {active}: appended to since" in said.stdout
     assert said.stdout.endswith(
-        f"Nothing was put back, as that would be lost. What the clean took is still in {kept}\n"
+        f"Nothing was restored, as these changes would be lost. The old files are still in {kept}\n"
     )
     (change,) = json.loads(run(kept, "--json").stdout)["changes"]
     assert change["path"] == str(active)
@@ -111,7 +111,7 @@ def test_a_directory_that_is_held_is_refused(partition: Path) -> None:
 def test_a_folder_that_nothing_was_kept_in_is_wrong_usage(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert result.exit_code == 2
-    assert f"{tmp_path} has no manifest.jsonl, so no clean kept anything there" in result.stderr
+    assert f"{tmp_path} has no manifest.jsonl: no clean kept old files there" in result.stderr
 
 
 # ---- real logs and brokers -------------------------------------------------------------------------------------------

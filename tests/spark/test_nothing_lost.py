@@ -51,7 +51,7 @@ def test_one_damaged_batch_keeps_one_of_three_partitions_as_it_was(number: int, 
         )
     assert done.exit_code == 1, done.output
     assert "3 partitions: 2 cleaned, 1 failed" in done.stdout
-    assert f"NOT CLEANED, copied as it was: orders-{number}" in done.stdout
+    assert f"NOT CLEANED, copied unchanged: orders-{number}" in done.stdout
     assert f"in {path} at position" in done.stdout
     assert contents(tmp_path / "new" / hurt.name) == contents(hurt)
     for name in {"orders-0", "orders-1", "orders-2"} - {hurt.name}:
@@ -72,7 +72,7 @@ def test_of_a_bare_archive_nothing_is_deleted_and_the_reason_is_said(tmp_path: P
     words = ["clean", str(tmp_path / "logs"), "--output", str(tmp_path / "new"), "--retention", "--ignore-ratio"]
     done = CliRunner().invoke(app, [*words, "--single-copy", "--now", "4000000000000"])
     assert done.exit_code == 0, done.output
-    assert "copied as it was: v1-both-0, v1-keyless-0, v1-none-0" in done.stdout
+    assert "copied unchanged: v1-both-0, v1-keyless-0, v1-none-0" in done.stdout
     assert "cleanup.policy is unknown: no metadata log" in done.stdout
     assert "--config cleanup.policy=" in done.stdout
     for source in (tmp_path / "logs").iterdir():

@@ -179,7 +179,7 @@ def test_an_output_that_fails_its_check_is_not_used(
     assert [fates(result)[f"orders-{number}"] for number in range(3)] == [Fate.CLEANED, Fate.FAILED, Fate.CLEANED]
     assert contents(target / "orders-1") == contents(source / "orders-1")
     assert exit_code_of(result) == EXIT_OUR_FAULT
-    assert "NOT CLEANED, copied as it was: orders-1\n  not what was written" in result.text()
+    assert "NOT CLEANED, copied unchanged: orders-1\n  not what was written" in result.text()
 
 
 def test_what_stays_for_the_sake_of_replicas_is_counted(spark: SparkSession, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_what_stays_for_the_sake_of_replicas_is_counted(spark: SparkSession, tmp
     assert kept.counts.tombstones_kept_for_replicas > 0 and not kept.counts.tombstones_expired
     assert kept.counts.tombstones_kept_for_replicas <= kept.counts.records_kept
     count = kept.counts.tombstones_kept_for_replicas
-    assert f"kept for other replicas' sake: {count} expired tombstone" in kept.text()
+    assert f"{count} expired tombstones kept, as other replicas may not have seen them" in kept.text()
     assert "--single-copy" in kept.text()
     gone = after(2, single_copy=True)
     assert gone.counts.tombstones_expired == count
@@ -208,8 +208,8 @@ def test_a_rate_is_told_when_there_was_enough_to_read() -> None:
         part = PartitionResult("a-0", TopicPartition("a", 0), Fate.CLEANED, "", Counts(bytes_read=bytes_read))
         return CleanResult("new", 0, (part,), seconds=5.0, clean_seconds=2.0).text()
 
-    assert "100.0 MB read, 0 B written in 2.0 s, 50.0 MB/s; 5.0 s with all around it" in text(100_000_000)
-    assert "1.0 MB read, 0 B written in 2.0 s; 5.0 s with all around it" in text(1_000_000)
+    assert "100.0 MB read, 0 B written; cleaned in 2.0 s, 50.0 MB/s (5.0 s in total)" in text(100_000_000)
+    assert "1.0 MB read, 0 B written; cleaned in 2.0 s (5.0 s in total)" in text(1_000_000)
 
 
 def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSession, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSessi
     by_name = {one.name: one for one in result.partitions}
     assert {by_name[name].fate for name in ("plain-0", "plain-1", "trans-0")} == {Fate.CLEANED}
     assert "2 segments behind the cut" in by_name["moving-0"].notes[1]
-    assert result.notes[0].startswith(f"{source} was not shut down in good order; the copy is recovered")
+    assert result.notes[0].startswith(f"{source} had no clean shutdown; the copy was recovered")
     assert (target / filenames.CLEAN_SHUTDOWN).exists()
     assert not (target / filenames.LOCK).exists()
     points = checkpoints.decode((target / filenames.RECOVERY_POINTS).read_bytes())

@@ -668,7 +668,7 @@ def test_what_is_wrong_around_a_log_is_noticed(
     do(after)
     result = cordwood.verify(str(before), str(after), **settings)
     assert found in result.totals and not result.holds
-    assert "not what a clean may leave" in result.text()
+    assert "a correct clean cannot leave this" in result.text()
 
 
 def test_retention_is_excused_only_when_it_is_said(spark: SparkSession, tmp_path: Path) -> None:

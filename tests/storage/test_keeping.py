@@ -301,7 +301,7 @@ def test_a_partition_that_the_clean_never_came_to_may_have_gone_on() -> None:
 def test_what_somebody_else_put_into_the_folder_stays_there() -> None:
     fs = cleaned(0)
     write(fs, f"{KEPT}/mine", b"mine")
-    assert "/kept is left, as it holds other files" in undo(KEPT, fs=fs).text()
+    assert "/kept is kept, as it holds other files" in undo(KEPT, fs=fs).text()
     assert read_file(fs, f"{KEPT}/mine") == b"mine"
     assert undo(KEPT, fs=fs).partitions == ()
 
@@ -375,7 +375,7 @@ def test_a_recovery_that_is_cut_off_anywhere_is_undone(
         ("logs/t-0/kept", "is in .*/logs, where a broker"),
         ("logs", "is in .*/logs, where a broker"),
         (".", "/logs is in .*, which is to hold only what is kept"),
-        ("full", "is there and not empty"),
+        ("full", "exists and is not empty"),
         ("nowhere/kept", "nowhere does not exist"),
     ],
 )
@@ -409,7 +409,7 @@ def test_directories_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_of_ours_is_not_undone(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no clean kept anything there"):
+    with pytest.raises(NotFoundError, match="no clean kept old files there"):
         undo(str(tmp_path))
 
 

@@ -38,7 +38,7 @@ def test_bytes_and_segments_equal_the_facts_of_the_stopped_broker(name: str) -> 
         for one in listing.partitions
     }
     assert found == shape_of(name)
-    assert all(directory.summary == "shut down in good order" for directory in listing.directories)
+    assert all(directory.summary == "clean shutdown" for directory in listing.directories)
     assert not [one.damage for one in listing.partitions if one.damage]
 
 
@@ -237,7 +237,7 @@ def test_a_held_lock_makes_a_directory_live_or_locked(tmp_path: Path, program: s
         assert listing.directories[0].summary == words.format(pid)
         assert {one.states for one in listing.partitions if "/a/" in one.path} == {(state,)}
     crashed = ls(str(broker)).directories[0]
-    assert (crashed.state, crashed.summary) == ("crashed", "was not shut down in good order")
+    assert (crashed.state, crashed.summary) == ("crashed", "no clean shutdown")
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------

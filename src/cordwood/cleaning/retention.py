@@ -123,7 +123,7 @@ def retention(
                 limits[rule.name] = config.integer(rule.name)
             elif config.integer(rule.name) >= 0:
                 limit = show(config[rule.name].value)
-                notes.append(f"{rule.name} is set by nobody: Kafka's default, {limit}, deletes nothing here")
+                notes.append(f"{rule.name} is not set; Kafka's default, {limit}, is not applied")
     mark = facts.high_watermark.offset
     taken = plan_retention(facts.segments, facts.log_start_offset, facts.log_end_offset, mark, limits, now_ms)
     by_name = {

@@ -270,22 +270,26 @@ def _first_dirty(facts: LogFacts, choices: Choices) -> tuple[int, str]:
 def _active_segment(facts: LogFacts, _config: TopicConfig, _found: CleanRange, _now_ms: int) -> Reason:
     active = facts.segments[-1].base_offset
     if active >= facts.log_end_offset:
-        return Reason("all closed segments are clean or cleanable; the active one is empty", until="after it rolls")
+        return Reason(
+            "all closed segments are clean or cleanable; the active one is empty", until="cleanable after it rolls"
+        )
     what = f"the active segment, offsets {active} to {facts.log_end_offset - 1}, is never cleaned"
-    return Reason(what, until="after it rolls")
+    return Reason(what, until="cleanable after it rolls")
 
 
 def _high_watermark(facts: LogFacts, _config: TopicConfig, _found: CleanRange, _now_ms: int) -> Reason:
     mark = facts.high_watermark
-    what = f"nothing from the high watermark {mark.offset} on is cleaned, as it may not be replicated"
-    return Reason(what, mark.source, "when it is, or with --high-watermark OFFSET|end")
+    what = f"records from the high watermark {mark.offset} on may not be replicated yet"
+    return Reason(what, mark.source, "cleanable once they are, or with --high-watermark OFFSET|end")
 
 
 def _last_stable_offset(facts: LogFacts, _config: TopicConfig, _found: CleanRange, _now_ms: int) -> Reason:
     first = facts.open_transactions[0]
     where = "" if facts.high_watermark.offset >= facts.log_end_offset else " below the high watermark"
     what = f"the last stable offset is {facts.last_stable_offset}: the transaction of producer {first.producer_id}"
-    return Reason(f"{what}, open since offset {first.first_offset}, has no marker{where}", until="once it has ended")
+    return Reason(
+        f"{what}, open since offset {first.first_offset}, has no marker{where}", until="cleanable once it ends"
+    )
 
 
 def _min_compaction_lag(facts: LogFacts, config: TopicConfig, found: CleanRange, now_ms: int) -> Reason:
@@ -294,7 +298,7 @@ def _min_compaction_lag(facts: LogFacts, config: TopicConfig, found: CleanRange,
     young = too_young(facts.segments, found.first_dirty_offset, lag, now_ms)
     assert young is not None, "or it would not have bounded the range"
     why = f"the segment from {young.base_offset} on has records of {utc(young.largest_timestamp)}"
-    return config_reason(name, config[name], why, f"from {utc(young.largest_timestamp + lag)} on")
+    return config_reason(name, config[name], why, f"cleanable from {utc(young.largest_timestamp + lag)} on")
 
 
 _BOUND_REASONS: Mapping[Bound, Callable[[LogFacts, TopicConfig, CleanRange, int], Reason]] = {
@@ -314,7 +318,7 @@ def decide(
     end = compaction.range.first_uncleanable_offset
     for segment, headers in zip(facts.segments, facts.headers, strict=True):
         if segment.base_offset < end and headers.damage:
-            return Decision.REFUSE, Reason(f"damaged: {headers.damage}", until="once it is repaired")
+            return Decision.REFUSE, Reason(f"damaged: {headers.damage}", until="cleanable once it is repaired")
     ratio = compaction.cleanable_ratio
     assert ratio is not None, "what is cleanable is part of the total"
     name = "min.cleanable.dirty.ratio"
@@ -330,7 +334,7 @@ def decide(
         due = utc(now_ms - compaction.overdue_ms)
         return Decision.CLEAN, config_reason(late, config[late], f"the oldest dirty batch should have gone by {due}")
     until = _when_due(facts, config, compaction) if least < 1 else "only with --ignore-ratio"
-    return Decision.LEAVE, config_reason(name, config[name], f"{dirty}, it needs {needed}", until)
+    return Decision.LEAVE, config_reason(name, config[name], f"{dirty}, {needed} is required", until)
 
 
 def is_due_again(
@@ -368,22 +372,22 @@ def _when_due(facts: LogFacts, config: TopicConfig, compaction: Compaction) -> s
     earliest = _earliest_dirty(facts.segments, facts.headers, compaction.range.first_dirty_offset)
     due = "" if earliest is None else utc(earliest + lag + 1)
     late = f", from {due} on by max.compaction.lag.ms={lag}" if due.endswith("UTC") else ""
-    return f"once more is dirty{late}, or with --ignore-ratio"
+    return f"cleanable once more is dirty{late}, or with --ignore-ratio"
 
 
 def _nothing_dirty(compaction: Compaction, facts: LogFacts) -> Reason:
     first = compaction.range.first_dirty_offset
     if facts.log_end_offset <= facts.log_start_offset:
-        return Reason("the log is empty", until="after something is written and its segment rolls")
+        return Reason("the log is empty", until="cleanable after a segment is written and rolls")
     if first >= facts.log_end_offset:
         return Reason(
             f"nothing is dirty: the log ends at {facts.log_end_offset}",
             compaction.first_dirty_reason,
-            "after more is written and its segment rolls",
+            "cleanable after more is written and its segment rolls",
         )
     if compaction.range.bound is Bound.ACTIVE_SEGMENT:
-        what = f"the active segment holds all dirty data, offsets {first} to {facts.log_end_offset - 1}"
-        return Reason(what, until="after it rolls")
+        what = f"all dirty data (offsets {first} to {facts.log_end_offset - 1}) is in the active segment"
+        return Reason(what, until="cleanable after it rolls")
     return compaction.bound_reason
 
 
@@ -391,5 +395,5 @@ def hint(compaction: Compaction, *, deletes_for_good: bool) -> str:
     """What lets expired tombstones go when nothing is dirty; empty when none are there, or something is dirty."""
     if compaction.cleanable_bytes or not compaction.expired_batches:
         return ""
-    what = f"--first-dirty 0 lets go of expired tombstones and markers, which {compaction.expired_batches} batches"
-    return what + (" may hold" if deletes_for_good else " may hold; with --single-copy, if there is no other replica")
+    options = "--first-dirty 0" if deletes_for_good else "--first-dirty 0 --single-copy (if there is no other replica)"
+    return f"up to {compaction.expired_batches} batches hold expired tombstones or markers; to remove them: {options}"

@@ -62,11 +62,14 @@ _GONE, _NULL = "✗", "∅"
 def main(
     directory: Annotated[
         str | None,
-        typer.Option("--dir", help="Leave the log in this folder, before and after, with a real broker's beside it."),
+        typer.Option("--dir", help="Keep the log here, before and after the clean, with the log of a real broker."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a small log, clean it on Spark, and show what stays, what goes, and why. Leaves nothing behind."""
+    """Make a small log, clean it on Spark, and show which records stay, which are removed, and why.
+
+    Leaves nothing behind, unless --dir is given.
+    """
     with _folder(directory) as folder:
         write_log(folder)
         if directory is not None:
@@ -89,7 +92,7 @@ def _folder(directory: str | None) -> Iterator[Path]:
         return
     for name in (BEFORE, AFTER, SETTINGS, LOG):
         if (Path(directory) / name).exists():
-            raise RequestError(f"{directory}/{name} is there already; name another folder, or remove it first")
+            raise RequestError(f"{directory}/{name} exists already; give another folder, or remove it first")
     Path(directory).mkdir(parents=True, exist_ok=True)
     yield Path(directory)
 
@@ -250,19 +253,21 @@ def _fates(before: _Contents, after: _Contents) -> list[_Fate]:
 def _why(at: int, last: int, before: _Contents, after: _Contents) -> tuple[_Why, str]:
     tombstone = before.records[at].value is None
     if at >= _ACTIVE:
-        return _Why.ACTIVE, "active segment: still written to, never cleaned"
+        return _Why.ACTIVE, "in the active segment, which is never cleaned"
     if at not in before.data:
-        return _Why.MARKER, "ends the aborted transaction; may go in a later clean"
+        return _Why.MARKER, "ends the aborted transaction; a later clean may remove it"
     if at not in before.committed:
         return _Why.ABORTED, "its transaction was aborted"
     if at < last:
-        return _Why.SUPERSEDED, f"superseded by {last}"
+        return _Why.SUPERSEDED, f"superseded by offset {last}"
     if tombstone and at not in after.records:
-        return _Why.EXPIRED, f"tombstone: all readers had until {utc(before.horizons[at])} to see it"
+        return _Why.EXPIRED, f"tombstone: expired on {utc(before.horizons[at])}"
     if tombstone:
-        return _Why.TOMBSTONE, f"tombstone: readers have until {utc(after.horizons[at])} to see it"
+        return _Why.TOMBSTONE, f"tombstone: expires on {utc(after.horizons[at])}"
     newer = [other for other, one in before.records.items() if other >= _ACTIVE and one.key == before.records[at].key]
-    return _Why.LAST, "the last of its key" + "".join(f"; {other} is in the active segment" for other in newer)
+    return _Why.LAST, "last record of its key" + "".join(
+        f"; offset {other} is in the active segment" for other in newer
+    )
 
 
 def _shown(log: _Contents, at: int) -> tuple[str, str | None]:
@@ -306,8 +311,8 @@ def _told(before: _Contents, result: CleanResult) -> list[_Fate]:
 def _story() -> Iterator[str]:
     before = _Contents.of(BEFORE)
     yield f"1  A log: {BEFORE}/{USERS}, in three files. Each record says where a user (its key) lives now."
-    yield f"   Kafka only appends: who moves gets one more record, who leaves gets {_NULL}, a tombstone. So what is"
-    yield "   outdated piles up. Compaction keeps the last record of each key, at the offset it has."
+    yield f"   Kafka only appends: a user who moves gets a new record; one who leaves gets a tombstone ({_NULL})."
+    yield "   Outdated records pile up. Compaction keeps the last record of each key, at its offset."
     yield ""
     for base_offset, end, state in (
         (0, _FIRST_DIRTY, "cleaned last week"),
@@ -319,12 +324,12 @@ def _story() -> Iterator[str]:
     yield ""
     plan = _plan(BEFORE)
     yield f"2  The plan:   cordwood plan {BEFORE} {_ASKED}"
-    yield "   (--single-copy: no replica has to learn of a deletion before its tombstone goes.)"
+    yield "   (--single-copy: there is no other replica, so expired tombstones can be removed.)"
     yield ""
     yield from (f"   {line}" for line in _plan_lines(plan))
     yield ""
     yield f"3  The clean:  cordwood clean {BEFORE} --output {AFTER} …"
-    yield "   By the rules of Kafka's own cleaner, and on Spark, which takes some seconds to start."
+    yield "   It applies the rules of Kafka's cleaner, on Spark, which takes some seconds to start."
     yield ""
     result = _clean()
     fates = _told(before, result)
@@ -352,17 +357,18 @@ def _short(log: _Contents, at: int) -> str:
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
     (one,) = plan.partitions
-    yield f"{one.decision}, because {one.reason}"
+    yield f"{one.decision}: {one.reason}"
     if one.decision is Decision.CLEAN:
         assert one.compaction is not None, "it is to be cleaned"
         found = one.compaction
         yield (
             f"offsets {found.range.first_dirty_offset} to {found.range.first_uncleanable_offset - 1} are dirty, "
-            f"{bytes_text(found.cleanable_bytes)}; from {found.range.first_uncleanable_offset} on: {found.range.bound}"
+            f"{bytes_text(found.cleanable_bytes)}; offsets from {found.range.first_uncleanable_offset} on are in the "
+            f"{found.range.bound}"
         )
         yield (
             f"{number(sum(map(len, found.groups)), 'segment')} → {len(found.groups)}; "
-            f"may go: ≤ {found.bounds.records_max} records, ≤ {bytes_text(found.bounds.bytes_max)}"
+            f"removes at most {found.bounds.records_max} records, {bytes_text(found.bounds.bytes_max)}"
         )
 
 
@@ -390,7 +396,7 @@ def _document() -> dict[str, Any]:
 
 def _to_try(directory: str) -> Iterator[str]:
     yield ""
-    yield f"All of it is in {directory}, beside {LOG}, the small log of a real broker. To try:"
+    yield f"Everything is in {directory}, with {LOG}, the small log of a real broker. To try:"
     yield f"   cd {shlex.quote(directory)}"
     for command in (
         f"dump {BEFORE} --format '%o %k %s\\n'",

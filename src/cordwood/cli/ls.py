@@ -215,13 +215,13 @@ def text(listing: Listing, *, segments: bool) -> Iterable[str]:
 def _metadata_lines(listing: Listing) -> Iterable[str]:
     if listing.metadata_path is None:
         yield (
-            "no metadata log, so policies are unknown; say where __cluster_metadata-0 is with --metadata, "
-            "or what they are with --config"
+            "no metadata log, so policies are unknown; give --metadata DIR, the directory of __cluster_metadata-0, "
+            "or --config cleanup.policy=…"
         )
         return
     yield f"metadata: {printable(listing.metadata_path)}, up to offset {listing.metadata_next_offset}"
     if listing.metadata_problems:
-        yield f"  damaged, so its word does not count: {printable(str(listing.metadata_problems[0]))}"
+        yield f"  damaged, so its configs are not used: {printable(str(listing.metadata_problems[0]))}"
 
 
 def _totals(listing: Listing) -> str:
@@ -245,7 +245,7 @@ def _footnotes(listing: Listing) -> Iterable[str]:
             more = f", and {len(one.unreadable) - 1:,} more" if len(one.unreadable) > 1 else ""
             yield f"{name}: {printable(one.unreadable[0])}{more}"
         if one.recovery and one.states:
-            yield f"{name}: loading it would change {number(len(one.recovery), 'file')}"
+            yield f"{name}: the recovery at the next start changes {number(len(one.recovery), 'file')}"
         if one.damage:
             more = f", and {number(len(one.damage) - 1, 'more place')}" if len(one.damage) > 1 else ""
             yield f"{name}: {printable(str(one.damage[0]))}{more}; run: cordwood check {printable(one.path)}"

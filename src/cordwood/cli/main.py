@@ -36,15 +36,15 @@ _REQUEST_CODES = {LockedError: EXIT_LOCKED, NoSpaceError: EXIT_FULL}
 
 #: Verb: (module with its `main`, one line of help). The help stands here so that `--help` imports none of them.
 VERBS = {
-    "ls": ("cordwood.cli.ls", "List partitions: offsets, sizes, policy, what is dirty, and their state."),
-    "dump": ("cordwood.cli.dump", "Print what is in logs, segments, indexes, snapshots and checkpoints."),
-    "check": ("cordwood.cli.check", "Find every inconsistency, with its place; exit 1 if there is any."),
-    "plan": ("cordwood.cli.plan", "Say what a clean would do to each partition, and why; changes nothing."),
-    "clean": ("cordwood.cli.clean", "Clean logs as Kafka's cleaner would, into a copy or in place."),
-    "verify": ("cordwood.cli.verify", "Prove that one state of a log is what a clean may leave of another."),
-    "undo": ("cordwood.cli.undo", "Put back what a clean in place took away and kept."),
-    "demo": ("cordwood.cli.demo", "Make a small log, clean it on Spark, and show what went and why."),
-    "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log, or cleans one beside Kafka."),
+    "ls": ("cordwood.cli.ls", "List partitions: offsets, sizes, policy, dirty bytes and state."),
+    "dump": ("cordwood.cli.dump", "Print the contents of logs, segments, indexes, snapshots and checkpoints."),
+    "check": ("cordwood.cli.check", "Find every inconsistency, with its place; exit status 1 if anything is damaged."),
+    "plan": ("cordwood.cli.plan", "Show what a clean would do to each partition, and why. Changes nothing."),
+    "clean": ("cordwood.cli.clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),
+    "verify": ("cordwood.cli.verify", "Prove that a clean kept its guarantees, from the logs before and after it."),
+    "undo": ("cordwood.cli.undo", "Restore the files that a clean in place replaced and kept."),
+    "demo": ("cordwood.cli.demo", "Make a small log, clean it, and show which records were removed and why."),
+    "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log, or cleans one compared with Kafka."),
 }
 
 
@@ -79,10 +79,10 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def cordwood(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Say which version this is.")
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Kafka's logs without a broker: what is in them, whether they are whole, and their cleanup, proved."""
+    """Read, check and clean Kafka's logs without a broker, and prove that a clean is right."""
 
 
 def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
@@ -142,7 +142,7 @@ def _tell_notes(error: BaseException) -> None:
 def named(path: str) -> str:
     """A path that ends with a name: `.` is a partition, or not, by what it is called."""
     if not path:
-        raise NotFoundError("an empty path leads nowhere; the directory you are in is .")
+        raise NotFoundError("the path is empty; for the current directory give .")
     return path if Path(path).name not in ("", "..") else str(Path(path).resolve())
 
 

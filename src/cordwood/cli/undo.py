@@ -1,4 +1,4 @@
-"""`cordwood undo`: puts back what a clean in place took away, or says what speaks against it."""
+"""`cordwood undo`: restores the files that a clean in place replaced, unless the log has changed since."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cordwood.storage.changes.undo import undo
 
 
 def main(
-    folder: Annotated[str, typer.Argument(metavar="DIR3", help="Where a clean in place kept what it took away.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR3", help="The --keep-old folder of a clean in place.")],
     as_json: Json = False,
 ) -> int:
-    """Put back what a clean in place took away and kept: segments, snapshots and checkpoints, as they were.
+    """Restore the segments, snapshots and checkpoints that a clean in place replaced and kept.
 
-    If anything was appended, cleaned or deleted since, it says what, changes nothing, and exits with 1. DIR3 is removed
-    when all is back.
+    If anything was appended, cleaned or deleted since, lists it, changes nothing, and exits with status 1. DIR3 is
+    removed once everything is restored.
     """
     result = undo(folder)
     print(json.dumps(result.document(), indent=1) if as_json else result.text())

@@ -104,9 +104,9 @@ def clean(
         for directory in node.directories:
             check_unchanged(directory)
         work.publish()
-    notes = [f"{path} is no partition, and was not copied" for copy in copies for path in copy.left_out]
+    notes = [f"{path} is not a partition and was not copied" for copy in copies for path in copy.left_out]
     notes += [
-        f"{copy.source.path} was not shut down in good order; the copy is recovered, as at a broker's next start"
+        f"{copy.source.path} had no clean shutdown; the copy was recovered, as a broker does at its next start"
         for copy in copies
         if copy.clean_shutdown
     ]

@@ -487,7 +487,7 @@ class _Work:
     def _notes(self) -> Iterator[str]:
         for directory in self.node.directories:
             if directory.crashed:
-                yield f"{directory.path} was not shut down in good order; it was recovered, as at a broker's start"
+                yield f"{directory.path} had no clean shutdown; it was recovered, as a broker does at its next start"
 
     def finished(self) -> Iterator[str]:
         """Which partitions are cleaned, and how far, for those who ask after an interruption."""

@@ -77,7 +77,7 @@ def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms
         except NotFoundError:
             return None
         except (RequestError, CorruptFileError) as error:
-            reason = Reason(f"damaged: {error}", until="once it is repaired")
+            reason = Reason(f"damaged: {error}", until="cleanable once it is repaired")
             return PartitionPlan(place.path, _topic_partition(place), Decision.REFUSE, reason)
     return None
 
@@ -188,7 +188,7 @@ def _with_retention(
     found: PartitionPlan, node: Node, facts: LogFacts, config: TopicConfig, now_ms: int
 ) -> PartitionPlan:
     if not config.policy_known:
-        return replace(found, notes=(*found.notes, "no retention: cleanup.policy is set by nobody"))
+        return replace(found, notes=(*found.notes, "no retention: cleanup.policy is not set"))
     if found.decision is Decision.REFUSE:
         return found
 
@@ -213,10 +213,10 @@ def _settings(config: TopicConfig) -> Iterator[Setting]:
 
 def _notes(place: LocatedPartition, log: LogView) -> Iterator[str]:
     if place.directory.live:
-        yield "a broker is running on its directory: what is planned may be outdated, and no clean will start"
+        yield "a broker is running on this directory: the plan may be outdated, and a clean will refuse to start"
     if log.recovery.actions:
         count = len(log.recovery.actions)
-        yield f"planned as it will be after loading, which changes {count} file{'s' * (count != 1)}"
+        yield f"planned as of after the recovery at the next start, which changes {count} file{'s' * (count != 1)}"
 
 
 def _notes_on_range(facts: LogFacts, first_dirty: int) -> Iterator[str]:

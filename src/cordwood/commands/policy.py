@@ -41,7 +41,7 @@ def _metadata_log(_node: Node, place: LocatedPartition) -> Reason | None:
 def _twin(node: Node, place: LocatedPartition) -> Reason | None:
     assert place.name is not None, "asked before"
     for other in node.futures(place.name.topic_partition):
-        return Reason(f"it is being moved to {other.path}", until="once it has been")
+        return Reason(f"it is being moved to {other.path}", until="cleanable once it has been moved")
     for other in node.duplicates(place.name.topic_partition):
         if other.path != place.path:
             return Reason(f"it is also in {other.path}, and a broker refuses to start with both")
@@ -58,7 +58,7 @@ def _tiered(node: Node, place: LocatedPartition) -> Reason | None:
 
 def _unknown_policy(node: Node, place: LocatedPartition) -> Reason | None:
     assert place.topic is not None, "asked before"
-    give = "with --config cleanup.policy=…, --server-properties or --metadata"
+    give = "give --config cleanup.policy=…, --server-properties or --metadata"
     try:
         doubt = node.doubt(place.topic)
         config = node.config_of(place.topic)

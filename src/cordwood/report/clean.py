@@ -18,7 +18,7 @@ from cordwood.tables import Column, bytes_text, html_table, names_text, number, 
 _REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
     ("SUPERSEDED", "superseded", lambda counts: counts.records_superseded),
     ("TOMBSTONES", "expired tombstones", lambda counts: counts.tombstones_expired),
-    ("ABORTED", "of aborted transactions", lambda counts: counts.records_aborted),
+    ("ABORTED", "aborted", lambda counts: counts.records_aborted),
     ("MARKERS", "expired markers", lambda counts: counts.markers_expired),
     ("NO KEY", "without a key", lambda counts: counts.records_without_key),
 )
@@ -59,12 +59,12 @@ def lines(result: CleanResult) -> Iterator[str]:
     if cleaned:
         yield from table(*_table(cleaned))
         yield ""
-    yield from _failed(result, "NOT CLEANED, copied as it was" if result.in_place is None else "NOT CLEANED")
+    yield from _failed(result, "NOT CLEANED, copied unchanged" if result.in_place is None else "NOT CLEANED")
     by_reason: dict[tuple[Fate, str], list[str]] = {}
     for one in (*result.with_fate(Fate.COPIED), *result.with_fate(Fate.LEFT)):
         by_reason.setdefault((one.fate, one.why), []).append(printable(one.name))
     for (fate, why), names in by_reason.items():
-        what = "copied as it was" if fate is Fate.COPIED else fate
+        what = "copied unchanged" if fate is Fate.COPIED else fate
         yield f"{what}: {names_text(names)}\n  {printable(why)}"
     notes = [*_notes(result, "deleted")]
     yield from notes
@@ -138,7 +138,7 @@ def _summary(result: CleanResult) -> Iterator[str]:
     counts = result.counts
     yield _fates(result)
     if result.with_fate(Fate.CLEANED):
-        why = ", ".join(f"{value(counts):,} {words}" for _, words, value in _REASONS if value(counts))
+        why = ", ".join(_counted(value(counts), words) for _, words, value in _REASONS if value(counts))
         dropped = counts.records_read - counts.records_kept
         yield (
             f"{number(counts.records_read, 'record')} read, {counts.records_kept:,} kept, {dropped:,} dropped"
@@ -147,8 +147,8 @@ def _summary(result: CleanResult) -> Iterator[str]:
         yield from _kept_for_replicas(counts)
         yield (
             f"{bytes_text(counts.bytes_read)} read, {bytes_text(counts.bytes_written)} "
-            f"{'written' if _is_done(result) else 'to write'} "
-            f"in {result.clean_seconds:.1f} s{_rate(result)}; {result.seconds:.1f} s with all around it"
+            f"{'written; cleaned' if _is_done(result) else 'to write; counted'} "
+            f"in {result.clean_seconds:.1f} s{_rate(result)} ({result.seconds:.1f} s in total)"
         )
     before, after = (sum(getattr(one, name) for one in result.partitions) for name in ("bytes_before", "bytes_after"))
     target = printable(result.target) or "after a clean"
@@ -156,6 +156,10 @@ def _summary(result: CleanResult) -> Iterator[str]:
         yield from _of_place(result.in_place)
         target = printable(", ".join(result.in_place.directories))
     yield f"{target}: {bytes_text(after)} of logs, {bytes_text(before)} before"
+
+
+def _counted(count: int, words: str) -> str:
+    return number(count, words.removesuffix("s")) if words.endswith("s") else f"{count:,} {words}"
 
 
 def _is_done(result: CleanResult) -> bool:
@@ -167,13 +171,13 @@ def _of_place(found: InPlace) -> Iterator[str]:
         at_once = f"in {number(found.waves, 'wave')}" if found.waves > 1 else "at once"
         yield f"written beside the old segments {at_once}: up to {bytes_text(found.work_bytes_max)} of work space"
         if found.verified is None:
-            yield "NOT VERIFIED, as asked: nobody proved what was written before it replaced the old segments"
+            yield "NOT VERIFIED (--no-verify): old segments were replaced without the proof"
         else:
             what = f"{number(found.verified, 'record')} in {found.verify_seconds:.1f} s"
             yield f"verified before anything was replaced: {what}"
     if found.kept:
         command = shlex.join(["cordwood", "undo", found.kept])
-        yield f"what was replaced is in {printable(found.kept)}; to put it back: {printable(command)}"
+        yield f"the old files are in {printable(found.kept)}; to restore them: {printable(command)}"
 
 
 def _rate(result: CleanResult) -> str:
@@ -192,7 +196,8 @@ def _kept_for_replicas(counts: Counts) -> Iterator[str]:
         if count
     ]
     if kept:
-        yield f"kept for other replicas' sake: {' and '.join(kept)}; they go with --single-copy, if there are none"
+        what = f"{' and '.join(kept)} kept, as other replicas may not have seen them"
+        yield f"{what}; if there are none, use --single-copy"
 
 
 register(CleanResult, lines=lines, html=html)

@@ -33,7 +33,7 @@ def _groups(compaction: Compaction) -> str:
     return f"{sum(map(len, compaction.groups))} → {len(compaction.groups)}" if compaction.groups else "-"
 
 
-def _may_go(one: PartitionPlan) -> str:
+def _may_remove(one: PartitionPlan) -> str:
     if one.compaction is None or one.decision is not Decision.CLEAN:
         return "-"
     bounds = one.compaction.bounds
@@ -52,7 +52,7 @@ _COLUMNS: Sequence[tuple[Column, Callable[[PartitionPlan], str]]] = (
     (Column("DIRTY", right=True), _of(lambda one: bytes_text(one.cleanable_bytes))),
     (Column("RATIO", right=True), _of(_ratio)),
     (Column("SEGMENTS", right=True), _of(_groups)),
-    (Column("MAY GO"), _may_go),
+    (Column("MAY REMOVE"), _may_remove),
 )
 
 
@@ -66,11 +66,11 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
     columns, rows = _table(plan)
     yield from table(columns, rows)
     for title, sentences in (
-        (f"{Decision.CLEAN}, because", _reasons(plan, Decision.CLEAN)),
-        ("up to", _ends(plan)),
-        (f"{Decision.LEAVE}, because", _reasons(plan, Decision.LEAVE)),
-        (f"{Decision.REFUSE}, because", _reasons(plan, Decision.REFUSE)),
-        ("retention takes", _taken(plan, exact=exact)),
+        ("to clean", _reasons(plan, Decision.CLEAN)),
+        ("cleaned up to", _ends(plan)),
+        ("left alone", _reasons(plan, Decision.LEAVE)),
+        ("refused", _reasons(plan, Decision.REFUSE)),
+        ("deleted by retention", _taken(plan, exact=exact)),
         ("notes", ((note, one.name) for one in plan.partitions for note in one.notes)),
         ("hints", ((one.hint, one.name) for one in plan.partitions if one.hint)),
     ):
@@ -128,7 +128,7 @@ def _totals(plan: Plan) -> str:
     rewritten = bytes_text(sum(one.bounds.bytes_max for one in found))
     counts = [f"{len(clean)} of {number(len(plan.partitions), 'partition')} to clean"]
     counts += [f"{len(plan.with_decision(Decision.REFUSE))} refused"] if plan.with_decision(Decision.REFUSE) else []
-    return f"{', '.join(counts)}: {dirty} dirty, {rewritten} to read; planned for {utc(plan.now_ms)}"
+    return f"{', '.join(counts)}: {dirty} dirty, {rewritten} to read; planned as of {utc(plan.now_ms)}"
 
 
 def _work_space(plan: Plan) -> Iterator[str]:

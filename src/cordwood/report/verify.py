@@ -11,15 +11,15 @@ from cordwood.verification.result import VerifyResult, key_text
 from cordwood.verification.violations import MEANINGS, Violation
 
 _PROVED = (
-    (Count.RECORDS_SAME, "records are as they were: key, value, headers, timestamp, offset, order"),
-    (Count.KEYS_KEPT, "keys have their last committed value, or its tombstone"),
-    (Count.KEYS_DELETED, "deleted keys are gone for good, their tombstones past their horizon"),
-    (Count.BATCHES, "batches have the producer, epochs, timestamps and attributes that they had"),
-    (Count.BATCHES_ABOVE, "batches above the first uncleanable offset are byte for byte what they were"),
-    (Count.MARKERS, "markers are kept"),
-    (Count.TRANSACTIONAL, "transactional batches are seen, or not seen, by readers of committed data as before"),
-    (Count.PRODUCERS, "active producers keep the batch that their state is rebuilt from"),
-    (Count.SAMPLED, "records were read by a second, plain reader, too"),
+    (Count.RECORDS_SAME, "records unchanged: key, value, headers, timestamp, offset, order"),
+    (Count.KEYS_KEPT, "keys with their last committed value, or its tombstone"),
+    (Count.KEYS_DELETED, "deleted keys removed with their tombstones, after their delete horizon"),
+    (Count.BATCHES, "batches with unchanged producer, epochs, timestamps and attributes"),
+    (Count.BATCHES_ABOVE, "batches above the first uncleanable offset, byte for byte unchanged"),
+    (Count.MARKERS, "markers kept"),
+    (Count.TRANSACTIONAL, "transactional batches as visible to read_committed consumers as before"),
+    (Count.PRODUCERS, "active producers with the batch that their state is rebuilt from"),
+    (Count.SAMPLED, "records also read by a second, independent reader"),
 )
 
 
@@ -31,7 +31,7 @@ def lines(result: VerifyResult) -> Iterator[str]:
         yield f"{printable(verdict.pair.before.path)} → {printable(verdict.pair.after.path)}"
         yield from _violation_lines(verdict.violations, verdict.totals)
     if result.violations:
-        yield "Around the partitions"
+        yield "Other files"
         totals: dict[str, int] = {}
         for one in result.violations:
             totals[one.kind] = totals.get(one.kind, 0) + 1
@@ -45,10 +45,10 @@ def lines(result: VerifyResult) -> Iterator[str]:
         if counts[name]:
             yield f"  {counts[name]:>12,}  {what}"
     if unchanged := counts[Count.UNCHANGED_BYTES]:
-        yield f"  {bytes_text(unchanged):>12}  are the same files"
-    yield from (f"  excused by retention: {printable(what)}" for what in result.excused)
+        yield f"  {bytes_text(unchanged):>12}  in unchanged files"
+    yield from (f"  allowed by --retention: {printable(what)}" for what in result.excused)
     total = sum(result.totals.values())
-    yield "Every guarantee holds" if result.holds else f"{number(total, 'violation')}: not what a clean may leave"
+    yield "All guarantees hold" if result.holds else f"{number(total, 'violation')}: a correct clean cannot leave this"
 
 
 def _violation_lines(violations: Sequence[Violation], totals: Mapping[str, int]) -> Iterator[str]:

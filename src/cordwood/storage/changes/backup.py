@@ -71,7 +71,7 @@ def check_folder(fs: FileSystem, path: str, log_directories: Iterable[str], part
         raise NotFoundError(f"{parent} does not exist, so {path} cannot be made in it")
     there = fs.exists(folder)
     if there and (not fs.stat(folder).is_directory or fs.list(folder)):
-        raise RequestError(f"{path} is there and not empty. Old files are kept in a new folder; name another one")
+        raise RequestError(f"{path} exists and is not empty; give a new folder for the old files")
     device = fs.stat(folder if there else parent).device
     for place in places:
         if fs.stat(place).device != device:
@@ -339,7 +339,7 @@ def read_manifest(fs: FileSystem, path: str) -> Manifest:
     """
     manifest = f"{path}/{MANIFEST}"
     if not fs.exists(manifest):
-        raise NotFoundError(f"{path} has no {MANIFEST}, so no clean kept anything there")
+        raise NotFoundError(f"{path} has no {MANIFEST}: no clean kept old files there")
     found = Manifest()
     for at, line in enumerate(read_file(fs, manifest).split(b"\n")[:-1], 1):
         found.size_bytes += len(line) + 1

@@ -133,14 +133,14 @@ class UndoResult:
             yield "changed since the clean:"
             yield from (f"  {one.path}: {one.what}" for one in self.changes)
             yield ""
-            yield f"Nothing was put back, as that would be lost. What the clean took is still in {self.folder}"
+            yield f"Nothing was restored, as these changes would be lost. The old files are still in {self.folder}"
             return
         if self.partitions:
             columns = (
                 Column("PARTITION"),
                 Column("SEGMENTS", True),
-                Column("PUT BACK", True),
-                Column("INSTEAD OF", True),
+                Column("RESTORED", True),
+                Column("REMOVED", True),
             )
             rows = [
                 (
@@ -154,11 +154,11 @@ class UndoResult:
             yield from table(columns, rows)
             yield ""
         for path in self.checkpoints:
-            yield f"put back: {path}"
+            yield f"restored: {path}"
         segments = sum(one.segments for one in self.partitions)
-        yield f"{number(len(self.partitions), 'partition')}: {number(segments, 'segment')} put back"
+        yield f"{number(len(self.partitions), 'partition')}: {number(segments, 'segment')} restored"
         yield f"{self.folder} is " + (
-            "no longer needed, and removed" if self.removed else "left, as it holds other files"
+            "no longer needed, and was removed" if self.removed else "kept, as it holds other files"
         )
 
 

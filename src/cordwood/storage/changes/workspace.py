@@ -109,7 +109,7 @@ def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[st
         return
     info = fs.stat(target)
     if not info.is_directory or fs.list(target):
-        raise RequestError(f"{target} is there and not empty. The copy is made in a new folder; name another one")
+        raise RequestError(f"{target} exists and is not empty; give a new folder for the copy")
     if info.device != fs.stat(parent).device:
         raise RequestError(f"{target} is a disk of its own. The copy gets its name last; name a new folder in {target}")
 

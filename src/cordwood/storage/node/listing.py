@@ -314,8 +314,8 @@ def _directory(directory: LogDirectory) -> DirectoryListing:
     summary = {
         State.LIVE: f"live: a broker is running on it, {directory.holder}",
         State.LOCKED: f"locked by {directory.holder}",
-        State.CRASHED: "was not shut down in good order",
-        None: "shut down in good order" if directory.clean_shutdown else "nobody holds it",
+        State.CRASHED: "no clean shutdown",
+        None: "clean shutdown" if directory.clean_shutdown else "not in use",
     }[state]
     meta = directory.meta
     return DirectoryListing(
