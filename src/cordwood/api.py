@@ -385,6 +385,7 @@ def verify(
     master: str = LOCAL_MASTER,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
+    fs: FileSystem | None = None,
     # Options:
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -407,6 +408,7 @@ def verify(
         master: Spark master URL of a new session.
         on_start: called with a description of what will be compared, and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
 
     Options:
         topics: Only topics with this name, or matching this glob.
@@ -435,5 +437,5 @@ def verify(
         retention=retention,
     )
     return _verify.verify(
-        before, after, options, spark=spark, master=master, on_start=on_start, on_progress=on_progress
+        before, after, options, spark=spark, master=master, on_start=on_start, on_progress=on_progress, fs=fs
     )

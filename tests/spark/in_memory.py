@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,11 +11,9 @@ import pytest
 
 from cordwood.api import clean_in_place
 from cordwood.commands import clean_in_place as clean_in_place_module
-from cordwood.engine import task
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.base import FileSystem
 from cordwood.fs.memory import MemoryFileSystem
-from cordwood.spark import packing
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.recover_copy import RecoverySettings
 from cordwood.storage.changes.recover_in_place import recover_in_place
@@ -45,15 +42,6 @@ INTERVAL_BYTES = 60
 View = tuple[tuple[int, int, bytes | None, bytes | None], ...]
 
 
-@contextlib.contextmanager
-def on(fs: FileSystem) -> Iterator[None]:
-    """Tasks, too, work on this file system, and nothing is done by two threads."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task, "PosixFileSystem", lambda: fs)
-        patch.setattr(packing, "_SMALL_AT_A_TIME", 1)
-        yield
-
-
 def session() -> Any:
     """What plays Spark."""
     return InThisProcess()
@@ -77,8 +65,7 @@ class Scene:
         """Clean all in place."""
         options: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "verify": False}
         options |= {"no_broker_elsewhere": True, **self.options, **changes}
-        with on(fs):
-            return clean_in_place(ROOT, fs=fs, spark=session(), **options)
+        return clean_in_place(ROOT, fs=fs, **options)
 
     def again(self, fs: FileSystem) -> CleanResult:
         """Clean once more, and keep nothing."""
@@ -174,9 +161,9 @@ SECOND = "k=1 l=1 z=1 | z=∅ l=2 | 7:m=1 7:n=1 7:commit | k=3 l=∅ | w=1 m=2 |
 CONFIG = ("cleanup.policy=compact", "internal.segment.bytes=450", f"index.interval.bytes={INTERVAL_BYTES}")
 
 
-def directory(*texts: str, clean: bool = True) -> MemoryFileSystem:
+def directory(*texts: str, clean: bool = True, concurrency: int = 1) -> MemoryFileSystem:
     """A log directory as a broker leaves it. All but the first log were cleaned once, two days before."""
-    fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000)
+    fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000, concurrency=concurrency)
     fs.make_directory(ROOT)
     ends = {}
     for number, (path, name, text) in enumerate(zip(PATHS, NAMES, texts, strict=True)):

@@ -79,9 +79,9 @@ class SlowFileSystem(PosixFileSystem):
 def be_slow() -> None:
     """Let cleans in this process, and Spark's workers, use slow file systems."""
     from cordwood.commands import clean_in_place
-    from cordwood.engine import task
+    from cordwood.fs import posix
 
-    for module in (clean_in_place, task):
+    for module in (clean_in_place, posix):
         module.PosixFileSystem = SlowFileSystem  # type: ignore[attr-defined]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from cordwood.api import plan as make_plan
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
+from cordwood.fs.posix import PosixFileSystem
 from tests.fixtures import fixture
 
 Spoil = Callable[[Path, Output], Output]
@@ -21,7 +22,7 @@ def cleaned(tmp_path: Path) -> tuple[PartitionTask, Output]:
     for name in ("outputs", "progress"):
         (tmp_path / name).mkdir()
     plan = make_plan(str(fixture("kraft-before")), partitions=["orders-0"], ignore_ratio=True)
-    (task,) = tasks_of(plan)
+    (task,) = tasks_of(plan, PosixFileSystem().location())
     output = run_task(task, str(tmp_path / "outputs"), str(tmp_path / "progress"))
     assert isinstance(output, Output)
     return task, output

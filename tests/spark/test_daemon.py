@@ -37,7 +37,7 @@ asked = ("cordwood.kernels.scan", "pyspark", "pandas")
 with session() as spark:
     # Twice: what a row that is sent back makes a worker load is there the second time.
     for _ in range(2):
-        found = _map(spark, [over_rows([[(0, asked)]], modules, lambda _: False)], 1)
+        found = _map(spark, [over_rows([[(0, asked)]], modules, lambda _: False, 8)], 1)
 print(json.dumps(found[0]))
 """
 

@@ -7,7 +7,6 @@ real small disk.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
@@ -25,15 +24,12 @@ from typer.testing import CliRunner
 
 from cordwood.cli.main import app
 from cordwood.commands import clean
-from cordwood.engine import task
 from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
-from cordwood.spark import jobs
 from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, fixture
 from tests.spark.disks import small_disk
-from tests.spark.in_process import InThisProcess
 from tests.spark.trees import tree
 
 pytestmark = pytest.mark.slow
@@ -107,8 +103,6 @@ def run(disk: Disk, source: Path, target: Path, *options: str) -> int:
     """`cordwood clean` on a disk; its exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clean, "PosixFileSystem", lambda: disk)
-        patch.setattr(task, "PosixFileSystem", lambda: disk)
-        patch.setattr(jobs, "session", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
         done = CliRunner().invoke(app, ["clean", str(source), "--output", str(target), *options])
     assert (done.exit_code == 4) == ("No space left" in done.stderr), done.output
     return done.exit_code

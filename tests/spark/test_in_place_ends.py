@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from cordwood.api import clean_in_place
 from cordwood.cli.main import app
 from cordwood.commands import clean_in_place as clean_in_place_module
-from cordwood.engine import task
 from cordwood.engine.results import Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark import jobs
@@ -99,7 +98,6 @@ def here(fs: PosixFileSystem | None = None) -> Iterator[None]:
         patch.setattr(jobs, "session", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
         if fs is not None:
             patch.setattr(clean_in_place_module, "PosixFileSystem", lambda: fs)
-            patch.setattr(task, "PosixFileSystem", lambda: fs)
         yield
 
 

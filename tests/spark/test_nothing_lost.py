@@ -21,6 +21,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
+from tests.fs.only_read import OnlyRead
 from tests.kafka_tools import Oracle
 from tests.spark.disks import read_only
 from tests.spark.in_process import InThisProcess
@@ -152,49 +153,6 @@ def test_a_tail_that_was_not_replicated_takes_no_committed_value_with_it(
 # ---- a directory that is only read -----------------------------------------------------------------------------------
 
 
-class OnlyRead(PosixFileSystem):
-    """Fails every call that would change something in a directory."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
-
-    def _refuse(self, *paths: str) -> None:
-        for path in paths:
-            assert not f"{path}/".startswith(f"{self._path}/"), f"{path} would be changed"
-
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> Any:
-        self._refuse(path)
-        return super().create(path, exclusive=exclusive, mode=mode)
-
-    def open_for_update(self, path: str) -> Any:
-        self._refuse(path)
-        return super().open_for_update(path)
-
-    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        self._refuse(path)
-        super().make_directory(path, mode=mode)
-
-    def remove_directory(self, path: str) -> None:
-        self._refuse(path)
-        super().remove_directory(path)
-
-    def rename(self, source: str, target: str) -> None:
-        self._refuse(source, target)
-        super().rename(source, target)
-
-    def unlink(self, path: str) -> None:
-        self._refuse(path)
-        super().unlink(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._refuse(path)
-        super().sync_directory(path)
-
-    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        self._refuse(path)
-        super().set_mtime_ns(path, mtime_ns)
-
-
 SOURCES = ("kraft-crashed-swapping", "kraft-crashed-torn", "kraft-jbod-before", "legacy-v0-before")
 
 
@@ -222,9 +180,21 @@ def source(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_no_call_would_change_the_source(source: Path, tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.engine.task.PosixFileSystem", lambda: OnlyRead(source))
-        clean_all(source, tmp_path / "new", spark=IN_PROCESS, fs=OnlyRead(source), link=True)
+    clean_all(source, tmp_path / "new", fs=OnlyRead(PosixFileSystem(), str(source)))
+
+
+@pytest.mark.slow
+def test_linking_gives_closed_logs_of_the_source_a_name_and_changes_nothing_else(source: Path, tmp_path: Path) -> None:
+    before = tree(source)
+    fs = OnlyRead(PosixFileSystem(), str(source), allowed=("link",))
+    clean_all(source, tmp_path / "new", fs=fs, link=True)
+    assert fs.seen and tree(source) == before
+    for _, (original, name) in fs.seen:
+        assert original.startswith(f"{source}/") and not name.startswith(f"{source}/")
+        # Nobody appends to it: in its partition there is a later segment.
+        assert original.endswith((".log", ".log.swap")) and int(Path(original).name[:20]) < max(
+            int(path.name[:20]) for path in Path(original).parent.glob("*.log*")
+        )
 
 
 @pytest.mark.slow

@@ -27,9 +27,12 @@ from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
 from tests.spark.logs import data, make_log
 
+FS = PosixFileSystem()
+HERE = FS.location()
+
 
 def task(size_bytes: int = 0, path: str = "/nowhere/t-0") -> PartitionTask:
-    return PartitionTask(path, 0, 0, 1, 0, CleanSettings(), size_bytes)
+    return PartitionTask(HERE, path, 0, 0, 1, 0, CleanSettings(), size_bytes)
 
 
 def folders(root: Path) -> tuple[str, str]:
@@ -39,8 +42,8 @@ def folders(root: Path) -> tuple[str, str]:
     return str(paths[0]), str(paths[1])
 
 
-def orders(directory: Path) -> PartitionTask:
-    (found,) = tasks_of(make_plan(str(directory), partitions=["orders-0"], ignore_ratio=True))
+def orders(directory: Path, fs: PosixFileSystem = FS) -> PartitionTask:
+    (found,) = tasks_of(make_plan(str(directory), partitions=["orders-0"], ignore_ratio=True), fs.location())
     return found
 
 
@@ -107,7 +110,7 @@ def test_a_partition_that_is_gone_comes_back_as_a_failure(tmp_path: Path) -> Non
 
 def test_our_own_mistakes_come_back_with_the_place_in_the_code(tmp_path: Path) -> None:
     one = orders(fixture("kraft-before"))
-    wrong = PartitionTask(one.path, 0, "0", one.first_uncleanable, 0, one.settings)  # type: ignore[arg-type]
+    wrong = PartitionTask(HERE, one.path, 0, "0", one.first_uncleanable, 0, one.settings)  # type: ignore[arg-type]
     found = run_task(wrong, *folders(tmp_path))
     assert isinstance(found, Failure)
     assert found.kind is FailureKind.BUG
@@ -120,7 +123,8 @@ class Full(PosixFileSystem):
 
 
 def test_a_full_disk_comes_back_as_one(tmp_path: Path) -> None:
-    found = run_task(orders(fixture("kraft-before")), *folders(tmp_path), Full())
+    fs = Full()
+    found = run_task(orders(fixture("kraft-before"), fs), *folders(tmp_path))
     assert isinstance(found, Failure)
     assert found.kind is FailureKind.FULL
     assert "No space left on device" in found.what
@@ -153,7 +157,7 @@ def test_the_function_that_spark_runs_answers_row_by_row(tmp_path: Path) -> None
     import pyarrow as pa
 
     tasks = [task(path="/nowhere/a-0"), task(path="/nowhere/b-0"), task(path="/nowhere/c-0")]
-    run = worker([[(0, tasks[0]), (2, tasks[2])], [(1, tasks[1])]], *folders(tmp_path))
+    run = worker([[(0, tasks[0]), (2, tasks[2])], [(1, tasks[1])]], *folders(tmp_path), at_a_time=8)
     rows = [pa.RecordBatch.from_arrays([pa.array([pack])], ["id"]) for pack in (1, 0)]
     answers = [(batch["at"][0].as_py(), pickle.loads(batch["outcome"][0].as_py())) for batch in run(rows)]
     assert [at for at, _ in answers] == [1, 0, 2]
@@ -162,7 +166,7 @@ def test_the_function_that_spark_runs_answers_row_by_row(tmp_path: Path) -> None
 
 def limited(**choice: Any) -> PartitionTask:
     plan = make_plan(str(fixture("kraft-before")), partitions=["orders-0"], ignore_ratio=True, **choice)
-    (found,) = tasks_of(plan)
+    (found,) = tasks_of(plan, HERE)
     return found
 
 
@@ -200,7 +204,7 @@ def test_partition_with_too_many_keys_for_its_memory_is_refused(tmp_path: Path) 
     directory = tmp_path / "t-0"
     make_log(directory, *((base, [data(base + at, b"%d" % (base + at)) for at in range(1500)]) for base in (0, 1500)))
     plan = make_plan(str(directory), overrides=["cleanup.policy=compact"], ignore_ratio=True, memory=50_000)
-    (one,) = share_memory(tasks_of(plan), 4)
+    (one,) = share_memory(tasks_of(plan, HERE), 4)
     assert isinstance(run_task(one, *folders(tmp_path)), Output)  # 1500 keys: the first table is large enough
     make_log(directory, *((base, [data(base + at, b"%d" % (base + at)) for at in range(2500)]) for base in (0, 2500)))
     found = run_task(one, str(tmp_path / "outputs"), str(tmp_path / "progress"))

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.engine.settings import clean_settings
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.log.view import LogView
 from cordwood.verification.pairs import Count, Pair, Side
@@ -57,7 +58,7 @@ def test_what_kafka_cleans_in_random_scripts_is_proved(
             for (seed, folder), lines in zip(folders.items(), answers, strict=True)
             for number, pair in cleaned_pairs(list(rounds(scripts[seed], lines)), folder)
         }
-        verdicts = dict(zip(pairs, verify_pairs(spark, list(pairs.values())), strict=True))
+        verdicts = dict(zip(pairs, verify_pairs(spark, PosixFileSystem(), list(pairs.values())), strict=True))
         assert {name: verdict.violations for name, verdict in verdicts.items() if not verdict.holds} == {}
         cleans += len(pairs)
         producers += sum(verdict.counts.get(Count.PRODUCERS, 0) for verdict in verdicts.values())

@@ -313,7 +313,7 @@ def verdicts(spark: SparkSession, scene: Scene) -> dict[str, Verdict]:
         state = states[plant.cleaned].copy()
         plant.do(state)
         pairs.append(scene.pair(state.write(scene.folder / "planted" / str(number) / "t-0")))
-    return dict(zip((plant.what for plant in PLANTS), verify_pairs(spark, pairs), strict=True))
+    return dict(zip((plant.what for plant in PLANTS), verify_pairs(spark, PosixFileSystem(), pairs), strict=True))
 
 
 def test_nothing_of_the_cleaner_is_imported() -> None:
@@ -350,6 +350,7 @@ def test_a_clean_and_a_log_that_nobody_touched_are_proved(spark: SparkSession, s
     moved = copy_tree(scene.before, scene.folder / "copied" / "t-0")
     cleaned, copied, same, wave = verify_pairs(
         spark,
+        PosixFileSystem(),
         [
             scene.pair(scene.cleaned),
             scene.pair(moved),
@@ -408,7 +409,7 @@ def test_many_violations_are_counted_and_some_are_named(spark: SparkSession, tmp
     for state in (before, after):
         state.segments[900] = [data(900, "end=1")]
     sides = [Side(str(one.write(tmp_path / name / "t-0")), 0) for one, name in ((before, "b"), (after, "a"))]
-    (verdict,) = verify_pairs(spark, [Pair(None, sides[0], sides[1], now_ms=NOW)])
+    (verdict,) = verify_pairs(spark, PosixFileSystem(), [Pair(None, sides[0], sides[1], now_ms=NOW)])
     assert verdict.totals == {B.VALUE_LOST: 800} and 10 < len(verdict.violations) <= 20
 
 
@@ -422,7 +423,7 @@ def test_the_epoch_of_a_marker_that_was_emptied_may_be_forgotten(spark: SparkSes
     emptied.batch(1, lambda one: one.rebuilt([]))
     without.batch(1, lambda one: None)
     sides = [Side(str(one.write(tmp_path / str(at) / "t-0")), 0) for at, one in enumerate((before, emptied, without))]
-    verdicts = verify_pairs(spark, [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
+    verdicts = verify_pairs(spark, PosixFileSystem(), [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
     assert [verdict.totals for verdict in verdicts] == [{}, {B.PRODUCER_LOST: 1}]
 
 
@@ -437,7 +438,7 @@ def test_the_last_batch_of_a_producer_that_the_broker_did_not_know_may_go(spark:
     without = after.copy()
     without.batch(3, lambda one: None)
     sides = [Side(str(one.write(tmp_path / str(at) / "t-0")), 0) for at, one in enumerate((before, after, without))]
-    verdicts = verify_pairs(spark, [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
+    verdicts = verify_pairs(spark, PosixFileSystem(), [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
     assert [verdict.totals for verdict in verdicts] == [{}, {B.PRODUCER_LOST: 1}]
     assert SparkSession.getActiveSession() is spark, "ours is left behind in its place"
 
@@ -452,7 +453,7 @@ def test_with_what_retention_took_a_broker_forgets_producers(spark: SparkSession
     logs = [one.write(tmp_path / str(at) / "t-0") for at, one in enumerate((before, emptied, shortened))]
     sides = [Side(str(log), start) for log, start in zip(logs, (0, 3, 2), strict=True)]
     pairs = [Pair(None, sides[0], side, now_ms=NOW, retention=True) for side in sides[1:]]
-    assert [verdict.totals for verdict in verify_pairs(spark, pairs)] == [{}, {B.PRODUCER_STATE: 1}]
+    assert [verdict.totals for verdict in verify_pairs(spark, PosixFileSystem(), pairs)] == [{}, {B.PRODUCER_STATE: 1}]
 
 
 @pytest.mark.parametrize(
@@ -476,7 +477,7 @@ def test_new_horizon_no_clean_can_have_set_is_a_violation(
     after = State.read(scene.cleaned, 63)
     header(30, delete_horizon_ms=horizon_ms)(after)
     pair = scene.pair(after.write(tmp_path / "t-0"), new_horizon_ms=None, delete_retention_ms=delete_retention_ms)
-    assert verify_pairs(spark, [pair])[0].totals == violations
+    assert verify_pairs(spark, PosixFileSystem(), [pair])[0].totals == violations
 
 
 def test_changed_topic_id_is_a_violation(spark: SparkSession, tmp_path: Path) -> None:
@@ -486,7 +487,7 @@ def test_changed_topic_id_is_a_violation(spark: SparkSession, tmp_path: Path) ->
         metadata = PartitionMetadata(uuid.UUID(int=ids[folder.parent.name]))
         (folder / FileKind.PARTITION_METADATA).write_bytes(encode_partition_metadata(metadata))
     sides = [Side(str(folder), 0) for folder in folders]
-    verdicts = verify_pairs(spark, [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
+    verdicts = verify_pairs(spark, PosixFileSystem(), [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
     assert [verdict.totals for verdict in verdicts] == [{}, {B.TOPIC_ID: 1}, {B.TOPIC_ID: 1}]
     assert verdicts[1].violations[0].path == str(folders[2] / FileKind.PARTITION_METADATA)
 
@@ -503,7 +504,7 @@ def test_an_overlay_of_new_segments_is_judged_before_they_are_swapped_in(spark: 
         replace(scene.pair(scene.before), after=Side(str(scene.before), 0, names))
         for names in (files(), files(first=bad.write(scene.folder / "wave" / "t-0")))
     )
-    good, wrong = verify_pairs(spark, [good_pair, bad_pair])
+    good, wrong = verify_pairs(spark, PosixFileSystem(), [good_pair, bad_pair])
     assert good.totals == {} and wrong.totals == {B.VALUE: 1}
     assert 0 < good.counts[Count.UNCHANGED_BYTES] < same_bytes(scene.before)
     assert wrong.violations[0].path == str(scene.folder / "wave" / "t-0" / offset_name(0, FileKind.LOG))
@@ -521,7 +522,9 @@ def wave() -> tuple[State, State]:
 def proved_as_wave(spark: SparkSession, folder: Path, states: tuple[State, State], **changes: Any) -> Verdict:
     logs = [str(state.write(folder / name / "t-0")) for state, name in zip(states, ("before", "after"), strict=True)]
     before, after = (Side(log, 0) for log in logs)
-    return verify_pairs(spark, [Pair(None, before, after, first_uncleanable=3, now_ms=NOW, **changes)])[0]
+    return verify_pairs(
+        spark, PosixFileSystem(), [Pair(None, before, after, first_uncleanable=3, now_ms=NOW, **changes)]
+    )[0]
 
 
 def test_wave_may_drop_records_that_later_waves_supersede(spark: SparkSession, tmp_path: Path) -> None:

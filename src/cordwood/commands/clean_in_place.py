@@ -255,7 +255,7 @@ class _Work:
     ) -> CleanResult:
         """Plan, run, swap, retain, record."""
         plan = make_plan(sources, options.without_retention(), fs=self.fs)
-        tasks = {task.path: task for task in tasks_of(plan) if task.path not in self.failed}
+        tasks = {task.path: task for task in tasks_of(plan, self.fs.location()) if task.path not in self.failed}
         plans = {one.path: one for one in plan.partitions}
         self.progress = {path: _Progress(len(_groups(plans[path]))) for path in tasks}
         with Jobs(self.fs, self._progress_folder(tasks), run.spark, run.master, run.on_progress) as jobs:
@@ -408,7 +408,7 @@ class _Work:
             return list(outcomes)
         pairs = [self._pair(todo[at], outcome) for at in written if isinstance(outcome := outcomes[at], Output)]
         started = time.monotonic()
-        verdicts = verify_pairs(jobs.session(), pairs, progress=jobs.progress)
+        verdicts = verify_pairs(jobs.session(), self.fs, pairs, progress=jobs.progress)
         self.verify_seconds += time.monotonic() - started
         found = list(outcomes)
         for at, verdict in zip(written, verdicts, strict=True):

@@ -174,7 +174,7 @@ def run_tasks(
     Raises:
         NoSpaceError: the disk is full.
     """
-    tasks = [task for task in tasks_of(plan) if task.path not in failed]
+    tasks = [task for task in tasks_of(plan, jobs.location) if task.path not in failed]
     if on_plan is not None:
         on_plan(plan, sum(task.size_bytes for task in tasks))
     outcomes = jobs.clean(tasks, outputs, discard=discard)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
 from cordwood.storage.changes.recover_copy import Recovered
 from cordwood.storage.changes.workspace import Workspace
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
+from cordwood.storage.log.files import temporary_directory
 from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition
@@ -54,7 +54,7 @@ def plan_exact(
     node = open_node(fs, sources, options.selection)
     asked = select_partitions(node, sources, options.selection)
     # What is recovered there is nobody else's business: no other user can read this folder.
-    with tempfile.TemporaryDirectory(prefix="cordwood-plan-") as folder, _planned_in(fs, folder) as work:
+    with temporary_directory(fs, "cordwood-plan-") as folder, _planned_in(fs, folder) as work:
         copies = lay_out(node, sources, work.data, locked_too=True)
         for copy in copies:
             copy.places = [one for one in copy.places if one in asked]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -13,11 +12,13 @@ from cordwood.commands.options import VerifyOptions, open_node
 from cordwood.engine import progress
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError
+from cordwood.fs.base import FileSystem, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import LOCAL_MASTER, session
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.check import Finding, Severity, check
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
+from cordwood.storage.log.files import temporary_directory
 from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS
 from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -42,12 +43,13 @@ def verify(
     master: str = LOCAL_MASTER,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
+    fs: LocalFileSystem | None = None,
     clock: Clock = system_clock,
 ) -> VerifyResult:
     """Prove that one state of log directories is what a clean may leave of another; see `cordwood.verify`."""
     selection, high_watermark, retention = options.selection, options.high_watermark, options.retention
     topics, partitions = selection.topics, selection.partitions
-    fs = PosixFileSystem()
+    fs = fs or PosixFileSystem()
     now_ms = clock() if options.now_ms is None else options.now_ms
     before, after = posixpath.abspath(before), posixpath.abspath(after)
     was = open_node(fs, [before], selection)
@@ -63,12 +65,12 @@ def verify(
     if on_start is not None:
         size_bytes = sum(place.log().size_bytes for twin in twins for place in twin)
         on_start(f"{number(len(pairs), 'partition')} to compare", size_bytes)
-    with session(spark, master=master) as running, tempfile.TemporaryDirectory(prefix="cordwood-verify-") as folder:
+    with session(spark, master=master) as running, temporary_directory(fs, "cordwood-verify-") as folder:
         started = time.monotonic()
         with progress.Watch(fs, folder, on_progress):
-            verdicts = verify_pairs(running, pairs, progress=folder)
+            verdicts = verify_pairs(running, fs, pairs, progress=folder)
         violations += _checkpoints(twins)
-        violations += _files(before, after, [theirs for _, theirs in twins], whole=not topics and not partitions)
+        violations += _files(fs, before, after, [theirs for _, theirs in twins], whole=not topics and not partitions)
         seconds = time.monotonic() - started
     return VerifyResult(before, after, now_ms, tuple(verdicts), tuple(violations), tuple(excused), seconds)
 
@@ -169,16 +171,18 @@ def _checkpoints(twins: Sequence[tuple[LocatedPartition, LocatedPartition]]) -> 
             yield Violation(ViolationKind.CHECKPOINT, what, theirs.directory.path, clean)
 
 
-def _files(before: str, after: str, places: Sequence[LocatedPartition], *, whole: bool) -> Iterator[Violation]:
+def _files(
+    fs: FileSystem, before: str, after: str, places: Sequence[LocatedPartition], *, whole: bool
+) -> Iterator[Violation]:
     """Damage that `check` finds in the state after, and does not find in the one before."""
-    found = _damage([after] if whole else [place.path for place in places])
+    found = _damage(fs, [after] if whole else [place.path for place in places])
     if not found:
         return
-    known = {(posixpath.relpath(one.path, before), one.kind, one.offset) for one in _damage([before])}
+    known = {(posixpath.relpath(one.path, before), one.kind, one.offset) for one in _damage(fs, [before])}
     for one in found:
         if (posixpath.relpath(one.path, after), one.kind, one.offset) not in known:
             yield Violation(ViolationKind.INDEX, f"{one.kind}: {one.what}", one.path, one.offset)
 
 
-def _damage(paths: Sequence[str]) -> list[Finding]:
-    return [finding for finding in check(*paths) if finding.severity is Severity.DAMAGE]
+def _damage(fs: FileSystem, paths: Sequence[str]) -> list[Finding]:
+    return [finding for finding in check(*paths, fs=fs) if finding.severity is Severity.DAMAGE]

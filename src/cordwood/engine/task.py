@@ -16,10 +16,10 @@ from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.settings import CleanSettings, clean_settings
 from cordwood.errors import CordwoodError, DataError
-from cordwood.fs.base import FileSystem, is_full
+from cordwood.fs.base import is_full
 from cordwood.fs.discarding import DiscardingFileSystem
+from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
@@ -30,6 +30,7 @@ class PartitionTask:
     """All that a task needs to clean a partition.
 
     Attributes:
+        location: of the file system.
         path: of the partition's directory.
         log_start_offset: of the log.
         first_dirty, first_uncleanable: the range that keys are taken from.
@@ -39,6 +40,7 @@ class PartitionTask:
         part: only some of its groups.
     """
 
+    location: Location
     path: str
     log_start_offset: int
     first_dirty: int
@@ -107,8 +109,8 @@ class Output:
         )
 
 
-def tasks_of(plan: Plan) -> list[PartitionTask]:
-    """The partitions of a plan that are to be cleaned."""
+def tasks_of(plan: Plan, location: Location) -> list[PartitionTask]:
+    """The partitions of a plan that are to be cleaned, of the file system at a location."""
     tasks = []
     memory = MemoryShare(memory_bytes() // 4 if plan.choices.memory is None else plan.choices.memory)
     for one in plan.with_decision(Decision.CLEAN):
@@ -116,6 +118,7 @@ def tasks_of(plan: Plan) -> list[PartitionTask]:
         compaction = one.compaction
         tasks.append(
             PartitionTask(
+                location=location,
                 path=one.path,
                 log_start_offset=one.log_start_offset,
                 first_dirty=compaction.range.first_dirty_offset,
@@ -129,9 +132,7 @@ def tasks_of(plan: Plan) -> list[PartitionTask]:
     return tasks
 
 
-def run_task(
-    task: PartitionTask, outputs: str | None, progress: str, fs: FileSystem | None = None, *, discard: bool = False
-) -> Output | Failure:
+def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard: bool = False) -> Output | Failure:
     """Clean one partition into a folder of its own; or into none, to see what would come of it.
 
     Another attempt at the same task gets another folder, so that one that was given up and still runs harms nobody.
@@ -140,12 +141,10 @@ def run_task(
         task: what to do.
         outputs: where that folder is made; None: in the work folder of the partition.
         progress: where to say how far it is.
-        fs: default: the machine's.
         discard: write nothing.
     """
     attempt = uuid4().hex
-    fs = fs or PosixFileSystem()
-    counted = Counted(fs, f"{progress}/{attempt}")
+    counted = Counted(task.location.open(), f"{progress}/{attempt}")
     folder = f"{outputs or f'{task.path}/{WORK_FOLDER}'}/{attempt}"
     # A further round reads what the one before it wrote.
     kept = not discard or task.settings.offset_map_slots is not None
@@ -195,7 +194,7 @@ def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Fai
         return outcome
     try:
         found = next(
-            check.faults(PosixFileSystem(), outcome.folder, outcome.files, outcome.cleaned, task.end),
+            check.faults(task.location.open(), outcome.folder, outcome.files, outcome.cleaned, task.end),
             None,
         )
     except Exception as error:

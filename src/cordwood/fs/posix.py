@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cordwood.fs.base import Bytes, File, FileInfo, LocalFileSystem, copy_bytes, refuse_lock_file, view_of
+from cordwood.fs.location import Location
 from cordwood.fs.locks import RecordLock, network_file_system, record_lock
 from cordwood.types import override
 
@@ -144,8 +145,9 @@ class PosixFileSystem(LocalFileSystem):
         return _CONCURRENCY
 
     @override
-    def location(self) -> PosixLocation:
-        return PosixLocation()
+    def location(self) -> Location:
+        # Another process would not have what a subclass adds.
+        return PosixLocation() if type(self) is PosixFileSystem else super().location()
 
     @override
     def list(self, path: str) -> Sequence[FileInfo]:

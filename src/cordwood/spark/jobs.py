@@ -19,8 +19,8 @@ from cordwood.engine import progress
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
-from cordwood.fs.base import FileSystem
-from cordwood.spark.packing import RESULT_SCHEMA, Worker, checker, pack, share_memory, worker
+from cordwood.fs.base import LocalFileSystem
+from cordwood.spark.packing import RESULT_SCHEMA, Worker, checker, pack, run_here, share_memory, worker
 from cordwood.spark.session import cores as cores_of
 from cordwood.spark.session import session
 
@@ -32,13 +32,14 @@ class Jobs:
     """Runs tasks on a session that is begun with the first of them, and ends with the `with` block.
 
     Attributes:
+        location: of the file system that tasks work on.
         progress: folder in which tasks say how far they are.
         seconds: how long they took, without the start of a session.
     """
 
     def __init__(
         self,
-        fs: FileSystem,
+        fs: LocalFileSystem,
         progress_folder: str,
         spark: SparkSession | None,
         master: str,
@@ -47,7 +48,7 @@ class Jobs:
         """Nothing happens yet.
 
         Args:
-            fs: where the folder is.
+            fs: of the tasks, and of the folder.
             progress_folder: where tasks say how far they are.
             spark: a session to use; it is left running.
             master: where a session of our own runs.
@@ -55,6 +56,7 @@ class Jobs:
         """
         self.seconds = 0.0
         self._fs = fs
+        self.location = fs.location()
         self.progress = progress_folder
         self._spark = spark
         self._master = master
@@ -94,22 +96,29 @@ class Jobs:
     ) -> list[Output | Failure]:
         """What came of each task; what was written was looked at by another process.
 
+        On a file system that no other process can open, this process does both, without Spark.
+
         Args:
             tasks: what to do.
-            outputs: see `partitioning.run_task`.
+            outputs: see `run_task`.
             discard: count what would be written instead of writing it.
         """
         if not tasks:
             return []
-        running = self.session()
+        here = self.location.in_this_process
+        running = None if here else self.session()
         started = time.monotonic()
-        cores = cores_of(running)
+        cores = 1 if running is None else cores_of(running)
         tasks = share_memory(tasks, cores)
         packs = [[(at, tasks[at]) for at in one] for one in pack(tasks, cores)]
-        workers = [worker(packs, outputs, self.progress, discard=discard)]
+        workers = [worker(packs, outputs, self.progress, at_a_time=self._fs.concurrency, discard=discard)]
         if not discard:
             workers.append(checker(tasks))
-        found: dict[int, Output | Failure] = _map(running, workers, len(packs))
+        if running is None:
+            with progress.Watch(self._fs, self.progress, self._on_progress):
+                found = _read(run_here(workers, len(packs)))
+        else:
+            found = _map(running, workers, len(packs))
         assert len(found) == len(tasks), "every task answers"
         self.seconds += time.monotonic() - started
         return [found[at] for at in range(len(tasks))]
@@ -127,9 +136,13 @@ def stop_if_full(outcomes: Iterable[Output | Failure], consequence: str) -> None
             raise NoSpaceError(f"{outcome.what}. {consequence}")
 
 
-def _map(spark: SparkSession, workers: Iterable[Worker], packs: int) -> dict[int, Any]:
+def _map(spark: SparkSession, workers: Iterable[Worker], packs: int) -> dict[int, Output | Failure]:
     """Chain workers, the first of which is given pack numbers; what the last says of each task, by its index."""
     rows = spark.range(0, packs, 1, packs)
     for work in workers:
         rows = rows.mapInArrow(work, RESULT_SCHEMA)
-    return {row["at"]: pickle.loads(row["outcome"]) for row in rows.collect()}
+    return _read(rows.collect())
+
+
+def _read(rows: Iterable[Any]) -> dict[int, Output | Failure]:
+    return {row["at"]: pickle.loads(row["outcome"]) for row in rows}

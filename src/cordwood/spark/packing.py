@@ -11,22 +11,21 @@ import heapq
 import pickle
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cordwood.cleaning.key_table import MemoryShare
+from cordwood.engine.task import PartitionTask, check_output, run_task
+from cordwood.threads import in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from cordwood.engine.task import PartitionTask, check_output, run_task
 
 TASKS_PER_CORE = 4
 #: What a partition costs besides its bytes, in bytes: opening, small files, fsync.
 _PARTITION_COST_BYTES = 500_000
 #: Partitions up to this size mostly wait for the disk to sync, so that some of them are worked on at a time.
 _SMALL_BYTES = 1_000_000
-_SMALL_AT_A_TIME = 8
 #: Of the rows that tasks return.
 RESULT_SCHEMA = "at bigint, outcome binary"
 
@@ -64,14 +63,21 @@ def pack(tasks: Sequence[PartitionTask], cores: int) -> list[list[int]]:
 
 
 def over_rows(
-    packs: Sequence[Sequence[tuple[int, T]]], do: Callable[[T], object], is_small: Callable[[T], bool]
+    packs: Sequence[Sequence[tuple[int, T]]], do: Callable[[T], object], is_small: Callable[[T], bool], at_a_time: int
 ) -> Worker:
-    """The function that Spark runs over rows of pack numbers; it is pickled, and all that it holds are plain values."""
+    """The function that Spark runs over rows of pack numbers; it is pickled, and all that it holds are plain values.
+
+    Args:
+        packs: items, each with its number.
+        do: what to do with an item.
+        is_small: whether an item is worked on beside others.
+        at_a_time: how many of these.
+    """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for at, outcome in _outcomes(packs[number], do, is_small):
+                for at, outcome in _outcomes(packs[number], do, is_small, at_a_time):
                     yield _row(at, pickle.dumps(outcome))
 
     return run
@@ -88,22 +94,26 @@ def _row(at: int, outcome: bytes) -> pa.RecordBatch:
 
 
 def _outcomes(
-    pack: Sequence[tuple[int, T]], do: Callable[[T], object], is_small: Callable[[T], bool]
+    pack: Sequence[tuple[int, T]], do: Callable[[T], object], is_small: Callable[[T], bool], at_a_time: int
 ) -> Iterator[tuple[int, object]]:
     small = [(at, item) for at, item in pack if is_small(item)]
     # No row goes out before the threads have ended: a generator that is left in the middle must not hold any.
-    with ThreadPoolExecutor(_SMALL_AT_A_TIME) as pool:
-        outcomes = list(pool.map(do, (item for _, item in small)))
+    outcomes = in_parallel(at_a_time, do, [item for _, item in small])
     yield from zip((at for at, _ in small), outcomes, strict=True)
     yield from ((at, do(item)) for at, item in pack if not is_small(item))
 
 
 def worker(
-    packs: Sequence[Sequence[tuple[int, PartitionTask]]], outputs: str | None, progress: str, *, discard: bool = False
+    packs: Sequence[Sequence[tuple[int, PartitionTask]]],
+    outputs: str | None,
+    progress: str,
+    *,
+    at_a_time: int,
+    discard: bool = False,
 ) -> Worker:
-    """Runs tasks; see `run_task`."""
+    """Runs tasks, of the small ones some at a time; see `run_task`."""
     do = functools.partial(run_task, outputs=outputs, progress=progress, discard=discard)
-    return over_rows(packs, do, lambda task: task.size_bytes <= _SMALL_BYTES)
+    return over_rows(packs, do, lambda task: task.size_bytes <= _SMALL_BYTES, at_a_time)
 
 
 def checker(tasks: Sequence[PartitionTask]) -> Worker:
@@ -115,3 +125,13 @@ def checker(tasks: Sequence[PartitionTask]) -> Worker:
                 yield _row(at, pickle.dumps(check_output(tasks[at], pickle.loads(outcome))))
 
     return run
+
+
+def run_here(workers: Iterable[Worker], packs: int) -> list[dict[str, Any]]:
+    """The rows that Spark would collect from a chain of workers, the first of which is given pack numbers."""
+    import pyarrow as pa
+
+    batches: Iterable[pa.RecordBatch] = [pa.RecordBatch.from_pydict({"id": list(range(packs))})]
+    for work in workers:
+        batches = work(batches)
+    return [row for batch in batches for row in batch.to_pylist()]

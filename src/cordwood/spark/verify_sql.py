@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cordwood.engine.progress import Counted
 from cordwood.fs.base import FileSystem
-from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.location import Location
 from cordwood.spark.session import cores as cores_of
 from cordwood.verification.compare import compare
 from cordwood.verification.facts import FACT_SCHEMA, Reader
@@ -33,12 +33,12 @@ from cordwood.verification.headers import (
 )
 from cordwood.verification.pairs import CODES, RECORD, Count, Pair, ViolationKind
 from cordwood.verification.ranges import Range
+from cordwood.verification.states import LookedAt, look_at
+from cordwood.verification.violations import NAMED_MAX, Verdict, ViolationNotes
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-from cordwood.verification.states import LookedAt, look_at
-from cordwood.verification.violations import NAMED_MAX, Verdict, ViolationNotes
 
 T = TypeVar("T")
 #: Of producers that a broker knows: epoch and last data offset.
@@ -53,11 +53,14 @@ _SETTINGS = {
 }
 
 
-def verify_pairs(spark: SparkSession, pairs: Sequence[Pair], *, progress: str | None = None) -> list[Verdict]:
+def verify_pairs(
+    spark: SparkSession, fs: FileSystem, pairs: Sequence[Pair], *, progress: str | None = None
+) -> list[Verdict]:
     """Prove of each pair that what is in it now is what a clean may leave of what was in it.
 
     Args:
         spark: a session; its settings stay as they are.
+        fs: where both states are. What no other process can open is read by this one; Spark compares it all the same.
         pairs: partitions, or parts of them.
         progress: folder for counters of the bytes read, see `spark.progress`.
     """
@@ -65,7 +68,7 @@ def verify_pairs(spark: SparkSession, pairs: Sequence[Pair], *, progress: str | 
         return []
     own = _session(spark)
     cores = cores_of(spark)
-    looked = _look(own, pairs, cores)
+    looked = _look(own, fs, pairs, cores)
     parts = [part for one in looked for part in one.ranges]
     size_bytes = sum(part.size_bytes for part in parts)
     own.conf.set("spark.sql.shuffle.partitions", str(max(min(cores, len(parts)), size_bytes // _SHUFFLE_BYTES, 1)))
@@ -75,12 +78,12 @@ def verify_pairs(spark: SparkSession, pairs: Sequence[Pair], *, progress: str | 
             notes.state(number, kind, what, path)
 
     # Read once, looked at in many ways; there are none in most logs.
-    batches = _frame(own, pairs, parts, cores, headers, BATCH_SCHEMA, None).persist()
+    batches = _frame(own, fs.location(), pairs, parts, cores, headers, BATCH_SCHEMA, None).persist()
     try:
         kinds = {row["what"] for row in batches.select("what").distinct().collect()}
         for row in _sampled(_of_batches(batches, _known(own, looked), kinds)) if kinds else ():
             notes.add(row)
-        records = _frame(own, pairs, parts, cores, compare, FACT_SCHEMA, progress)
+        records = _frame(own, fs.location(), pairs, parts, cores, compare, FACT_SCHEMA, progress)
         if TRANSACTION in kinds:
             records = records.join(_not_committed(batches), ["pair", "batch"], "left_anti")
         judged = _judged(records)
@@ -92,7 +95,7 @@ def verify_pairs(spark: SparkSession, pairs: Sequence[Pair], *, progress: str | 
                 notes.name(row)
     finally:
         batches.unpersist()
-    return notes.verdicts()
+    return notes.verdicts(fs)
 
 
 def _session(spark: SparkSession) -> SparkSession:
@@ -103,20 +106,29 @@ def _session(spark: SparkSession) -> SparkSession:
 
 
 def _known(spark: SparkSession, looked: Sequence[LookedAt]) -> DataFrame:
-    """The producers of all pairs. `createDataFrame` would leave our session behind as the thread's active one."""
+    """The producers of all pairs."""
+    import pyarrow as pa
+
     rows = [(number, *one) for number, found in enumerate(looked) for one in found.producers]
+    types = {"pair": pa.int32(), "pid": pa.int64(), "epoch": pa.int32(), "last": pa.int64()}
+    known = pa.RecordBatch.from_pylist([dict(zip(types, row, strict=True)) for row in rows], pa.schema(types))
+    return _given(spark, [known], _PRODUCER_SCHEMA)
+
+
+def _given(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: str) -> DataFrame:
+    """Rows that this process has. `createDataFrame` would leave our session behind as the thread's active one."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        types = {"pair": pa.int32(), "pid": pa.int64(), "epoch": pa.int32(), "last": pa.int64()}
         for _ in batches:
-            yield pa.RecordBatch.from_pylist([dict(zip(types, row, strict=True)) for row in rows], pa.schema(types))
+            yield from rows
 
-    return spark.range(0, 1, 1, 1).mapInArrow(run, _PRODUCER_SCHEMA)
+    return spark.range(0, 1, 1, 1).mapInArrow(run, schema)
 
 
-def _look(spark: SparkSession, pairs: Sequence[Pair], cores: int) -> list[LookedAt]:
+def _look(spark: SparkSession, fs: FileSystem, pairs: Sequence[Pair], cores: int) -> list[LookedAt]:
+    location = fs.location()
+    if location.in_this_process:
+        return [look_at(number, pair, fs) for number, pair in enumerate(pairs)]
     packs = _packed(list(enumerate(pairs)), [1] * len(pairs), cores)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -125,7 +137,7 @@ def _look(spark: SparkSession, pairs: Sequence[Pair], cores: int) -> list[Looked
         for batch in batches:
             for pack in batch.column(0).to_pylist():
                 for number, pair in packs[pack]:
-                    found = pickle.dumps(look_at(number, pair, PosixFileSystem()))
+                    found = pickle.dumps(look_at(number, pair, location.open()))
                     yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([found])], ["at", "found"])
 
     rows = spark.range(0, len(packs), 1, len(packs)).mapInArrow(run, "at bigint, found binary").collect()
@@ -138,6 +150,7 @@ def _look(spark: SparkSession, pairs: Sequence[Pair], cores: int) -> list[Looked
 
 def _frame(
     spark: SparkSession,
+    location: Location,
     pairs: Sequence[Pair],
     parts: Sequence[Range],
     cores: int,
@@ -151,7 +164,7 @@ def _frame(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from uuid import uuid4
 
-        fs: FileSystem = PosixFileSystem()
+        fs = location.open()
         if progress is not None:
             fs = Counted(fs, f"{progress}/{uuid4().hex}")
         for batch in batches:
@@ -159,6 +172,10 @@ def _frame(
                 for part, pair in packs[pack]:
                     yield from read(part, pair, fs)
 
+    if location.in_this_process:
+        import pyarrow as pa
+
+        return _given(spark, list(run([pa.RecordBatch.from_pydict({"id": list(range(len(packs)))})])), schema)
     return spark.range(0, len(packs), 1, max(len(packs), 1)).mapInArrow(run, schema)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cordwood.fs.base import FileSystem
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.verification.pairs import CODES, NAMES, Count, Pair, Side, ViolationKind
 
 #: Of each kind of violation in a partition so many are named; all are counted.
@@ -145,15 +144,15 @@ class ViolationNotes:
         if totals[kind] <= NAMED_MAX:
             self._violations[number].append(Violation(kind, what, path))
 
-    def verdicts(self) -> list[Verdict]:
-        """All that was taken down."""
-        return [self._verdict(number, pair) for number, pair in enumerate(self._pairs)]
+    def verdicts(self, fs: FileSystem) -> list[Verdict]:
+        """All that was taken down. Files are looked up in `fs`."""
+        return [self._verdict(fs, number, pair) for number, pair in enumerate(self._pairs)]
 
-    def _verdict(self, number: int, pair: Pair) -> Verdict:
+    def _verdict(self, fs: FileSystem, number: int, pair: Pair) -> Verdict:
         totals = self._totals[number]
         order = list(ViolationKind)
         violations = sorted(
-            with_files(pair, self._violations[number]), key=lambda one: (order.index(one.kind), one.offset or 0)
+            with_files(fs, pair, self._violations[number]), key=lambda one: (order.index(one.kind), one.offset or 0)
         )
         return Verdict(
             pair,
@@ -163,9 +162,8 @@ class ViolationNotes:
         )
 
 
-def with_files(pair: Pair, violations: Sequence[Violation]) -> Iterator[Violation]:
+def with_files(fs: FileSystem, pair: Pair, violations: Sequence[Violation]) -> Iterator[Violation]:
     """The violations, each with its file."""
-    fs = PosixFileSystem()
     places: dict[bool, Callable[[int], str]] = {}
     for one in violations:
         if one.path or one.offset is None:

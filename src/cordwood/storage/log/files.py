@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import operator
 import posixpath
 import time
+from collections.abc import Iterator
 
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, FileSystem
 from cordwood.fs.links import Link, try_link
@@ -81,6 +83,16 @@ def _remove(fs: FileSystem, path: str) -> None:
         else:
             fs.unlink(f"{path}/{info.name}")
     fs.remove_directory(path)
+
+
+@contextlib.contextmanager
+def temporary_directory(fs: FileSystem, prefix: str) -> Iterator[str]:
+    """A new directory that no other user can read; it is removed after the `with` block, with all that is in it."""
+    path = fs.make_temporary_directory(prefix)
+    try:
+        yield path
+    finally:
+        remove_tree(fs, path)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,88 @@
+"""Every command on the memory file system: what is passed in is what is used, without a patch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import cordwood
+from cordwood.engine.results import Fate
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.storage.check import Severity
+from tests.fs.trees import tree
+from tests.spark.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory
+
+OPTIONS: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "overrides": CONFIG}
+
+
+@pytest.fixture(params=["left in good order", "crashed"])
+def fs(request: pytest.FixtureRequest) -> MemoryFileSystem:
+    return crashed() if request.param == "crashed" else directory(FIRST, SECOND)
+
+
+def without_work(fs: MemoryFileSystem) -> dict[str, bytes | None]:
+    return {name: data for name, data in tree(fs, ROOT).items() if ".cordwood" not in name}
+
+
+def test_reading_commands_read_memory_and_change_nothing(fs: MemoryFileSystem) -> None:
+    operations = len(fs.operations)
+    assert len(cordwood.ls(ROOT, fs=fs).partitions) == len(PATHS)
+    assert not [one for one in cordwood.check(PATHS[1], fs=fs) if one.severity is Severity.DAMAGE]
+    assert len(list(cordwood.open_log(PATHS[1], fs=fs).records())) > 10
+    assert len(cordwood.plan(ROOT, fs=fs, **OPTIONS).partitions) == len(PATHS)
+    assert len(fs.operations) == operations
+
+
+def test_a_copy_in_memory_is_foretold_made_and_proved(fs: MemoryFileSystem, spark: SparkSession) -> None:
+    before = tree(fs, ROOT)
+    foretold = cordwood.plan_exact(ROOT, fs=fs, **OPTIONS).result
+    assert tree(fs, ROOT) == before and fs.list("/tmp") == []
+    result = cordwood.clean(ROOT, output="/new", fs=fs, **OPTIONS)
+    assert len(result.with_fate(Fate.CLEANED)) == len(PATHS)
+    assert tree(fs, ROOT) == before
+    sizes = [[(one.name, one.bytes_before, one.bytes_after) for one in each.partitions] for each in (foretold, result)]
+    assert sizes[0] == sizes[1]
+    proved = cordwood.verify(ROOT, "/new", spark=spark, now_ms=LATER_MS, overrides=CONFIG, fs=fs)
+    assert proved.holds, proved.text()
+    assert fs.list("/tmp") == []
+
+
+def test_verify_finds_a_lost_record_in_memory(spark: SparkSession) -> None:
+    fs = directory(FIRST, SECOND)
+    cordwood.clean(ROOT, output="/new", fs=fs, **OPTIONS)
+    log = cordwood.open_log("/new/a-0", fs=fs)
+    fs.unlink(log.segments[-2].path)
+    assert not cordwood.verify(ROOT, "/new", spark=spark, now_ms=LATER_MS, overrides=CONFIG, fs=fs).holds
+
+
+def test_a_clean_in_place_in_memory_is_proved_and_undone(spark: SparkSession) -> None:
+    fs = directory(FIRST, SECOND)
+    before = without_work(fs)
+    result = cordwood.clean_in_place(ROOT, keep_old="/kept", spark=spark, fs=fs, **OPTIONS)
+    assert len(result.with_fate(Fate.CLEANED)) == len(PATHS), result.text()
+    assert result.in_place is not None and result.in_place.verified
+    assert without_work(fs) != before
+    undone = cordwood.undo("/kept", fs=fs)
+    assert not undone.changes and undone.removed
+    assert without_work(fs) == before
+
+
+def test_a_nearly_full_disk_in_memory_takes_several_waves() -> None:
+    fs = directory(FIRST, SECOND)
+    whole = cordwood.clean_in_place(ROOT, fs=directory(FIRST, SECOND), verify=False, **OPTIONS)
+    free = (8 << 20) + 55_000  # of which 8 MiB stay free
+    fs.capacity_bytes = free + sum(len(data or b"") for data in tree(fs, "/").values())
+    # The proof has tests of its own; here the disk is the point, and no Spark is needed.
+    result = cordwood.clean_in_place(ROOT, fs=fs, verify=False, **OPTIONS)
+    assert not result.with_fate(Fate.FAILED), result.text()
+    assert whole.in_place is not None and result.in_place is not None
+    assert whole.in_place.waves == 1 < result.in_place.waves
+
+
+def test_threads_work_on_one_memory_file_system() -> None:
+    alone, together = directory(FIRST, SECOND), directory(FIRST, SECOND, concurrency=8)
+    for fs in (alone, together):
+        cordwood.clean(ROOT, output="/new", fs=fs, **OPTIONS)
+    assert tree(alone, "/") == tree(together, "/")
