@@ -35,6 +35,7 @@ from typer.testing import CliRunner
 
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import VERBS, app
+from cordwood.commands.read import open_log
 from cordwood.errors import MissingCodecError
 from cordwood.record import compression
 from cordwood.record.batch import Batch
@@ -42,7 +43,6 @@ from cordwood.storage.check import KINDS, Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.cluster_metadata import RECORDS
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, Temporary
-from cordwood.storage.log.view import open_log
 from cordwood.types import Codec, ControlType
 from tests.damage.uncovered import UNCOVERED
 from tests.spark.conftest import spark as spark

@@ -25,6 +25,7 @@ from cordwood.engine.facts import load_producers, segment_facts
 from cordwood.engine.partition import Cleaned, clean_partition
 from cordwood.engine.settings import clean_settings
 from cordwood.errors import DataError, RequestError
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.copy import remove_segments
@@ -109,7 +110,7 @@ def differences(kafka: Path, ours: Path) -> Iterator[str]:
             yield f"{name}: modified {mtime_ms(own[name][1])}, in Kafka {mtime_ms(theirs[name][1])}"
     if not different:
         return
-    kafkas_log, our_log = LogView(str(kafka)), LogView(str(ours))
+    kafkas_log, our_log = LogView(str(kafka), fs=PosixFileSystem()), LogView(str(ours), fs=PosixFileSystem())
     kafkas, our = list(kafkas_log.batches()), list(our_log.batches())
     if all(batch.codec is Codec.NONE for batch in kafkas):
         yield f"other bytes in {', '.join(different)}"
@@ -345,7 +346,7 @@ def compare_round(one: Round, before: Path, after: Path, target: Path, seen: Cou
 
 def why_not(one: Round, before: Path) -> str | None:
     """Why a clean of Kafka has no counterpart; None if it has one."""
-    log = LogView(str(before / one.partition), log_start_offset=0)
+    log = LogView(str(before / one.partition), log_start_offset=0, fs=PosixFileSystem())
     if one.cleaned and one.line["first_dirty"] < log.segments[0].base_offset:
         # Kafka then finds no aborted transactions while it takes keys, and drops records for keys of aborted ones. No
         # broker starts such a clean, since it corrects the checkpoint first.
@@ -411,7 +412,7 @@ def _clean(one: Round, before: Path, target: Path, line: Step, **settings: Any) 
         settings["offset_map_slots"] = one.step["slots"]
     if "load_factor" in one.step:
         settings["offset_map_load_factor"] = one.step["load_factor"]
-    log = LogView(str(before))
+    log = LogView(str(before), fs=PosixFileSystem())
     return clean_copy(
         log,
         target,
@@ -439,7 +440,7 @@ def compare_clean(one: Round, before: Path, target: Path) -> Iterator[str]:
         "messages_written": counts.records_kept,
         "invalid_messages_read": counts.records_without_key,
     }
-    compressed = any(batch.codec is not Codec.NONE for batch in LogView(str(before)).batches())
+    compressed = any(batch.codec is not Codec.NONE for batch in LogView(str(before), fs=PosixFileSystem()).batches())
     for name, value in figures.items():
         if value != line[name] and not (compressed and name == "bytes_written"):
             yield f"{name} is {value}, in Kafka {line[name]}"
@@ -465,8 +466,10 @@ def compare_failure(one: Round, before: Path, target: Path) -> Iterator[str]:
         _clean(one, source, target / "own", range_)
     except DataError:
         return  # damage, for us as for Kafka
-    left = {record.offset: record for record in LogView(f"{target}/own").records(isolation=None)}
-    lost = [record for record in newest(LogView(str(source))) if left.get(record.offset) != record]
+    left = {record.offset: record for record in LogView(f"{target}/own", fs=PosixFileSystem()).records(isolation=None)}
+    lost = [
+        record for record in newest(LogView(str(source), fs=PosixFileSystem())) if left.get(record.offset) != record
+    ]
     if lost:
         yield f"lost are {lost}"
 
@@ -484,13 +487,13 @@ def _compare_retention(one: Round, name: str, count: int, before: Path, target: 
         for path in before.iterdir():
             if path.name in segment_files(before):
                 shutil.copy2(path, target / path.name)
-    log = LogView(str(before))
+    log = LogView(str(before), fs=PosixFileSystem())
     config = {"retention.ms": 604_800_000, "retention.bytes": -1, **one.configs[name]}
     limits = {
         key: int(config[key]) for key in ("retention.ms", "retention.bytes") if "delete" in config["cleanup.policy"]
     }
     mark = checkpoints.decode((before.parent / HIGH_WATERMARKS).read_bytes())[topic_partition(name)]
-    facts = [segment_facts(segment) for segment in LogView(str(target)).segments]
+    facts = [segment_facts(segment) for segment in LogView(str(target), fs=PosixFileSystem()).segments]
     taken = plan_retention(facts, log.log_start_offset, log.next_offset, mark, limits, one.clock_ms)
     bases = [base for _, some, _ in taken for base in some]
     if len(bases) != count:
@@ -508,7 +511,7 @@ def _compare_recovery(one: Round, before: Path, after: Path, target: Path) -> It
     path.mkdir(parents=True)
     points, starts = (checkpoints.decode((before / file).read_bytes()) for file in (RECOVERY_POINTS, LOG_START_OFFSETS))
     came = recover_into_copy(
-        LogView(str(before / one.partition), log_start_offset=starts.get(name)),
+        LogView(str(before / one.partition), log_start_offset=starts.get(name), fs=PosixFileSystem()),
         str(path),
         recovery_point=int(one.step.get("recovery_point", points[name])),
         now_ms=one.clock_ms,

@@ -15,6 +15,7 @@ from cordwood.engine.facts import segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.base import FileSystem
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
@@ -68,7 +69,7 @@ def clean_in_place(
 
     def clean(part: GroupRange) -> Cleaned:
         folder.mkdir()
-        now = LogView(str(target), log_start_offset=log.log_start_offset)
+        now = LogView(str(target), log_start_offset=log.log_start_offset, fs=PosixFileSystem())
         done = clean_partition(
             now, str(folder), first_uncleanable=first_uncleanable, settings=settings, part=part, **choice
         )

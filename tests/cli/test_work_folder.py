@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.copy import copy_partition
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
@@ -57,9 +58,9 @@ def test_reading_verbs_say_the_same_with_a_work_folder(directory: Path, command:
 
 def test_a_copy_has_no_work_folder_and_a_loader_would_not_touch_it(directory: Path, tmp_path: Path) -> None:
     partition = sorted(directory.glob("disk-*"))[0]
-    actions = LogView(str(partition)).recovery.actions
+    actions = LogView(str(partition), fs=PosixFileSystem()).recovery.actions
     plant(partition)
-    log = LogView(str(partition))
+    log = LogView(str(partition), fs=PosixFileSystem())
     assert (log.recovery.foreign, log.recovery.actions) == ((), actions)
     (tmp_path / "copy").mkdir()
     copy_partition(log, str(tmp_path / "copy"))
@@ -69,4 +70,4 @@ def test_a_copy_has_no_work_folder_and_a_loader_would_not_touch_it(directory: Pa
 def test_a_file_of_that_name_is_nobodys(directory: Path) -> None:
     partition = sorted(directory.glob("disk-*"))[0]
     (partition / WORK_FOLDER).write_bytes(b"")
-    assert LogView(str(partition)).recovery.foreign == (WORK_FOLDER,)
+    assert LogView(str(partition), fs=PosixFileSystem()).recovery.foreign == (WORK_FOLDER,)

@@ -256,7 +256,7 @@ class Directory:
     def check(self, *, killed: bool) -> None:
         """Nothing is lost, nothing is what it was not, and nothing is worse than a kill may leave it."""
         for name, expected in self.expected.items():
-            log = LogView(str(self.path / str(name)))
+            log = LogView(str(self.path / str(name)), fs=FS)
             assert log.next_offset == expected.end_offset
             expected.check(contents(log, "read_committed"), contents(log, "read_uncommitted"))
         found = [one for one in cordwood.check(str(self.path)) if one.kind not in self._ordinary]

@@ -32,4 +32,4 @@ def make_log(folder: Path, *segments: tuple[int, list[bytes]]) -> LogView:
             stored = b"".join(batches)
             writer.append([np.frombuffer(stored, np.uint8)], window(stored).batches)
         writer.finish(mtime_ns=MTIME * 1_000_000)
-    return LogView(str(folder), log_start_offset=0)
+    return LogView(str(folder), log_start_offset=0, fs=PosixFileSystem())

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean_in_place
 from cordwood.engine.results import CleanResult, Fate
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Batch
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView
@@ -106,7 +107,7 @@ def first_dirty(directory: Path) -> int:
 
 def batches(directory: Path) -> list[Batch]:
     """All batches of data."""
-    return [one for one in LogView(str(directory / str(ORDERS))).batches() if not one.is_control]
+    return [one for one in LogView(str(directory / str(ORDERS)), fs=PosixFileSystem()).batches() if not one.is_control]
 
 
 def consume(kafka_client: Client, to: Path) -> Line:

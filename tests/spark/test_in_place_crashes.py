@@ -20,14 +20,15 @@ from typing import Any
 import pytest
 
 from cordwood.commands import clean_in_place
+from cordwood.commands.read import check
 from cordwood.engine.results import Fate
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, run_task
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import is_full
 from cordwood.fs.memory import MemoryFileSystem, at_random, keep_all, lose_all
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark import packing
 from cordwood.storage.changes.swap import swap_in
-from cordwood.storage.check.directory import check
 from cordwood.storage.check.findings import Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER
@@ -284,7 +285,7 @@ def loaded_by_kafka(
     assert len([line for line in lines if line["type"] == "log"]) == len(states) * len(PATHS)
     found = []
     for partitions in places:
-        logs = {path: LogView(str(place)) for path, place in partitions.items()}
+        logs = {path: LogView(str(place), fs=PosixFileSystem()) for path, place in partitions.items()}
         assert [action for log in logs.values() for action in log.recovery.actions] == []
         found.append({path: view(log) for path, log in logs.items()})
     return found

@@ -52,7 +52,7 @@ def words(now_ms: int) -> list[str]:
 def views(root: Path) -> dict[str, View]:
     """All records of all partitions."""
     found = (path for path in root.iterdir() if path.name.rpartition("-")[0] in TOPICS)
-    return {path.name: view(LogView(str(path))) for path in found}
+    return {path.name: view(LogView(str(path), fs=PosixFileSystem())) for path in found}
 
 
 def leftovers(root: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from cordwood.api import clean, clean_in_place
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
 from cordwood.engine.results import Fate
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Kind
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView
@@ -56,7 +57,7 @@ def expected(directory: Path) -> dict[str, bytes]:
 def test_plan_says_that_the_next_load_empties_the_log(directory: Path) -> None:
     (found,) = make_plan(str(directory / "orders-0"), now_ms=NOW_MS).partitions
     assert (found.decision, found.log_start_offset, found.log_end_offset) == (Decision.LEAVE, START, START)
-    end = LogView(str(fixture("kraft-before") / "orders-0")).next_offset
+    end = LogView(str(fixture("kraft-before") / "orders-0"), fs=PosixFileSystem()).next_offset
     assert str(found.reason) == (
         f"it ends at offset {end}, below its log start offset: the next load replaces it by an empty log "
         f"({START} in log-start-offset-checkpoint)"

@@ -39,7 +39,7 @@ def test_one_damaged_batch_keeps_one_of_three_partitions_as_it_was(number: int, 
     for name in ("orders-0", "orders-1", "orders-2"):
         copy_of(fixture("kraft-before") / name, tmp_path / "logs" / name)
     hurt = tmp_path / "logs" / f"orders-{number}"
-    *closed, _ = LogView(str(hurt)).segments
+    *closed, _ = LogView(str(hurt), fs=PosixFileSystem()).segments
     path = Path(closed[len(closed) // 2].path)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -107,7 +107,7 @@ def truncated_by_kafka(oracle: Oracle, partition: Path, offset: int, work: Path)
     script = work.with_suffix(".json")
     script.write_text(json.dumps({"now": 1_700_000_000_000, "logs": {"t-0": {}}, "steps": steps}))
     oracle("run", script, work)
-    return LogView(str(work / "live" / "t-0"))
+    return LogView(str(work / "live" / "t-0"), fs=PosixFileSystem())
 
 
 def last_values(log: LogView, end: int) -> dict[bytes | None, bytes]:
@@ -127,7 +127,7 @@ def test_a_tail_that_was_not_replicated_takes_no_committed_value_with_it(
     kafka_oracle("run", tmp_path / "script.json", tmp_path / "made")
     before = tmp_path / "made" / "before"
     ((_, mark),) = checkpoints.decode((before / filenames.HIGH_WATERMARKS).read_bytes()).items()
-    committed = last_values(LogView(str(before / "t-0")), mark)
+    committed = last_values(LogView(str(before / "t-0"), fs=PosixFileSystem()), mark)
 
     def truncated(name: str, high_watermark: Literal["end"] | None) -> LogView:
         result = clean(
@@ -184,6 +184,7 @@ def test_no_call_would_change_the_source(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES[:-1], indirect=True)  # of the last, no closed log stays as it is
 def test_linking_gives_closed_logs_of_the_source_a_name_and_changes_nothing_else(source: Path, tmp_path: Path) -> None:
     before = tree(source)
     fs = OnlyRead(PosixFileSystem(), str(source), allowed=("link",))

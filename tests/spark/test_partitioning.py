@@ -179,7 +179,7 @@ def test_a_clean_in_rounds_keeps_what_one_without_a_limit_keeps_and_passes_the_c
     assert rounds.cleaned.end_offset == once.cleaned.end_offset
     assert rounds.cleaned.counts.records_read == once.cleaned.counts.records_read
     assert rounds.cleaned.replaced[0][0] == once.cleaned.replaced[0][0]
-    kept = [[r.offset for r in LogView(one.folder, log_start_offset=0).records()] for one in (rounds, once)]
+    kept = [[r.offset for r in LogView(one.folder, log_start_offset=0, fs=FS).records()] for one in (rounds, once)]
     assert kept[0] == kept[1]
     assert check_output(small, rounds) is rounds
 

@@ -24,6 +24,7 @@ from cordwood.engine.results import CleanResult, Fate, PartitionResult
 from cordwood.engine.settings import clean_settings
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import LockedError, NoSpaceError, NotFoundError, RequestError
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark import packing
 from cordwood.storage.changes import copy
 from cordwood.storage.formats import checkpoints, filenames
@@ -71,12 +72,12 @@ def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
         expected = contents(partition)
         if partition.name != "__cluster_metadata-0":
             # A loader removes snapshots between segments.
-            for name in recovered.stray_snapshots(LogView(str(partition)).recovery):
+            for name in recovered.stray_snapshots(LogView(str(partition), fs=PosixFileSystem()).recovery):
                 del expected[name]
         if (planned := to_clean.get(str(partition))) is not None and planned.compaction is not None:
             outputs = tmp_path / partition.name
             outputs.mkdir()
-            log = LogView(str(partition))
+            log = LogView(str(partition), fs=PosixFileSystem())
             settings = clean_settings(planned)
             found = clean_partition(
                 log,
@@ -105,7 +106,7 @@ def test_a_copy_holds_the_records_that_kafkas_own_cleaner_left(cleaned: tuple[Pa
         ours, theirs = (
             [
                 (record.offset, record.key, record.value)
-                for record in LogView(str(path / one.name)).records(isolation=None)
+                for record in LogView(str(path / one.name), fs=PosixFileSystem()).records(isolation=None)
             ]
             for path in (target, fixture("kraft-after"))
         )
@@ -224,15 +225,15 @@ def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSessi
     assert not (target / filenames.LOCK).exists()
     points = checkpoints.decode((target / filenames.RECOVERY_POINTS).read_bytes())
     for name in ("plain-0", "plain-1", "moving-0", "trans-0", "crash-0"):
-        end = LogView(str(fixture("kraft-crashed-torn-recovered") / name)).next_offset
-        assert LogView(str(target / name)).next_offset == end
+        end = LogView(str(fixture("kraft-crashed-torn-recovered") / name), fs=PosixFileSystem()).next_offset
+        assert LogView(str(target / name), fs=PosixFileSystem()).next_offset == end
         topic, _, number = name.rpartition("-")
         assert points[TopicPartition(topic, int(number))] == end
 
 
 def test_what_cannot_be_recovered_is_left_to_the_next_load(spark: SparkSession, tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-crashed-writes"), tmp_path / "logs")
-    last = LogView(str(source / "plain-0")).segments[-1].base_offset
+    last = LogView(str(source / "plain-0"), fs=PosixFileSystem()).segments[-1].base_offset
     for path in (source / "plain-0").glob(f"{last:020d}.*"):
         path.rename(path.with_name(f"{last + 10**6:020d}{path.suffix}"))
     target = tmp_path / "new"
@@ -277,9 +278,10 @@ def test_retention_follows_the_clean_when_it_is_asked_for(spark: SparkSession, n
         str(fixture("kraft-before")), output=str(target), spark=spark, topics=topics, now_ms=now_ms, retention=True
     )
     for name in ("retained-bytes-0", "retained-ms-0", "sessions-0", "sessions-1", "trimmed-0"):
-        assert LogView(str(target / name)).first_offset == LogView(str(fixture("kraft-after") / name)).first_offset, (
-            name
-        )
+        assert (
+            LogView(str(target / name), fs=PosixFileSystem()).first_offset
+            == LogView(str(fixture("kraft-after") / name), fs=PosixFileSystem()).first_offset
+        ), name
     assert sum(one.segments_retained_away for one in result.partitions) > 0
 
 

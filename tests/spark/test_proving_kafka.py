@@ -79,12 +79,12 @@ def cleaned_pairs(found: list[Round], folder: Path) -> Iterator[tuple[int, Pair]
 def pair_of(one: Round, line: Step, before: Path, after: Path) -> Pair:
     """What to prove of one clean."""
     retention_ms = clean_settings(plan_of(one, before)).delete_retention_ms
-    was = LogView(str(before))
+    was = LogView(str(before), fs=PosixFileSystem())
     clean = [segment.mtime_ms for segment in was.segments if segment.base_offset < line["first_dirty"]]
     return Pair(
         None,
         Side(str(before), was.log_start_offset),
-        Side(str(after), LogView(str(after)).log_start_offset),
+        Side(str(after), LogView(str(after), fs=PosixFileSystem()).log_start_offset),
         first_uncleanable=line["first_uncleanable"],
         # A script may clean at another time than its broker's, by which that forgets producers.
         now_ms=max(one.now_ms, one.clock_ms),

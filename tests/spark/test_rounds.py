@@ -16,6 +16,7 @@ from cordwood.engine.partition import Cleaned
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
@@ -50,7 +51,7 @@ def four_keys(folder: Path) -> LogView:
 
 
 def kept(target: Path) -> list[int]:
-    return [record.offset for record in LogView(str(target), log_start_offset=0).records()]
+    return [record.offset for record in LogView(str(target), log_start_offset=0, fs=PosixFileSystem()).records()]
 
 
 def test_rounds_repeat_until_the_log_is_clean_and_keep_the_last_outputs(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_rounds_are_those_of_a_cleaner_thread(kafka_oracle: Oracle, tmp_path: Pa
         if not theirs or lines[-2]["grabbed"]:  # nothing to do, or no end of it
             continue
         step = next(step for step in said["steps"] if step["op"] == "clean")
-        log, now = LogView(str(folder / "before" / "t-0")), said["now"]
+        log, now = LogView(str(folder / "before" / "t-0"), fs=PosixFileSystem()), said["now"]
         target = tmp_path / f"ours-{seed}" / "t-0"
         target.mkdir(parents=True)
         cleaned = clean_in_rounds(

@@ -65,7 +65,7 @@ def test_producers_are_those_of_the_newest_snapshot_and_of_the_batches_behind_it
     make_log(folder, (0, [data(0, producer=1)]), (1, [data(1, producer=2)]), (2, [data(2, producer=3)]))
     write_snapshot(folder, 1, entry(8, 0, 0))
     write_snapshot(folder, 2, entry(9, 1, 0))
-    assert last_offsets(load_producers(LogView(str(folder)), now_ms=10)) == {9: 1, 3: 2}
+    assert last_offsets(load_producers(LogView(str(folder), fs=PosixFileSystem()), now_ms=10)) == {9: 1, 3: 2}
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over_for_an_older_one(tmp_path
     make_log(folder, (0, [data(0, producer=1)]), (1, [data(1, producer=2)]), (2, [data(2, producer=3)]))
     write_snapshot(folder, 1, entry(8, 0, 0))
     write_snapshot(folder, 2, entry(9, 1, 0)).write_bytes(b"broken")
-    assert last_offsets(load_producers(LogView(str(folder)), now_ms=10)) == {8: 0, 2: 1, 3: 2}
+    assert last_offsets(load_producers(LogView(str(folder), fs=PosixFileSystem()), now_ms=10)) == {8: 0, 2: 1, 3: 2}
 
 
 def test_a_snapshot_at_the_log_start_is_not_used(tmp_path: Path) -> None:
@@ -81,7 +81,9 @@ def test_a_snapshot_at_the_log_start_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     make_log(folder, (1, [data(1, producer=2)]))
     write_snapshot(folder, 1, entry(8, 0, 0))
-    assert last_offsets(load_producers(LogView(str(folder), log_start_offset=1), now_ms=10)) == {2: 1}
+    assert last_offsets(load_producers(LogView(str(folder), log_start_offset=1, fs=PosixFileSystem()), now_ms=10)) == {
+        2: 1
+    }
 
 
 def test_a_snapshot_above_the_log_end_is_not_used(tmp_path: Path) -> None:
@@ -90,14 +92,16 @@ def test_a_snapshot_above_the_log_end_is_not_used(tmp_path: Path) -> None:
     make_log(folder, (0, [data(0, producer=1)]), (1, []))
     write_snapshot(folder, 1, entry(8, 0, 0))
     write_snapshot(folder, 2, entry(9, 1, 0))
-    assert last_offsets(load_producers(LogView(str(folder), log_start_offset=0), now_ms=10)) == {8: 0}
+    assert last_offsets(load_producers(LogView(str(folder), log_start_offset=0, fs=PosixFileSystem()), now_ms=10)) == {
+        8: 0
+    }
 
 
 def test_producers_of_a_snapshot_expire_a_day_after_their_last_batch(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     make_log(folder, (0, [data(0)]), (1, []))
     write_snapshot(folder, 1, entry(1, 0, 0), entry(2, 0, 1))
-    assert last_offsets(load_producers(LogView(str(folder)), now_ms=DAY)) == {2: 0}
+    assert last_offsets(load_producers(LogView(str(folder), fs=PosixFileSystem()), now_ms=DAY)) == {2: 0}
 
 
 def test_a_segment_without_timestamps_is_as_old_as_its_file(tmp_path: Path) -> None:
@@ -153,7 +157,7 @@ def test_a_damaged_batch_stops_the_clean_and_says_where_it_is(tmp_path: Path, fl
     stored[70 + (8 + flip if flip == 3 else flip)] ^= 0x40
     path.write_bytes(stored)
     with pytest.raises(CorruptBatchError) as caught:
-        clean(LogView(str(folder), log_start_offset=0), tmp_path / "out", 3)
+        clean(LogView(str(folder), log_start_offset=0, fs=PosixFileSystem()), tmp_path / "out", 3)
     assert caught.value.path == str(path)
     assert caught.value.position == 70
 
@@ -168,7 +172,7 @@ def test_damage_in_any_window_fails_the_clean(tmp_path: Path, codec: Codec, dirt
     write_keyed_log(
         PosixFileSystem(), str(partition), size_bytes=150_000, keys=50, shape=shape, segment_bytes=100_000, seed=1
     )
-    log = LogView(str(partition))
+    log = LogView(str(partition), fs=PosixFileSystem())
     _, second, third = (segment.base_offset for segment in log.segments)
     batches = [row for window in WindowReader(log.segments[0].open(), Checks.WHOLE) for row in window.batches]  # type: ignore[union-attr]
     path = Path(log.segments[0].path)
@@ -206,7 +210,7 @@ def test_error_names_the_first_of_two_damaged_batches(
         segment_bytes=100_000,
         seed=1,
     )
-    log = LogView(str(partition))
+    log = LogView(str(partition), fs=PosixFileSystem())
     path = Path(log.segments[0].path)
     stored = bytearray(path.read_bytes())
     stored[100] ^= 1
@@ -226,7 +230,7 @@ def test_a_clean_that_fails_leaves_no_thread_behind(
     partition = tmp_path / "topic-0"
     partition.mkdir()
     write_keyed_log(PosixFileSystem(), str(partition), size_bytes=3_000_000, keys=5_000, shape=Shape(), seed=1)
-    log = LogView(str(partition))
+    log = LogView(str(partition), fs=PosixFileSystem())
     path = Path(log.segments[0].path)
     settings = CleanSettings(memory=MemoryShare(1 << 18) if spoilt == "the memory" else None)
     if spoilt == "the input":
@@ -269,7 +273,7 @@ def test_a_batch_larger_than_a_window_is_rewritten_whole(tmp_path: Path, codec: 
     log = make_log(tmp_path / "t-0", (0, [encode_batch(pair, codec=codec)]), (2, [data(2, b"a")]), (3, []))
     cleaned = clean(log, tmp_path / "out", 3)
     assert cleaned.counts.batches_rebuilt == 1
-    kept = list(LogView(str(tmp_path / "out"), log_start_offset=0).records())
+    kept = list(LogView(str(tmp_path / "out"), log_start_offset=0, fs=PosixFileSystem()).records())
     assert kept == [pair[1], Record(2, 0, b"a", b"v")]
 
 
@@ -290,7 +294,7 @@ def test_a_batch_too_large_to_be_read_at_once_is_copied_or_rewritten_whole(
     log = make_log(tmp_path / "t-0", *segments, (8, []))
     cleaned = clean(log, tmp_path / "out", 8)
     assert cleaned.counts.batches_verbatim == (1 if rebuilt else 4)
-    kept = list(LogView(str(tmp_path / "out"), log_start_offset=0).records())
+    kept = list(LogView(str(tmp_path / "out"), log_start_offset=0, fs=PosixFileSystem()).records())
     assert kept == [record for pair in pairs for record in pair if record.key != b"same" or record.offset == 6]
 
 
@@ -321,7 +325,7 @@ def test_a_compressed_window_is_cut_into_parts_that_hold_all_its_batches(
     write_keyed_log(
         PosixFileSystem(), str(partition), size_bytes=6_000_000, keys=50, shape=Shape(codec=Codec.LZ4), seed=1
     )
-    log = LogView(str(partition))
+    log = LogView(str(partition), fs=PosixFileSystem())
     (whole, *_) = WindowReader(log.segments[0].open(), Checks.WHOLE, window_bytes=readahead.WINDOW_BYTES)
     assert isinstance(whole, BatchWindow)
     parts = list(

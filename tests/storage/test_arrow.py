@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from cordwood.commands.read import open_log
 from cordwood.record.columns import decode
 from cordwood.record.record import Record
 from cordwood.storage.log.arrow import SCHEMA, to_arrow
-from cordwood.storage.log.view import open_log
 from cordwood.testing.strategies import logs
 from cordwood.types import TopicPartition
 from tests.fixtures import fixture

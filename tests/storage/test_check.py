@@ -338,7 +338,7 @@ def test_damage_in_one_partition_does_not_keep_others_from_being_checked(tmp_pat
 
 
 def live(partition: Path) -> list[Finding]:
-    return watched(LogView(str(partition), live=True))
+    return watched(LogView(str(partition), live=True, fs=PosixFileSystem()))
 
 
 def watched(log: LogView) -> list[Finding]:
@@ -361,7 +361,7 @@ def test_a_log_that_grows_is_read_up_to_its_first_incomplete_batch(tmp_path: Pat
 
 def test_files_that_vanish_while_a_broker_runs_are_no_finding(tmp_path: Path) -> None:
     partition = site("orders", tmp_path)
-    log = LogView(str(partition), live=True)
+    log = LogView(str(partition), live=True, fs=PosixFileSystem())
     for name in partition.glob(f"{FIRST}*"):
         name.unlink()
     assert watched(log) == []

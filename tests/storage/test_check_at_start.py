@@ -15,6 +15,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import CorruptFileError
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.recover_copy import recover_into_copy
 from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.check import KINDS, Kind, Severity
@@ -181,7 +182,7 @@ def test_recovery_refuses_a_transaction_index_of_an_unknown_version(directories:
 
 def refused(partition: Path, tmp_path: Path, file: str) -> None:
     """Neither a copy nor the partition itself is recovered: what is in the file would be lost."""
-    before, log, target = contents(partition), LogView(str(partition)), tmp_path / "target"
+    before, log, target = contents(partition), LogView(str(partition), fs=PosixFileSystem()), tmp_path / "target"
     target.mkdir()
     with pytest.raises(CorruptFileError) as caught:
         recover_into_copy(log, str(target), recovery_point=0, now_ms=0)

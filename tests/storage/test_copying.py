@@ -40,14 +40,14 @@ def test_cleanly_shut_down_partition_is_copied_with_its_files_times(tmp_path: Pa
     source = fixture("kraft-before") / "payments-0"
     expected = contents(source)
     del expected[filenames.offset_name(358, ".snapshot")]  # its segment was cleaned away; a broker removes it
-    assert copied(LogView(str(source)), tmp_path / "copy") == expected
+    assert copied(LogView(str(source), fs=fs), tmp_path / "copy") == expected
     for path in map(source.joinpath, expected):
         assert (tmp_path / "copy" / path.name).stat().st_mtime_ns == path.stat().st_mtime_ns
 
 
 def test_what_a_crash_left_is_copied_as_it_will_be_loaded(tmp_path: Path) -> None:
     source = fixture("kraft-crashed-swap") / "crash-0"
-    found = copied(LogView(str(source)), tmp_path / "copy")
+    found = copied(LogView(str(source), fs=fs), tmp_path / "copy")
     assert not [name for name in found if name.endswith((".swap", ".cleaned", ".deleted"))]
     (swapped,) = source.glob("*.log.swap")
     assert found[swapped.name.removesuffix(".swap")] == swapped.read_bytes()
@@ -58,7 +58,7 @@ def test_what_a_crash_left_is_copied_as_it_will_be_loaded(tmp_path: Path) -> Non
 
 def test_only_logs_that_nobody_appends_to_are_linked(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    copied(LogView(str(source)), tmp_path / "copy", link=Link.HARD)
+    copied(LogView(str(source), fs=fs), tmp_path / "copy", link=Link.HARD)
     *closed, active = sorted(source.glob("*.log"))
     linked = {path.name for path in source.iterdir() if path.samefile(tmp_path / "copy" / path.name)}
     assert linked == {path.name for path in closed}
@@ -68,13 +68,13 @@ def test_only_logs_that_nobody_appends_to_are_linked(tmp_path: Path) -> None:
 def test_cleaned_segments_take_the_place_of_others_and_of_their_snapshots(tmp_path: Path) -> None:
     # case 155
     source = fixture("kraft-before") / "orders-0"
-    first, second, third, fourth, *_ = (segment.base_offset for segment in LogView(str(source)).segments)
+    first, second, third, fourth, *_ = (segment.base_offset for segment in LogView(str(source), fs=fs).segments)
     folder = tmp_path / "outputs"
     folder.mkdir()
     name = filenames.offset_name(second, ".log")
     (folder / name).write_bytes(b"new")
     replacement = Replacement(str(folder), (name,), frozenset({second, third}), frozenset({second}), fourth)
-    found = copied(LogView(str(source)), tmp_path / "copy", replacement)
+    found = copied(LogView(str(source), fs=fs), tmp_path / "copy", replacement)
     assert found[name] == b"new"
     files = {base: {file[20:] for file in found if file.startswith(f"{base:020d}")} for base in (first, second, third)}
     # That of a base that stays is still true.
@@ -99,13 +99,13 @@ def test_a_file_larger_than_a_buffer_is_copied_whole(tmp_path: Path) -> None:
 
 def test_a_log_without_any_segment_left_goes_on_at_its_end(tmp_path: Path) -> None:
     path = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    bases = [segment.base_offset for segment in LogView(str(path)).segments]
-    end = LogView(str(path)).next_offset
+    bases = [segment.base_offset for segment in LogView(str(path), fs=fs).segments]
+    end = LogView(str(path), fs=fs).next_offset
     remove_segments(fs, str(path), bases[:2], end)
-    assert LogView(str(path)).first_offset == bases[2]
+    assert LogView(str(path), fs=fs).first_offset == bases[2]
     remove_segments(fs, str(path), bases, end)
-    assert [segment.base_offset for segment in LogView(str(path)).segments] == [end]
-    assert LogView(str(path)).next_offset == end
+    assert [segment.base_offset for segment in LogView(str(path), fs=fs).segments] == [end]
+    assert LogView(str(path), fs=fs).next_offset == end
 
 
 # ---- the work folder -------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.commands.undo import undo
 from cordwood.errors import CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.memory import MemoryFileSystem, PowerCut, at_random, keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
@@ -20,7 +21,6 @@ from cordwood.record.record import Record
 from cordwood.storage.changes.backup import MANIFEST, KeepFolder
 from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.changes.swap import drop_segments
-from cordwood.storage.changes.undo import undo
 from cordwood.storage.formats import checkpoints, filenames, leader_epochs
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry

@@ -72,7 +72,7 @@ def test_after_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(na
             place.log(), str(target), recovery_point=point, now_ms=FIXTURES_NOW_MS, settings=settings
         )
         loaded = recover_in_place(
-            LogView(str(inside), log_start_offset=place.log().log_start_offset),
+            LogView(str(inside), log_start_offset=place.log().log_start_offset, fs=posix),
             crashed=True,
             recovery_point=point,
             now_ms=FIXTURES_NOW_MS,
@@ -89,7 +89,7 @@ def test_after_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(na
 def test_a_log_that_ends_below_its_start_begins_anew_there_as_in_a_copy(tmp_path: Path) -> None:
     # case 168
     inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    log, target = LogView(str(inside), log_start_offset=1_000_000), tmp_path / "copy"
+    log, target = LogView(str(inside), log_start_offset=1_000_000, fs=posix), tmp_path / "copy"
     target.mkdir()
     recover_into_copy(log, str(target), recovery_point=0, now_ms=FIXTURES_NOW_MS)
     loaded = recover_in_place(log, crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
@@ -102,7 +102,7 @@ def torn_start(folder: Path) -> LogView:
     (folder / "t-0").mkdir()
     batches = [encode_batch([Record(at, 1000, b"k", b"v")]) for at in range(10, 15)]
     (folder / "t-0" / offset_name(10, FileKind.LOG)).write_bytes(b"\x01" * len(batches[0]) + b"".join(batches[1:]))
-    return LogView(str(folder / "t-0"), log_start_offset=12)
+    return LogView(str(folder / "t-0"), log_start_offset=12, fs=posix)
 
 
 def test_crashed_log_with_whole_batches_behind_damage_is_not_emptied_in_place(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_log_whose_batches_reach_its_start_behind_damage_is_not_emptied(tmp_path
     log = torn_start(tmp_path)
     assert not log.ends_below_start
     recover_in_place(log, crashed=False, recovery_point=0, now_ms=NOW_MS)
-    assert LogView(str(tmp_path / "t-0")).size_bytes == log.size_bytes
+    assert LogView(str(tmp_path / "t-0"), fs=posix).size_bytes == log.size_bytes
 
 
 @pytest.mark.parametrize("crashed", [False, True])
@@ -127,11 +127,15 @@ def test_emptied_log_is_finished_wherever_the_load_was_cut_off(crashed: bool, tm
     """No segment is left when the old ones are gone and the new one is not in its place yet."""
     inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     ended = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "whole" / "orders-0")
-    recover_in_place(LogView(str(ended), log_start_offset=10**6), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
+    recover_in_place(
+        LogView(str(ended), log_start_offset=10**6, fs=posix), crashed=crashed, recovery_point=0, now_ms=NOW_MS
+    )
     for path in inside.iterdir():
         if path.suffix in SEGMENT_KINDS:
             path.unlink()
-    recover_in_place(LogView(str(inside), log_start_offset=10**6), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
+    recover_in_place(
+        LogView(str(inside), log_start_offset=10**6, fs=posix), crashed=crashed, recovery_point=0, now_ms=NOW_MS
+    )
     assert contents(inside) == contents(ended)
     assert all(path.stat().st_mode & 0o777 == 0o644 for path in inside.glob("*.log"))
 
@@ -147,15 +151,15 @@ def test_without_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(
         target.mkdir(parents=True)
         copy_of(Path(place.path), inside)
         copy_partition(place.log(), str(target))
-        complete_indexes(LogView(str(target)), now_ms=FIXTURES_NOW_MS)
-        recover_in_place(LogView(str(inside)), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+        complete_indexes(LogView(str(target), fs=posix), now_ms=FIXTURES_NOW_MS)
+        recover_in_place(LogView(str(inside), fs=posix), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
         assert contents(inside) == contents(target)
 
 
 def test_a_partition_in_good_order_stays_as_it_is(tmp_path: Path) -> None:
     path = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     before = {one.name: (one.stat().st_ino, one.stat().st_mtime_ns) for one in path.iterdir()}
-    recover_in_place(LogView(str(path)), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    recover_in_place(LogView(str(path), fs=posix), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
     assert {one.name: (one.stat().st_ino, one.stat().st_mtime_ns) for one in path.iterdir()} == before
 
 
@@ -170,7 +174,7 @@ def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Pat
     interval = Node.open(posix, [str(original)]).config_of("payments").integer("index.interval.bytes")
     for _ in range(2):
         recover_in_place(
-            LogView(str(source)),
+            LogView(str(source), fs=posix),
             crashed=False,
             recovery_point=0,
             now_ms=FIXTURES_NOW_MS,
@@ -189,12 +193,12 @@ def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Pat
 
 def test_offsets_of_another_segment_leave_a_partition_as_it_was(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
-    last = LogView(str(source)).segments[-1].base_offset
+    last = LogView(str(source), fs=posix).segments[-1].base_offset
     for suffix in (".log", ".index", ".timeindex"):
         (source / offset_name(last, suffix)).rename(source / offset_name(last + 10**6, suffix))
     before = contents(source)
     with pytest.raises(DataError, match="does not belong"):
-        recover_in_place(LogView(str(source)), crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+        recover_in_place(LogView(str(source), fs=posix), crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
     assert contents(source) == before
 
 

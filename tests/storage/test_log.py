@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.commands.read import open_log
 from cordwood.errors import CorruptBatchError, DataError, NotFoundError
 from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats import offset_index
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.recovery import Verb
-from cordwood.storage.log.view import LogView, open_log
+from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
 
 
@@ -95,7 +97,7 @@ def test_an_index_that_cannot_be_read_only_costs_time(tmp_path: Path) -> None:
     os.mkfifo(directory / name(0, ".timeindex"))
     with (directory / name(6, ".index")).open("wb") as index:
         index.truncate(1 << 40)  # takes no room on the disk
-    log = LogView(str(directory))
+    log = LogView(str(directory), fs=PosixFileSystem())
     assert offsets(log, start_offset=4, since_ms=0) == list(range(4, 12))
     assert offsets(log, start_offset=10) == [10, 11]
     with pytest.raises(OSError, match="more than such a file ever has") as caught:
@@ -108,7 +110,7 @@ def test_a_segment_that_cannot_be_read_is_told_and_the_next_is_read(tmp_path: Pa
     directory.mkdir()
     (directory / name(6)).write_bytes(batch(6))
     os.mkfifo(directory / name(0))
-    log = LogView(str(directory))
+    log = LogView(str(directory), fs=PosixFileSystem())
     told: list[tuple[int, str]] = []
     windows = log.windows(on_unreadable=lambda segment, error: told.append((segment.base_offset, error.filename)))
     assert [segment.base_offset for segment, _ in windows] == [6]

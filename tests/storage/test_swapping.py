@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.commands.read import check
 from cordwood.errors import RequestError
 from cordwood.fs.base import FileSystem
 from cordwood.fs.memory import MemoryFileSystem, lose_all
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.changes.swap import drop_segments, swap_in
-from cordwood.storage.check.directory import check
 from cordwood.storage.check.findings import Severity
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name
 from cordwood.storage.log.files import write_file

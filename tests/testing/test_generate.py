@@ -20,7 +20,7 @@ def test_a_keyed_log_has_its_records_its_keys_and_a_short_last_segment(tmp_path:
     count = write_keyed_log(
         PosixFileSystem(), str(partition), size_bytes=200_000, keys=50, shape=shape, segment_bytes=120_000
     )
-    log = LogView(str(partition))
+    log = LogView(str(partition), fs=PosixFileSystem())
     records = list(log.records())
     assert [record.offset for record in records] == list(range(count))
     assert {record.key for record in records} == {b"%016d" % key for key in range(50)}

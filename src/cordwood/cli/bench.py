@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cordwood.commands.read import open_log
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import session
-from cordwood.storage.log.view import open_log
 from cordwood.tables import Column, table
 from cordwood.testing.generate import Shape, write_log
 from cordwood.types import Codec

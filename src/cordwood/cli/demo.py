@@ -159,7 +159,9 @@ def write_log(folder: Path) -> None:
         for base_offset, batches in _segments().items():
             (Path(bare) / offset_name(base_offset, FileKind.LOG)).write_bytes(b"".join(batches))
         # Its indexes, snapshots and leader epochs are what a broker makes of the batches.
-        recover_into_copy(LogView(bare), str(before / str(USERS)), recovery_point=0, now_ms=NOW_MS)
+        recover_into_copy(
+            LogView(bare, fs=PosixFileSystem()), str(before / str(USERS)), recovery_point=0, now_ms=NOW_MS
+        )
     (before / CLEANER_OFFSETS).write_bytes(checkpoints.encode({USERS: _FIRST_DIRTY}))
     (before / CLEAN_SHUTDOWN).write_bytes(encode_clean_shutdown(None))
     (folder / SETTINGS).write_text(_PROPERTIES)
@@ -225,7 +227,7 @@ class _Contents:
 
     @classmethod
     def of(cls, directory: str) -> _Contents:
-        log = LogView(f"{directory}/{USERS}")
+        log = LogView(f"{directory}/{USERS}", fs=PosixFileSystem())
         records = {one.offset: one for one in log.records(isolation=None)}
         data, committed = (
             frozenset(one.offset for one in log.records(isolation=level))

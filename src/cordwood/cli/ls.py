@@ -15,9 +15,10 @@ import typer
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.commands.options import Selection
+from cordwood.commands.read import ls
 from cordwood.config import SourceKind, show
 from cordwood.errors import DataError
-from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing, ls
+from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing
 from cordwood.tables import Column, bytes_text, number, printable, table, time_text
 
 #: Who said what the policy is, in a word.

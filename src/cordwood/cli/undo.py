@@ -9,7 +9,7 @@ import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK
 from cordwood.cli.options import Json
-from cordwood.storage.changes.undo import undo
+from cordwood.commands.undo import undo
 
 
 def main(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
+import cordwood.report.verify  # noqa: F401 - so that a result can show itself
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.options import VerifyOptions, open_node
 from cordwood.engine import progress
@@ -16,7 +17,7 @@ from cordwood.fs.base import FileSystem, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import LOCAL_MASTER, session
 from cordwood.spark.verify_sql import verify_pairs
-from cordwood.storage.check import Finding, Severity, check
+from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.log.files import temporary_directory
 from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS
@@ -184,5 +185,5 @@ def _files(
             yield Violation(ViolationKind.INDEX, f"{one.kind}: {one.what}", one.path, one.offset)
 
 
-def _damage(fs: FileSystem, paths: Sequence[str]) -> list[Finding]:
-    return [finding for finding in check(*paths, fs=fs) if finding.severity is Severity.DAMAGE]
+def _damage(fs: LocalFileSystem, paths: Sequence[str]) -> list[Finding]:
+    return [finding for finding in Check(fs).run(paths) if finding.severity is Severity.DAMAGE]

@@ -247,7 +247,7 @@ def compared(kafka: Path, ours: Path, *, compressed: bool) -> str:
     if names != own:
         raise RequestError(f"Kafka has the segments {', '.join(names)}, we have {', '.join(own)}")
     if compressed:
-        theirs, mine = LogView(str(kafka)), LogView(str(ours))
+        theirs, mine = LogView(str(kafka), fs=PosixFileSystem()), LogView(str(ours), fs=PosixFileSystem())
         if not theirs.to_arrow(isolation=None).equals(mine.to_arrow(isolation=None)):
             raise RequestError(f"The records differ from Kafka's, of {names[0]} on")
         return "records"

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cordwood.fs.base import FileInfo, FileSystem
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.backup import (
     MANIFEST,
     KeptDirectory,
@@ -162,27 +161,12 @@ class UndoResult:
         )
 
 
-def undo(path: str, *, fs: FileSystem | None = None) -> UndoResult:
-    """Put back what a clean in place took away and kept.
-
-    All is looked at before anything is changed: when a log was written to, cleaned again or deleted from since, the
-    result says so, and nothing was done. A broker that was merely started and stopped is no reason. What was cut off
-    in the middle goes on when it is called again.
-
-    Args:
-        path: of the folder.
-        fs: default: the machine's.
-
-    Raises:
-        NotFoundError: the folder is none that a clean kept files in.
-        CorruptFileError: its manifest, or a checkpoint, cannot be read.
-        LockedError: someone holds one of the log directories.
-    """
-    fs = fs or PosixFileSystem()
+def put_back(fs: FileSystem, path: str) -> UndoResult:
+    """Put back what the folder at a path keeps; see `commands.undo`."""
     path = posixpath.realpath(path)
     manifest = read_manifest(fs, path)
     directories = [directory for _, directory in sorted(manifest.directories.items())]
-    put_back, written = [], []
+    restored, written = [], []
     if not manifest.undone:
         with ExitStack() as locks:
             changes = [Changed(one.path, "it is gone") for one in directories if not fs.exists(one.path)]
@@ -195,10 +179,10 @@ def undo(path: str, *, fs: FileSystem | None = None) -> UndoResult:
                 lock.confirm()
             for directory in directories:
                 written += _put_back_own_files(fs, directory)
-                put_back += [_put_back(fs, partition) for _, partition in sorted(directory.partitions.items())]
+                restored += [_put_back(fs, partition) for _, partition in sorted(directory.partitions.items())]
             mark_undone(fs, path, manifest.size_bytes)
     removed = _remove_folder(fs, path, directories)
-    return UndoResult(path, tuple(one for one in put_back if one is not None), tuple(written), removed=removed)
+    return UndoResult(path, tuple(one for one in restored if one is not None), tuple(written), removed=removed)
 
 
 class _View:

@@ -11,7 +11,7 @@
 Nothing is changed, and nothing in one partition keeps the others from being checked.
 """
 
-from cordwood.storage.check.directory import Check, Summary, check
+from cordwood.storage.check.directory import Check, Summary
 from cordwood.storage.check.findings import KINDS, Finding, Kind, Severity
 
-__all__ = ["KINDS", "Check", "Finding", "Kind", "Severity", "Summary", "check"]
+__all__ = ["KINDS", "Check", "Finding", "Kind", "Severity", "Summary"]

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, TextProblem
 from cordwood.fs.base import FileInfo, FileSystem
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check.findings import Finding, Findings, Kind, Severity
 from cordwood.storage.check.partition import (
     PartitionCheck,
@@ -87,19 +86,6 @@ class Summary:
     def damaged(self) -> bool:
         """Whether there is any damage. What a recovery repairs is none."""
         return self.findings[Severity.DAMAGE] > 0
-
-
-def check(*paths: str, fs: FileSystem | None = None) -> list[Finding]:
-    """Everything that is wrong with what lies at some paths. Damage is what has `Severity.DAMAGE`.
-
-    Args:
-        paths: log directories, folders of several, partitions' directories, or files.
-        fs: default: the machine's.
-
-    Raises:
-        NotFoundError: a path leads to nothing that could be checked.
-    """
-    return list(Check(fs or PosixFileSystem()).run(paths))
 
 
 class Check:

@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from cordwood.errors import BadNameError, CorruptFileError, NotFoundError
 from cordwood.fs.base import FileSystem
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage
 from cordwood.record.record import Record, to_records
@@ -55,11 +54,11 @@ class LogView:
         self,
         path: str,
         *,
-        fs: FileSystem | None = None,
+        fs: FileSystem,
         live: bool = False,
         log_start_offset: int | None = None,
     ) -> None:
-        self.fs: FileSystem = fs or PosixFileSystem()
+        self.fs = fs
         self.path = path.rstrip("/") or "/"
         self.live = live
         self.name: PartitionDirectory | None
@@ -361,17 +360,8 @@ class LogView:
         return pa.Table.from_batches(self.arrow_batches(**choice), SCHEMA)
 
 
-def open_log(path: str, *, fs: FileSystem | None = None) -> LogView:
-    """Open the log of one partition for reading, also while a broker writes to it.
-
-    Args:
-        path: of a partition's directory, such as `/var/kafka/orders-0`.
-        fs: default: the machine's.
-
-    Raises:
-        NotFoundError: there is no such directory, or no segment in it.
-    """
-    fs = fs or PosixFileSystem()
+def open_log(path: str, *, fs: FileSystem) -> LogView:
+    """Open the log of one partition for reading; see `commands.read.open_log`."""
     path = path.rstrip("/") or "/"
     holder = lock_holder_in(fs, posixpath.dirname(path) or ".")
     log = LogView(path, fs=fs, live=holder is not None and holder.is_broker)

@@ -13,7 +13,7 @@ On a running broker's directories, what vanishes is looked for again, or left ou
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,8 +21,6 @@ import numpy as np
 
 from cordwood.config import SourceKind
 from cordwood.errors import ConfigError, CorruptFileError, DataError, NotFoundError
-from cordwood.fs.base import FileSystem
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.headers import is_control
@@ -251,34 +249,14 @@ class Listing:
         return "\n".join(map(str, self.partitions))
 
 
-def ls(
-    *paths: str,
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    metadata: str | None = None,
-    server_properties: str | None = None,
-    overrides: Iterable[str] = (),
-    index_entries: bool = False,
-    fs: FileSystem | None = None,
+def list_partitions(
+    node: Node, paths: Sequence[str], topics: Sequence[str], partitions: Sequence[str], *, index_entries: bool
 ) -> Listing:
-    """List the partitions of one broker's directories.
-
-    Args:
-        paths: log directories, folders of several, or partitions' directories.
-        topics: only topics of these names, or that match these globs; default: all.
-        partitions: only these numbers or names (`3`, `orders-3`), or those that match these globs; default: all.
-        metadata: `__cluster_metadata-0`, or the directory it is in; default: in any of the directories.
-        server_properties: path of the broker's settings.
-        overrides: configs as `key=value` or `topic:key=value`.
-        index_entries: count the entries of indexes, which reads them.
-        fs: default: the machine's.
+    """List the partitions of a node that was opened on some paths; see `commands.read.ls`.
 
     Raises:
-        NotFoundError: nothing is there, or nothing that was asked for.
-        RequestError: a path is a file; or the directories belong to different brokers.
-        ConfigError: a setting that Kafka would not take.
+        NotFoundError: nothing that was asked for is there.
     """
-    node = Node.open(fs or PosixFileSystem(), paths, metadata, server_properties, overrides)
     wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
     if not wanted and (topics or partitions):
         raise NotFoundError(f"No partition in {', '.join(paths)} matches {', '.join([*topics, *partitions])}")
