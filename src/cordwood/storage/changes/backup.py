@@ -1,23 +1,23 @@
-"""What a clean in place takes away is kept in a folder, until somebody deletes it or has it all put back.
+"""The backup of a clean in place: what it replaces or deletes is kept in a folder, until that is deleted or undone.
 
     DIR3/                                  on the file system of the partitions, in none of their log directories
-      manifest.jsonl                       what was there, what went, what came: a line each, synced before it is done
+      manifest.jsonl                       what was there, what goes, what replaces it; each line synced first
       kafka-logs/                          a folder per log directory, by its name
         cleaner-offset-checkpoint          … the directory's own files that change
         orders-0/
-          00000000000000000000.log         … a partition's files that go
+          00000000000000000000.log         … a partition's files that are replaced or deleted
 
-Kept files are hard links: they cost no room beyond what the disk does not get back, and a file that is put back is the
-very one that was there, with its bytes, owner, permissions and time of last modification. The manifest knows files by
-their inode, so it tells old from new wherever a clean or an undo was cut off, and whatever was renamed meanwhile:
+Kept files are hard links: they only hold the room that the old files have anyway, and a file that is put back is the
+same file, with its bytes, owner, permissions and modification time. The manifest identifies files by inode, so that old
+and new files are distinguished wherever a clean or an undo was interrupted, and whatever was renamed meanwhile:
 
     directory    a log directory's own files, as they were
     partition    a partition's files, as they were when a broker would have loaded it
-    step         which of them go, and what stands in their place then
+    step         which of them go, and what replaces them
     offsets      what is written to a checkpoint
-    undone       all is as it was; the rest of the folder may go
+    undone       everything is put back; what is left of the folder may be deleted
 
-`undoing` puts it back.
+`undo` puts it back.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ Offsets = Mapping[str, Mapping[TopicPartition, int | None]]
 
 
 def check_folder(fs: FileSystem, path: str, log_directories: Iterable[str], partitions: Iterable[str] = ()) -> None:
-    """Refuse a folder that files of some directories can't be kept in.
+    """Refuse a folder that cannot hold the backup of some directories.
 
     Raises:
-        RequestError: it is not new or empty; it is in one of the directories, or one of them in it; another disk.
+        RequestError: it is not new or empty, lies in a directory or around one, or is on another disk.
     """
     folder = posixpath.realpath(path)
     parent = posixpath.dirname(folder)
@@ -82,7 +82,7 @@ def check_folder(fs: FileSystem, path: str, log_directories: Iterable[str], part
 
 
 class KeepFolder:
-    """A folder that is being filled by a clean. It may be called by several threads."""
+    """The folder while a clean fills it. Several threads may use it."""
 
     def __init__(
         self, fs: FileSystem, path: str, log_directories: Sequence[str], partitions: Iterable[str] = ()
@@ -90,7 +90,7 @@ class KeepFolder:
         """Make the folder, durably.
 
         Raises:
-            RequestError: it can't be used, see `check_folder`.
+            RequestError: it cannot be used, see `check_folder`.
         """
         check_folder(fs, path, log_directories, partitions)
         log_directories = [posixpath.abspath(directory) for directory in log_directories]
@@ -108,18 +108,18 @@ class KeepFolder:
         fs.sync_directory(self.path)
 
     def close(self) -> None:
-        """Nothing more is kept."""
+        """Close the manifest; nothing more is kept."""
         self._manifest.close()
 
     def keep(self, partition: str, names: Sequence[str], coming: Sequence[str] | None = None) -> None:
-        """Keep files of a partition that are about to go or to change. On return they are safe.
+        """Keep files of a partition that are about to be deleted or changed. On return they are durable in the folder.
 
-        What an earlier clean or deletion left, and the next load would remove, is passed over.
+        Leftovers of an earlier clean or deletion, which the next load would remove, are not kept.
 
         Args:
             partition: path of its directory.
             names: files in it.
-            coming: paths of what takes their place; None: what of their offsets is in the partition's work folder.
+            coming: paths of what replaces them; None: the files of their offsets in the partition's work folder.
         """
         fs, partition = self._fs, posixpath.abspath(partition)
         with self._mutex:
@@ -138,19 +138,19 @@ class KeepFolder:
                     fs.link(source, f"{folder}/{name}")
             fs.sync_directory(folder)
             found = _outputs(fs, partition, going) if coming is None else map(fs.stat, coming)
-            # What an attempt left that came to nothing is noted with the group that it was for, and not again.
+            # Files that a failed attempt left are noted with the group that they were for, and not again.
             made = [info for info in found if info.inode not in known]
             known.update(info.inode for info in made)
             step = {"record": "step", "path": partition, "going": going}
             self._write(*lines, {**step, "coming": _facts({info.name: info for info in made})})
 
     def checkpoints(self, directory: str, offsets: Offsets, *, clean_shutdown: bool = False) -> None:
-        """Keep a log directory's own files. On return they are safe, and what comes is noted.
+        """Keep a log directory's own files. On return they are durable, and the manifest says what replaces them.
 
         Args:
             directory: path.
             offsets: what is about to be written.
-            clean_shutdown: the file that says so is about to be made.
+            clean_shutdown: the clean-shutdown file is about to be written.
         """
         fs, directory = self._fs, posixpath.abspath(directory)
         with self._mutex:
@@ -171,7 +171,7 @@ class KeepFolder:
             self._write(*lines)
 
     def _folder_of(self, directory: str, name: str = "") -> str:
-        """Where a log directory's own files are kept, or those of a partition in it; durably there."""
+        """The folder for a log directory's own files, or for those of a partition in it; it is made durably."""
         folder = f"{self.path}/{self._folders[directory]}"
         self._make_folder(folder)
         if name:
@@ -195,7 +195,7 @@ class KeepFolder:
 
 
 def _folder_names(log_directories: Sequence[str]) -> list[str]:
-    """The names that log directories have, made different where they are not."""
+    """The names of log directories, made unique."""
     found: list[str] = []
     for directory in log_directories:
         name = posixpath.basename(posixpath.realpath(directory)) or "disk"
@@ -212,8 +212,8 @@ def files_by_name(fs: FileSystem, partition: str) -> dict[str, FileInfo]:
 def _that_go(before: Mapping[str, FileInfo], names: Sequence[str]) -> list[str]:
     """Which files to keep when some go.
 
-    With a log all files of its segment, so that it can be put back whole; and the producer snapshots, which are small,
-    and which a load that completes a swap removes.
+    If a `.log` goes, all files of its segment are kept, so that the segment can be put back complete; and the producer
+    snapshots, which are small, and which a load that completes a swap removes.
     """
     bases = {file.offset for file in map(parse_file, names) if file is not None and file.kind is FileKind.LOG}
     wanted = set(names)
@@ -227,7 +227,7 @@ def _that_go(before: Mapping[str, FileInfo], names: Sequence[str]) -> list[str]:
 
 
 def _outputs(fs: FileSystem, partition: str, names: Sequence[str]) -> list[FileInfo]:
-    """The files in a partition's work folder that belong to the offsets of some segments; without any, all of them."""
+    """The files in a partition's work folder that belong to some segments; all of them if none is named."""
     work = f"{partition}/{WORK_FOLDER}"
     if not fs.exists(work):
         return []
@@ -267,7 +267,7 @@ def _facts(files: Mapping[str, FileInfo]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What went, and what came."""
+    """What was removed, and what replaced it."""
 
     going: tuple[str, ...]
     coming: tuple[FileInfo, ...]
@@ -290,7 +290,7 @@ class KeptPartition:
     steps: list[Step] = field(default_factory=list)
 
     def made(self) -> set[tuple[str, int]]:
-        """(name, inode) of all that came."""
+        """(name, inode) of every file that the clean put there."""
         return {(info.name, info.inode) for step in self.steps for info in step.coming}
 
 
@@ -301,9 +301,9 @@ class KeptDirectory:
     Attributes:
         path: of it.
         folder: where its files are kept.
-        before: its own files as they were; None if they were let be.
+        before: its own files as they were; None if they were not changed.
         offsets: per checkpoint and partition all entries that were written.
-        clean_shutdown: the file that says so was made.
+        clean_shutdown: the clean-shutdown file was written.
         partitions: those that were changed.
     """
 
@@ -321,8 +321,8 @@ class Manifest:
 
     Attributes:
         directories: in order.
-        undone: all was put back; what is kept is only in the way.
-        size_bytes: of its whole lines.
+        undone: everything was put back; the kept files are no longer needed.
+        size_bytes: of its complete lines.
     """
 
     directories: dict[str, KeptDirectory] = field(default_factory=dict)
@@ -331,11 +331,11 @@ class Manifest:
 
 
 def read_manifest(fs: FileSystem, path: str) -> Manifest:
-    """What was kept in a folder. A last line that was never written to its end is of something that was not done.
+    """Read what a folder keeps. An incomplete last line belongs to a change that was never made.
 
     Raises:
-        NotFoundError: the folder is not one of files that were kept.
-        CorruptFileError: the manifest is not as it was written.
+        NotFoundError: the folder is no backup of a clean.
+        CorruptFileError: the manifest is damaged.
     """
     manifest = f"{path}/{MANIFEST}"
     if not fs.exists(manifest):
@@ -397,7 +397,7 @@ def _component(name: str) -> str:
 
 
 def mark_undone(fs: FileSystem, path: str, end: int) -> None:
-    """From here on nobody looks at what is kept, so that it may go; and what is done to the logs is no matter."""
+    """Record that everything was put back: from here on the kept files may go, and changes of the logs do not count."""
     with fs.open_for_update(f"{path}/{MANIFEST}") as file:
         file.truncate(end)
         file.write(end, json.dumps({"record": "undone"}).encode() + b"\n")

@@ -1,16 +1,17 @@
-"""A data directory written anew beside the one it is made from, which is only read.
+"""A copy of a data directory, made beside its final name. The source is only read.
 
     DIR2's parent/
-      .DIR2.cordwood-1f0c/           made first, gone in the end
-        data/                        becomes DIR2, by one rename, when all of it is on disk
+      .DIR2.cordwood-1f0c/           made first, removed in the end
+        data/                        becomes DIR2 by one rename, once everything in it is durable
         outputs/                     what tasks write: cleaned segments, a folder per attempt
         progress/                    how far they are
 
-So DIR2 is there whole or not at all, and whatever fails leaves DIR as it was. What a partition's directory holds
-afterwards is what a broker would make of it when it loads it (see `recovery`): leftovers of a deletion or clean stay
-behind, segments that wait to be swapped in get their names.
+So DIR2 is complete or does not exist, and DIR stays as it was whatever fails. A partition's directory then holds what a
+broker would make of it when it loads it (see `recovery`): leftovers of a deletion or clean are not copied, and segments
+that wait to be swapped in get their final names.
 
-Files are copied as cheaply as the file system can, keep their modification times, and are on disk before they count.
+Files are copied in the cheapest way that the file system has, keep their modification times, and are durable before
+DIR2 gets its name.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _REWRITTEN = {filenames.LOCK, filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKP
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Cleaned segments that take the place of others.
+    """Cleaned segments that replace others.
 
     Attributes:
         folder: where they are.
@@ -66,7 +67,7 @@ class Replacement:
     end_offset: int
 
     def removes(self, file: PartitionFile | None) -> bool:
-        """Whether a file of the partition goes."""
+        """Whether the replacement removes a file of the partition."""
         if file is None or file.offset not in self.replaced:
             return False
         if file.kind is FileKind.PRODUCER_SNAPSHOT:
@@ -77,13 +78,13 @@ class Replacement:
 def copy_partition(
     log: LogView, target: str, replacement: Replacement | None = None, *, link: Link | None = None
 ) -> None:
-    """Copy a partition as it would be loaded, with cleaned segments in the place of others.
+    """Copy a partition as a broker would load it, with cleaned segments instead of those that they replace.
 
     Args:
         log: of the partition; it is only read.
         target: an existing, empty directory.
         replacement: its files are moved, not copied.
-        link: how to link the logs that nobody appends to any more, instead of copying them.
+        link: how to link the logs of closed segments instead of copying them.
     """
     fs = log.fs
     active = log.segments[-1].base_offset if log.segments else None
@@ -97,7 +98,7 @@ def copy_partition(
 
 
 def replace_segments(fs: FileSystem, path: str, replacement: Replacement) -> None:
-    """Put cleaned segments into a partition that is ours, and that nobody has seen yet."""
+    """Put cleaned segments into a copy of a partition that has not got its final name yet."""
     for info in fs.list(path):
         if not info.is_directory and replacement.removes(parse_file(info.name)):
             fs.unlink(f"{path}/{info.name}")
@@ -111,7 +112,7 @@ def _move_in(fs: FileSystem, path: str, replacement: Replacement) -> None:
 
 
 def remove_segments(fs: FileSystem, path: str, base_offsets: Sequence[int], log_end_offset: int) -> None:
-    """Remove segments from a partition that is ours. Without any left it gets an empty one at its end."""
+    """Remove segments from a copy of a partition. If none is left, it gets an empty one at the log end."""
     logs = 0
     for info in fs.list(path):
         file = None if info.is_directory else parse_file(info.name)
@@ -145,10 +146,10 @@ class DirectoryCopy:
     Attributes:
         source: where it comes from.
         path: of the copy.
-        places: the partitions that belong to it.
-        whole: everything does; otherwise some partitions were asked for.
+        places: its partitions.
+        whole: all of the directory is copied, not just selected partitions.
         cleaner_offsets, recovery_points, high_watermarks: entries of the copy's checkpoints that differ.
-        clean_shutdown: the copy was left in good order although its source was not.
+        clean_shutdown: the copy counts as shut down cleanly although its source does not.
     """
 
     source: LogDirectory
@@ -166,20 +167,20 @@ class DirectoryCopy:
 
     @property
     def left_out(self) -> list[str]:
-        """Directories that are not copied, as they are no partitions; a broker would not start with some of them."""
+        """Directories that are not copied because they are no partitions; some names keep a broker from starting."""
         known = {posixpath.basename(place.path) for place in self.places}
         names = [info.name for info in self.source.entries if info.is_directory and info.name not in known]
         return [f"{self.source.path}/{name}" for name in names] if self.whole else []
 
     def copy_files(self) -> None:
-        """Copy the directory's own files, save for those that say how it was left."""
+        """Copy the directory's own files, except those that say how it was shut down."""
         if self.whole:
             for info in self.source.entries:
                 if not info.is_directory and info.name not in _REWRITTEN:
                     copy_file(self.source.fs, f"{self.source.path}/{info.name}", f"{self.path}/{info.name}")
 
     def write_checkpoints(self) -> None:
-        """Write what speaks of all partitions; to be done when they are on disk."""
+        """Write the checkpoints and the clean-shutdown file; call it once the partitions are durable."""
         changes = {
             filenames.CLEANER_OFFSETS: self.cleaner_offsets,
             filenames.RECOVERY_POINTS: self.recovery_points,
@@ -216,16 +217,16 @@ class DirectoryCopy:
 
 
 def lay_out(node: Node, paths: Sequence[str], root: str, *, locked_too: bool = False) -> list[DirectoryCopy]:
-    """Where the copy of each log directory goes: one that was named itself to `root`, others to folders in it.
+    """Where the copy of each log directory goes: to `root` if it was named itself, else to a folder in it.
 
     Args:
         node: opened on `paths`.
         paths: log directories, folders of several, or partitions' directories.
         root: folder of the copy.
-        locked_too: take also directories that someone holds.
+        locked_too: also take directories that are locked.
 
     Raises:
-        LockedError: someone holds one of them.
+        LockedError: another process holds the lock of one of them.
         RequestError: two have the same name.
     """
     copies = []
@@ -234,14 +235,14 @@ def lay_out(node: Node, paths: Sequence[str], root: str, *, locked_too: bool = F
     for directory in node.directories:
         if not locked_too:
             check_unlocked(directory)
-        # A partition that was named brings its log directory with it, but not the other partitions there.
+        # A partition that was named stands for its log directory, without the other partitions there.
         whole = not any(place.path in named for place in node.places if place.directory is directory)
         alone = len(node.directories) == 1 and (directory.path in named or not whole)
         path = root if alone else f"{root}/{posixpath.basename(posixpath.realpath(directory.path))}"
         places = [place for place in node.places if place.directory is directory]
         copy = DirectoryCopy(directory, path, places, whole)
         if not whole and directory.info(filenames.META_PROPERTIES) is not None:
-            # Nobody will see any more that it is a broker's, where no entry means that nothing is replicated.
+            # The copy does not look like a broker's directory, where a missing entry means that nothing is replicated.
             names = [place.name.topic_partition for place in places if place.name is not None]
             copy.high_watermarks = {name: 0 for name in names if name not in directory.high_watermarks}
         copies.append(copy)
@@ -253,10 +254,10 @@ def lay_out(node: Node, paths: Sequence[str], root: str, *, locked_too: bool = F
 
 
 def check_unlocked(directory: LogDirectory) -> None:
-    """Refuse a directory that someone may be writing to.
+    """Refuse a directory that another process may be writing to.
 
     Raises:
-        LockedError: with who it is.
+        LockedError: names the lock holder.
     """
     holder = lock_holder_in(directory.fs, directory.path)
     if holder is not None:
@@ -267,10 +268,10 @@ def check_unlocked(directory: LogDirectory) -> None:
 
 
 def check_unchanged(directory: LogDirectory) -> None:
-    """Refuse a directory that a broker has run on since it was opened, also when that one is gone again.
+    """Refuse a directory that a broker has used since it was opened, even if the broker has stopped again.
 
     Raises:
-        LockedError: with what shows it.
+        LockedError: says what shows it.
     """
     check_unlocked(directory)
     for name in (filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS):
@@ -298,20 +299,20 @@ def check_space(
     link: Link | None,
     advice: str = _SPACE_ADVICE,
 ) -> None:
-    """Refuse copies that there is no room for.
+    """Refuse copies that do not fit on the disk.
 
-    Logs are what counts: indexes may be mostly holes, and nobody knows what a clean will leave. So this is the most
-    that logs can take; where links or shared blocks make copies for nothing, those count for nothing.
+    Only logs are counted: indexes may be mostly holes, and what a clean leaves is not known yet. So the sum is an upper
+    bound; a file that is linked or shares its blocks counts as nothing.
 
     Args:
         fs: where all is.
         folder: where the copies will be; it may be written to.
         copies: of log directories.
-        link: how logs are linked that are not written to any more.
+        link: how logs of closed segments are linked.
         advice: what to do when there is too little.
 
     Raises:
-        NoSpaceError: with both figures.
+        NoSpaceError: says how much is needed and how much is free.
     """
     free = fs.free_bytes(folder)
     device = fs.stat(folder).device

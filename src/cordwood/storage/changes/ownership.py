@@ -1,8 +1,8 @@
-"""Whether the files of a clean in place can belong to whom those belong that they replace.
+"""Whether this user can give the outputs of a clean in place the owner and group of the files that they replace.
 
-A broker that cannot write to a file of its own takes the whole log directory for broken. So before anything is written
-it is asked who owns what would be replaced, and who we are: only a privileged process gives files to other users, and
-others only to groups that they are in.
+A broker that cannot write to one of its files takes the whole log directory offline. So the owners of what would be
+replaced are compared with this process before anything is written: only a privileged process can give a file to another
+user, and others can give it only to a group that they are in.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def check_ownership(fs: FileSystem, partitions: Iterable[str], user: User | None
 
     Args:
         fs: where they are.
-        partitions: paths of their directories. The checkpoints beside them are asked for, too.
+        partitions: paths of their directories. The checkpoints beside them are checked, too.
         user: default: that of this process.
 
     Raises:
-        RequestError: with what it is about, and which user to run as.
+        RequestError: names the file, and the user to run as.
     """
     user = user or User.current()
     if user.privileged:
         return
     found = list(_written_to(fs, partitions))
     owners = {info.uid for _, info in found}
-    # One who owns all of it can do it; else only root.
+    # The user who owns all of it can do it; else only root.
     as_whom = user_name(owners.pop() if len(owners) == 1 else 0)
     for path, info in found:
         if not info.is_directory and info.uid != user.uid:

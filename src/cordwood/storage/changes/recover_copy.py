@@ -1,16 +1,16 @@
-"""Loading a partition after a crash, into a copy: what a broker would do to its files is done to new ones.
+"""Recovery of a partition after a crash, into a copy: what a broker would do to its files is done to new files.
 
 Everything below the recovery point was flushed and is taken as it is. The segments from there on, and those without an
-offset index, are read batch by batch: what is whole stays, its indexes, aborted transactions, leader epochs and
-producers are collected again; at the first batch that is not whole the log ends.
+offset index, are read batch by batch: complete batches stay, and their indexes, aborted transactions, leader epochs and
+producers are collected again. The log ends at the first batch that is incomplete or damaged.
 
-    copied     segments below the recovery point, and what is no segment
-    rewritten  segments from the one that holds the recovery point on; one whose offsets span too much becomes several
-    left out   what `recovery` would delete; behind a batch that is not whole, all segments; everything, if the log then
+    copied     segments below the recovery point, and files of no segment
+    rewritten  segments from the recovery point on; one whose offsets span too much becomes several
+    left out   what `recovery` would delete; all segments behind an incomplete batch; everything, if the log then
                ends below its start
     new        the producer snapshot of the log's end
 
-Afterwards the partition is as after a stop in good order.
+Afterwards the partition is as after a clean shutdown.
 
 Source: Kafka LogLoader.recoverLog, LogSegment.recover, UnifiedLog.rebuildProducerState.
 """
@@ -50,12 +50,12 @@ _INDEX_BYTES = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What came of a partition.
+    """The result of a recovery.
 
     Attributes:
         next_offset: the log end offset.
         notes: what was cut off, in words.
-        complete: False when it was left to the next load, after all.
+        complete: False if the partition could not be recovered and is unchanged.
     """
 
     next_offset: int
@@ -65,7 +65,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RecoverySettings:
-    """The configs that loading goes by.
+    """The configs that recovery applies.
 
     Attributes:
         index_interval_bytes: `index.interval.bytes`.
@@ -78,14 +78,14 @@ class RecoverySettings:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What recovery makes anew of a log, in another folder: files of segments, leader epochs, producer snapshots.
+    """What recovery writes for a log, into another folder: files of segments, leader epochs, producer snapshots.
 
     Attributes:
         next_offset: the log end offset.
         notes: what was cut off, in words.
         kept: base offsets of the log's segments that are not behind a cut.
         segments: per segment that was read the base offsets of those that it became.
-        cut: base offset of the segment in which the log is cut, and the position there; None: it is whole.
+        cut: base offset of the segment in which the log is cut, and the position there; None: it is not cut.
     """
 
     next_offset: int
@@ -107,7 +107,7 @@ class Rewritten:
         if file.kind in SEGMENT_KINDS:
             return file.offset in self.kept and file.offset not in self.segments
         if file.kind is FileKind.PRODUCER_SNAPSHOT:
-            # A broker keeps those of segments' starts; that of the end is written anew.
+            # A broker keeps the snapshots at segment starts, and writes a new one at the log end.
             return file.offset in self.kept and file.offset < self.next_offset and _is_readable(log, name)
         return file.kind is not FileKind.LEADER_EPOCHS
 
@@ -121,7 +121,7 @@ def recover_into_copy(
     settings: RecoverySettings | None = None,
     link: Link | None = None,
 ) -> Recovered:
-    """Make a partition as it is after the next load.
+    """Write a partition as a broker would leave it after its next start.
 
     Args:
         log: of the partition; it is only read.
@@ -129,7 +129,7 @@ def recover_into_copy(
         recovery_point: everything below this offset was flushed.
         now_ms: producers that are too old at this time are forgotten.
         settings: the partition's configs.
-        link: how to link the logs that are taken as they are, instead of copying them.
+        link: how to link unchanged logs instead of copying them.
 
     Raises:
         DataError: a segment holds offsets that don't belong there; what was written does not count.
@@ -152,7 +152,7 @@ def rewrite_unflushed(
     settings: RecoverySettings | None = None,
     whole_too: bool = True,
 ) -> Rewritten:
-    """Make anew what a load after a crash does not take as it is.
+    """Write what a broker that starts after a crash would rewrite.
 
     Args:
         log: is only read.
@@ -160,7 +160,7 @@ def rewrite_unflushed(
         recovery_point: everything below this offset was flushed.
         now_ms: producers that are too old at this time are forgotten.
         settings: the partition's configs.
-        whole_too: also the `.log` of a segment that is whole, besides its indexes.
+        whole_too: also write the `.log` of a segment without damage, besides its indexes.
 
     Raises:
         DataError: a segment holds offsets that don't belong there; what was written does not count.
@@ -181,12 +181,12 @@ def rewrite_unflushed(
 
     def begin(base_offset: int) -> SegmentWriter:
         assert producers is not None, "they are there before a segment is rewritten"
-        # One that is not of a segment's start does not stay, even if an earlier load made it for this one.
+        # A snapshot that is not at a segment start is removed, even if an earlier recovery wrote it.
         stays = base_offset in bases and _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT))
         if base_offset != bases[0] and not stays:
             _write_snapshot(log, folder, producers, base_offset)
         if segments:
-            # From segment to segment a broker goes through a snapshot, and leaves out there who is too old.
+            # A broker takes a snapshot at each segment start and reloads it, which drops expired producers; so do we.
             producers.expire(now_ms=now_ms, expiration_ms=settings.producer_expiration_ms)
         return SegmentWriter(fs, folder, base_offset, limits, mode=log.segments[0].files.log.mode | OWNER_WRITES)
 
@@ -262,7 +262,7 @@ def start_anew(
 
 
 def complete_indexes(log: LogView, *, now_ms: int, settings: RecoverySettings | None = None) -> None:
-    """Give the segments of a copy that have no offset index their indexes; one that is not whole is left alone."""
+    """Give segments of a copy that lack an offset index their indexes. A damaged segment is left alone."""
     for _, paths in rewrite_indexes(log, log.path, now_ms=now_ms, settings=settings, suffix=Temporary.TMP):
         for path in paths:
             log.fs.rename(path, path.removesuffix(Temporary.TMP))
@@ -272,10 +272,10 @@ def complete_indexes(log: LogView, *, now_ms: int, settings: RecoverySettings | 
 def rewrite_indexes(
     log: LogView, folder: str, *, now_ms: int, settings: RecoverySettings | None = None, suffix: str = ""
 ) -> Iterator[tuple[Segment, Sequence[str]]]:
-    """Make anew the indexes of segments that have no offset index.
+    """Rebuild the indexes of segments that have no offset index.
 
     Yields:
-        (segment, paths of its new indexes); nothing for one that is not whole.
+        (segment, paths of its new indexes); nothing for a damaged segment.
     """
     settings = settings or RecoverySettings()
     limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
@@ -296,7 +296,7 @@ def rewrite_indexes(
 
 
 def producers_at(log: LogView, offset: int, now_ms: int, expiration_ms: int) -> Producers:
-    """Producer state at an offset: the newest readable snapshot below or there, and the batches between."""
+    """Producer state at an offset: the newest readable snapshot up to it, and the batches between."""
     producers, start = newest_snapshot(log, offset, now_ms=now_ms, expiration_ms=expiration_ms)
     for batches in headers_from(log, start, offset):
         producers.replay(batches[batches["last_offset"] < offset])
@@ -311,7 +311,7 @@ def _rewrite(
     *,
     taken: Collection[int],
 ) -> tuple[list[SegmentWriter], LeaderEpochs, int]:
-    """Write what is whole of a segment, as several where its offsets span too much.
+    """Write the complete batches of a segment, as several segments where its offsets span too much.
 
     Args:
         segment: is only read.
@@ -321,7 +321,7 @@ def _rewrite(
         taken: base offsets of other segments.
 
     Returns:
-        (writers, leader epochs behind it, how many bytes are not whole)
+        (writers, leader epochs behind it, how many bytes were cut off)
     """
     writers = [begin(segment.base_offset)]
     with segment.open() as file:
@@ -379,7 +379,7 @@ def _misplaced(segment: Segment, row: np.void) -> CorruptBatchError:
 
 
 def _coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, int]:
-    """Of the markers among some batches, by offset."""
+    """The coordinator epochs of the markers among some batches, by offset."""
     markers = batches[is_control(batches)]
     found: dict[int, int] = {}
     if not markers.size:
@@ -400,7 +400,7 @@ def _coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, in
 
 
 def _assigned(epochs: LeaderEpochs, batches: BatchRows) -> LeaderEpochs:
-    """The history after some batches; only an epoch above the latest begins anew."""
+    """The history after some batches; only an epoch above the latest one adds an entry."""
     known = batches[(batches["magic"] == 2) & (batches["leader_epoch"] >= 0)]
     latest = epochs.latest.epoch if epochs.latest else NONE
     highest = np.maximum.accumulate(known["leader_epoch"]) if known.size else known["leader_epoch"]

@@ -1,19 +1,19 @@
-"""Loading a partition as a broker does when it starts: what was interrupted is completed or undone, in place.
+"""Recovery of a partition in place, as a broker does it at its start: what was interrupted is completed or undone.
 
     1  .cordwood/, the work folder of a run that was killed, is removed
     2  what `recovery` plans is done: leftovers go, swaps are completed, indexes without a log go
-    3  without a crash: a whole segment without an offset index gets its indexes; stray producer snapshots go
-       after one: see `restoring`; what is new is written to .cordwood/ and renamed over what is there
+    3  without a crash: an undamaged segment without an offset index gets its indexes; stray producer snapshots go
+       after one: see `recover_copy`; new files are written to .cordwood/ and renamed over the old ones
        either way: a log that ends below its log start offset is replaced by an empty one
 
-It can be cut off anywhere, and the next load, ours or a broker's, comes to the same. What is still true is never
-removed before what takes its place is durable. In step 3 an order matters only here:
+It may be interrupted anywhere: the next load, ours or a broker's, reaches the same state. Nothing that is still valid
+is removed before its replacement is durable. In step 3 the order matters only here:
 
-    segments behind a cut      go before the cut: behind what looks whole they would be taken for its continuation
-    .index                     comes last: who finds none makes all indexes of the segment again
-    old producer snapshots     go last: new ones are made from them
+    segments behind a cut      go before the cut is made: behind a shorter segment they would look like its continuation
+    .index                     comes last: while it is missing, the next load rebuilds all indexes of the segment
+    old producer snapshots     go last: the new ones are made from them
 
-No file is changed where it is, as it may have other names elsewhere: new ones take the place of old ones.
+No file is changed in place, as it may have other names elsewhere (hard links): new files replace old ones.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ def recover_in_place(
     settings: RecoverySettings | None = None,
     keep: Keep | None = None,
 ) -> Recovered:
-    """Bring a partition into the order in which a broker has it after its start; when this returns, that is durable.
+    """Bring a partition into the state that a broker's start would leave; durable on return.
 
     Args:
-        log: of the partition, which nobody else uses. It is out of date afterwards.
-        crashed: whether it may not be taken as it is from the recovery point on.
+        log: of the partition, which no other process uses. The value is out of date afterwards.
+        crashed: whether it was not shut down cleanly, so that everything from the recovery point on is checked.
         recovery_point: everything below this offset was flushed.
         now_ms: producers that are too old at this time are forgotten.
         settings: the partition's configs.
-        keep: is called with what goes or changes.
+        keep: is called before files are deleted or changed.
 
     Raises:
         DataError: after a crash, a segment holds offsets that don't belong there, or the log would be cut before whole
-            batches, and nobody keeps them; only steps 1 and 2 were done.
+            batches without a backup; only steps 1 and 2 were done.
     """
     fs, path, start = log.fs, log.path, log.log_start_offset
     work = f"{path}/{WORK_FOLDER}"
@@ -92,7 +92,7 @@ def recover_in_place(
 
 
 def _put_in_place(log: LogView, work: str, new: Rewritten, keep: Keep | None) -> Recovered:
-    """Replace files of a log by what was written to the work folder."""
+    """Replace files of a log by those that were written to the work folder."""
     if new.cut is not None and keep is None:
         _check_cut(log, *new.cut)
     files = _files(log.fs, log.path)
@@ -108,7 +108,7 @@ def _put_in_place(log: LogView, work: str, new: Rewritten, keep: Keep | None) ->
     }
     apart = {name for names in parts.values() for name in names}
     names = [name for name in made if name not in apart]
-    # An emptied log gets its segment last: until then no segment is there, and the next load starts anew as well.
+    # An emptied log gets its segment last: until then there is none, and the next load makes an empty one, too.
     last = [] if new.kept else [name for name in names if name.endswith(FileKind.LOG)]
     _take_over(log, work, [name for name in names if name not in last], new.segments.keys() - split.keys(), keep)
     if last:
@@ -122,7 +122,7 @@ def _put_in_place(log: LogView, work: str, new: Rewritten, keep: Keep | None) ->
 
 
 def _check_cut(log: LogView, base_offset: int, position: int) -> None:
-    """Refuse to cut a log before whole batches: a broker's start would, but there may be no other copy of them.
+    """Refuse to cut a log before complete batches: a broker would cut, but this may be the only copy of them.
 
     Raises:
         CorruptBatchError: there are some.
@@ -142,7 +142,7 @@ def _check_cut(log: LogView, base_offset: int, position: int) -> None:
 
 
 def _take_over(log: LogView, work: str, names: Sequence[str], bases: Collection[int], keep: Keep | None) -> None:
-    """Put new files into the place of old ones; `bases` are of the segments all of whose indexes are made anew."""
+    """Replace old files by new ones; `bases` are the segments of which all indexes are rebuilt."""
     fs, path = log.fs, log.path
     old = {info.name: info for info in log.entries}
     stale = [

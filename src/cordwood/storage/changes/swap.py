@@ -1,6 +1,6 @@
-"""Cleaned segments take the place of others, in a directory that Kafka may load after any crash.
+"""Cleaned segments replace others, in a directory that Kafka may load after any crash.
 
-A loader goes by names: it removes `.deleted`; of `.swap` those at or above the smallest `.cleaned`, then `.cleaned`;
+A loader decides by names: it removes `.deleted`; of `.swap` those at or above the smallest `.cleaned`, then `.cleaned`;
 then live files from the first `.log.swap` up to the end of what these hold; and gives each `.swap` its final name. So a
 group is swapped in steps, each durable before the next begins. Within a step the disk may keep any of its renames and
 lose any other:
@@ -15,14 +15,14 @@ lose any other:
     6  .log.swap → .log, one by one               a .log between two .log.swap, or an index beside one: both would go
     7  other .swap → live; .deleted removed       less than the checkpoint says, which is written next
 
-Up to the commit a loader comes to the old group, from then on to the new one. With one exception: what lies behind the
-outputs' end it does not remove; of that it keeps what step 4 left. Kafka's own cleaner, too, leaves such segments to
-the next clean. An output without any batch has no end above its start, so that a loader would leave the `.txnindex` of
-the first old segment beside it: it gets an empty one of its own until the old files are gone.
+Up to the commit a loader ends with the old group, from then on with the new one. The exception is old segments behind
+the outputs' end: a loader does not remove them, so it keeps those that step 4 left. Kafka's own cleaner, too, leaves
+such segments to the next clean. An output without any batch has no end above its start, so a loader would leave the
+`.txnindex` of the first old segment beside it: it gets an empty one of its own until the old files are gone.
 
-What fails before the commit is undone; behind it the next load, ours or a broker's, completes the swap.
+A failure before the commit is undone; after it the next load, ours or a broker's, completes the swap.
 
-Source: Kafka LocalLog.replaceSegments, LogLoader. Differs: Kafka renames all of it with one sync of the directory.
+Source: Kafka LocalLog.replaceSegments, LogLoader. Differs: Kafka renames everything with one sync of the directory.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from cordwood.storage.log.files import chown_like, write_file
 from cordwood.storage.log.recovery import SegmentFiles, Verb, next_offset, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 
-#: Called with a partition's path and names of its files that are about to go or change. When it returns, they have
-#: other names elsewhere, too, and that is durable.
+#: Called with a partition's path and the names of files that are about to be deleted or changed. When it returns, they
+#: have other names elsewhere, durably.
 Keep = Callable[[str, Sequence[str]], None]
 
 _LEFTOVERS = (Temporary.CLEANED, Temporary.SWAP, Temporary.DELETED)
@@ -48,19 +48,19 @@ _LEFTOVERS = (Temporary.CLEANED, Temporary.SWAP, Temporary.DELETED)
 def swap_in(
     fs: FileSystem, partition: str, replacement: Replacement, *, keep: Keep | None = None, owned: bool = False
 ) -> None:
-    """Put the outputs of one group of segments into the place of these; when this returns, that is durable.
+    """Replace one group of segments by its outputs; durable on return.
 
     Args:
         fs: where all is.
         partition: its directory. It was loaded, and nobody else changes it.
         replacement: of one group. Its files are moved.
-        keep: is called with what goes.
+        keep: is called before files are deleted.
         owned: the outputs have their owners. Otherwise they get owner, group and permissions of the group's first
             segment, before they have a name in the partition.
 
     Raises:
         RequestError: an interrupted clean or deletion left files there; nothing was changed.
-        OSError: up to the commit the partition is as before; behind it, the next load completes the swap.
+        OSError: before the commit, the partition is as it was; after it, the next load completes the swap.
     """
     old = _old_files(fs, partition, replacement)
     like = None if owned else fs.stat(f"{partition}/{offset_name(min(replacement.replaced), FileKind.LOG)}")
@@ -73,7 +73,7 @@ def swap_in(
         names = _with_transaction_index(fs, replacement, old, like)
         _commit(fs, partition, replacement, names)
     except BaseException:
-        # Once all are .swap this does nothing: who may have seen them so must not lose some of them.
+        # No-op once every file is .swap: a loader may have seen that state, so none of them may vanish.
         with contextlib.suppress(OSError):
             remove_unfinished(fs, partition)
         raise
@@ -93,9 +93,9 @@ def swap_in(
 def drop_segments(
     fs: FileSystem, partition: str, base_offsets: Collection[int], log_end_offset: int, *, keep: Keep | None = None
 ) -> None:
-    """Remove segments for good, the oldest first; without any left the log gets an empty one at its end.
+    """Delete segments, the oldest first; if none is left, the log gets an empty one at its end.
 
-    A crash leaves all from some segment on: nothing goes before what it supersedes, nor a `.txnindex` before its log.
+    A crash leaves all segments from one on: no record goes before what it supersedes, no `.txnindex` before its log.
 
     Args:
         fs: where all is.
@@ -129,7 +129,7 @@ def drop_segments(
 
 
 def _old_files(fs: FileSystem, partition: str, replacement: Replacement) -> list[str]:
-    """What goes, in a partition without leftovers."""
+    """The files that a replacement removes, in a partition without leftovers."""
     files = [info.name for info in fs.list(partition) if not info.is_directory]
     for name in files:
         if name.endswith(_LEFTOVERS):
@@ -210,7 +210,7 @@ def _into_place(fs: FileSystem, partition: str, names: Iterable[str]) -> None:
 
 
 def remove_unfinished(fs: FileSystem, partition: str) -> None:
-    """Undo a swap that did not come to its commit: its .cleaned files say which .swap don't count, so they go last."""
+    """Undo a swap before its commit. Its .cleaned files say which .swap files do not count, so they go last."""
     files = {info.name: parse_file(info.name) for info in fs.list(partition) if not info.is_directory}
     bases = {
         name: file.offset for name, file in files.items() if file is not None and file.temporary is Temporary.CLEANED
@@ -228,9 +228,9 @@ def remove_unfinished(fs: FileSystem, partition: str) -> None:
 
 
 def complete(fs: FileSystem, partition: str) -> None:
-    """Complete a swap behind its commit, in the order of `swap_in`; remove .deleted, and indexes without a log."""
+    """Complete a swap after its commit, in the order of `swap_in`; remove .deleted files, and indexes without a log."""
     actions = plan_recovery(fs, partition, fs.list(partition)).actions
-    # Logs that are .deleted go last: they say why there are indexes without a log.
+    # Logs that are .deleted go last: they explain indexes without a log.
     gone = sorted(
         (action.file for action in actions if action.verb is Verb.DELETE),
         key=lambda name: name.endswith(Temporary.DELETED),

@@ -1,18 +1,18 @@
-"""A clean in place is undone: what it took away and kept (see `keeping`) is put back.
+"""Undoing a clean in place: the files that it kept (see `backup`) are put back.
 
-First all is held against the manifest, and nothing is touched if anything was done to a cleaned log since. Then, each
+First everything is compared with the manifest; if a cleaned log was changed since, nothing is touched. Then, each step
 durable before the next:
 
-    checkpoints          older entries fit new segments, too: they only make somebody do again what was done. Newer
-                         ones beside old segments would let a broker delete what retention took
-    cleaned segments     by the swap that cleaned them: kept files are linked into the work folder, and take the place
-                         of what the clean wrote. What is old between them is never touched
-    deleted segments     one by one, away from those that are there, so that the log never has a hole
+    checkpoints          older entries fit new segments, too: work is only repeated. Newer
+                         entries beside old segments would let a broker delete what retention took
+    cleaned segments     by the swap that cleaned them: kept files are linked into the work folder and replace what
+                         the clean wrote. Old segments between them are never touched
+    deleted segments     one by one, beginning next to those that are there, so that the log never has a hole
     the others           producer snapshots, leader epochs, indexes
     the kept files       go, once the manifest says that all is back
 
-It can be cut off at any instant and called again, as what is kept stays until the end, and names of old and new files
-tell nothing, inodes do. A broker that is started in between finds each group of segments old or new.
+It may be interrupted at any instant and called again: kept files stay until the end, and old and new files are
+distinguished by inode, not by name. A broker that is started in between finds each group of segments old or new.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _UNDO = "undo"
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What of a partition was put back.
+    """What was put back of a partition.
 
     Attributes:
         path: of its directory.
         segments: how many had been cleaned or deleted.
         size_bytes: of their logs.
-        removed_segments: how many stood in their place.
+        removed_segments: how many had replaced them.
         removed_bytes: of these logs.
     """
 
@@ -69,7 +69,7 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Something that was done since, and that an undo would lose.
+    """A change since the clean, which an undo would lose.
 
     Attributes:
         path: of the file or directory.
@@ -82,14 +82,14 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """What an undo did; with changes, nothing.
+    """What an undo did; nothing if there were changes.
 
     Attributes:
         folder: that the old files were kept in.
         partitions: those that something was put back of.
         checkpoints: paths of the log directories' own files that were put back.
         changes: why it was refused.
-        removed: the folder is gone; somebody else's files may be a reason why it is not.
+        removed: the folder is removed; it stays if it holds other files.
     """
 
     folder: str
@@ -100,7 +100,7 @@ class UndoResult:
 
     @property
     def done(self) -> bool:
-        """Whether all is as it was before the clean."""
+        """Whether everything is as it was before the clean."""
         return not self.changes
 
     def document(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def put_back(fs: FileSystem, path: str) -> UndoResult:
 
 
 class _View:
-    """A partition as it is now, against what the manifest says: which of its segments are old, which ours."""
+    """A partition as it is now, compared with the manifest: which segments are old, which the clean wrote."""
 
     def __init__(self, fs: FileSystem, kept: KeptPartition) -> None:
         self.live = files_by_name(fs, kept.path)
@@ -206,7 +206,7 @@ class _View:
         return name in self.live and name in self.before and self.live[name].inode == self.before[name].inode
 
     def is_made(self, name: str) -> bool:
-        """Whether a file is one that the clean put there; an empty log, which a log gets that lost all others, is."""
+        """Whether the clean wrote a file. The empty log of a partition that lost all others counts."""
         if name not in self.live or self.is_old(name):
             return False
         info = self.live[name]
@@ -285,7 +285,7 @@ def _changes_of_logs(fs: FileSystem, kept: KeptPartition, view: _View) -> Iterat
 
 
 def _is_taken(name: str, steps: Sequence[Step], view: _View) -> bool:
-    """Whether a step took a log, and what it put in its place is there, or was taken by a later step."""
+    """Whether a step removed a log, and its replacement is there or was removed by a later step."""
     for behind, step in enumerate(steps, 1):
         if name in step.going:
             logs = {info.name for info in step.coming if base_of(info.name) is not None}
@@ -317,14 +317,14 @@ def _offsets(fs: FileSystem, path: str) -> Mapping[TopicPartition, int]:
 
 
 def _put_back(fs: FileSystem, kept: KeptPartition) -> PutBack | None:
-    """Make a partition what it was; None if the clean did not get as far as changing it."""
+    """Restore a partition; None if the clean did not change it."""
     remove_unfinished(fs, kept.path)
     complete(fs, kept.path)
     view = _View(fs, kept)
     if view.is_changed:
         for gap in _gaps(view):
             _put_back_segments(fs, kept, view, gap)
-    # Else the clean never came to this partition, which may have gone on since.
+    # Else the clean never changed this partition, which may have been used since.
     if view.is_changed or view.is_as_before:
         _put_back_others(fs, kept)
         assert _View(fs, kept).is_as_before, f"{kept.path} is not what it was"
@@ -341,12 +341,12 @@ def _put_back(fs: FileSystem, kept: KeptPartition) -> PutBack | None:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """Neighbours that are not there, between two old segments that are.
+    """Adjacent old segments that are missing, between two that are there.
 
     Attributes:
-        deleted: base offsets of those that nothing stands for: retention took them.
-        cleaned: of those that `made` stand for.
-        made: of what the clean put there. Without `cleaned` it is the empty segment of a log that lost all others.
+        deleted: base offsets of those without a replacement: retention took them.
+        cleaned: of those that `made` replaced.
+        made: of what the clean wrote. Without `cleaned` it is the empty segment of a log that lost all others.
         end: base offset of the old segment behind them, or beyond all.
     """
 
@@ -371,7 +371,7 @@ def _put_back_segments(fs: FileSystem, kept: KeptPartition, view: _View, gap: _G
         names = [name for base in gap.cleaned for name in _files_of(view.before, base)]
         folder, replaced = _links(fs, kept, names), frozenset(gap.made)
         swap_in(fs, kept.path, Replacement(folder, tuple(names), replaced, frozenset(gap.cleaned), gap.cleaned[-1]))
-    # Away from what is there, so that there is never a hole; each log behind its indexes, so that none is built anew.
+    # Beginning next to what is there, so that there is no hole; each log after its indexes, so that none is rebuilt.
     is_first = not any(base < gap.end for base in view.old)
     for base in reversed(gap.deleted) if is_first else gap.deleted:
         *indexes, log = sorted(_files_of(view.before, base), key=lambda name: base_of(name) is not None)
@@ -406,7 +406,7 @@ def _links(fs: FileSystem, kept: KeptPartition, names: Iterable[str]) -> str:
 
 
 def _put_back_others(fs: FileSystem, kept: KeptPartition) -> None:
-    """Put back what is no segment, and indexes of segments that stayed; remove what was not there."""
+    """Put back other files, and indexes of segments that stayed; remove files that were not there."""
     view = _View(fs, kept)
     there = _files_in(fs, kept.folder)
     names = [name for name in kept.before if name in there and not view.is_old(name)]
@@ -444,7 +444,7 @@ def _restore_owner(fs: FileSystem, path: str, before: FileInfo) -> None:
 
 
 def _put_back_own_files(fs: FileSystem, directory: KeptDirectory) -> list[str]:
-    """Make a log directory's own files what they were, as far as they speak of the partitions that were cleaned."""
+    """Restore a log directory's own files, as far as they concern the partitions that were cleaned."""
     if directory.before is None:
         return []
     written = []
@@ -465,7 +465,7 @@ def _put_back_own_files(fs: FileSystem, directory: KeptDirectory) -> list[str]:
             continue
         written.append(path)
         if target != before:
-            # Others went on meanwhile: what is said of them stays.
+            # Other partitions were used meanwhile: their entries stay.
             checkpoints.update(fs, path, {key: before.get(key) for key in entries})
         elif info is not None:
             _replace(fs, f"{directory.folder}/{name}", path)
@@ -487,7 +487,7 @@ def _replace(fs: FileSystem, source: str, target: str) -> None:
 
 
 def _remove_folder(fs: FileSystem, path: str, directories: Iterable[KeptDirectory]) -> bool:
-    """Remove what a clean kept, the manifest last. What somebody else put there stays, and the folder with it."""
+    """Remove what a clean kept, the manifest last. Other files stay, and the folder with them."""
     for directory in directories:
         for partition in directory.partitions.values():
             _remove_files(fs, partition.folder, partition.before)

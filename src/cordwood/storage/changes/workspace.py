@@ -1,4 +1,4 @@
-"""The folder in which a new directory is made, and which is gone in the end."""
+"""The work folder in which a new directory is made; it is removed in the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cordwood.storage.log.files import mode_of, remove_tree
 
 
 class Workspace:
-    """The folder in which a new directory is made. Whatever happens, it is gone after the `with` block.
+    """The folder in which a new directory is made. It is removed at the end of the `with` block, whatever happens.
 
     Attributes:
         target: what the new directory will be called.
@@ -48,12 +48,12 @@ class Workspace:
 
     @property
     def progress(self) -> str:
-        """Where tasks say how far they are."""
+        """Where tasks write their progress."""
         return f"{self.path}/progress"
 
     def __enter__(self) -> Self:
         try:
-            # Nobody but its owner looks into it; what is published gets the permissions of what it is a copy of.
+            # Only its owner can read it; the new directory gets the permissions of its source.
             self._fs.make_directory(self.path, mode=0o700)
             self._fs.make_directory(self.data, mode=mode_of(self._fs, *self._sources))
             for path in (self.outputs, self.progress):
@@ -69,31 +69,31 @@ class Workspace:
         remove_tree(self._fs, self.path)
 
     def publish(self) -> None:
-        """Give the new directory its name; all in it is on disk."""
+        """Give the new directory its name; everything in it is durable already."""
         self._fs.sync_directory(self.data)
         try:
             self._fs.rename(self.data, self.target)
             self._fs.sync_directory(posixpath.dirname(self.target))
         except BaseException:
-            # Its name may not outlive a power cut, so it does not count. To remove it needs no room, as a rename may.
+            # Its name may not survive a power cut, so it does not count. Removing needs no room; a rename might.
             if not self._fs.exists(self.data):
                 remove_tree(self._fs, self.target)
             raise
 
 
 def work_folder_prefix(target: str) -> str:
-    """How the paths begin of all folders that a directory is made in."""
+    """How the paths of all work folders of a directory begin."""
     parent, name = posixpath.split(target)
     return f"{parent.rstrip('/')}/.{name}.cordwood-"
 
 
 def leftovers(fs: FileSystem, target: str) -> list[str]:
-    """Folders of other runs that made the same directory: one that was killed leaves its own. To call without one."""
+    """Work folders that killed runs for the same directory left. Call it when this run has none."""
     parent, start = posixpath.split(work_folder_prefix(posixpath.realpath(target)))
     try:
         names = [info.name for info in fs.list(parent) if info.is_directory and info.name.startswith(start)]
     except OSError:
-        return []  # all that is lost is a hint
+        return []  # only a hint is lost
     return [posixpath.join(parent, name) for name in names]
 
 
@@ -115,5 +115,5 @@ def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[st
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether a path (both as `realpath` gives them) is a folder's, or of something in it."""
+    """Whether a path is a folder or lies in it (both as `realpath` gives them)."""
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
