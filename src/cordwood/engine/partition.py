@@ -34,10 +34,10 @@ from cordwood.types import NONE
 
 @dataclass(frozen=True, slots=True)
 class CleanState:
-    """What a clean knows at the end of a group that it needs for the next, when they are not cleaned in one go.
+    """The state of a clean at the end of a group, for the next group if they are not cleaned in one go.
 
     Attributes:
-        tracker: of the transactions met while copying.
+        tracker: the tracker of pass 2.
         key_pass_tracker: the tracker of pass 1 where the next group begins; None: pass 1 starts anew there.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer; see `Rules.keep_old_tombstones`.
     """
@@ -49,15 +49,15 @@ class CleanState:
 
 @dataclass(frozen=True, slots=True)
 class GroupRange:
-    """Some of a partition's groups, when not all are cleaned in one go: the outputs of those before are in place.
+    """Consecutive groups of a partition, if not all are cleaned in one go. The outputs of earlier groups are in place.
 
-    What supersedes a record is in the same group or in a later one. So of the dirty records only those from the first
-    of these groups on matter, and they are still what they were.
+    A record is superseded by one of the same group or of a later one. So only dirty records from the first of these
+    groups on matter, and no clean has changed those yet.
 
     Attributes:
         groups: their segments' base offsets, as planned before the first of all groups was cleaned.
-        end: base offset of the segment behind them.
-        carried: from the group before; None: there is none.
+        end: base offset of the segment behind the last group.
+        carried: the state at the end of the group before; None: there is none.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -67,16 +67,16 @@ class GroupRange:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a clean of one partition made.
+    """The result of cleaning one partition.
 
     Attributes:
         end_offset: the new first dirty offset.
-        replaced: per group the base offsets of the segments that its outputs stand for.
-        outputs: per group the base offsets of what was written.
-        counts: what was done.
-        segments: the same per group and segment that was read; nothing of several rounds.
-        rounds: how often it was done; more than once only with Kafka's offset map.
-        carried: what those behind would need, if only some groups were cleaned.
+        replaced: per group, base offsets of the segments that its outputs replace.
+        outputs: per group, base offsets of the segments that were written.
+        counts: of records, batches and bytes.
+        segments: the counts per group and segment that was read; empty after several rounds.
+        rounds: how often the partition was cleaned; more than once only with Kafka's offset map.
+        carried: the state at the end, for the groups behind.
     """
 
     end_offset: int
@@ -103,19 +103,19 @@ def clean_partition(
 ) -> Cleaned:
     """Clean [first_dirty, first_uncleanable) of a log once; the outputs are written to another directory.
 
-    With Kafka's offset map the end offset may lie below first_uncleanable, also within a batch; and it is 0 when the
-    first batch has a key that there is no room for.
+    With Kafka's offset map the end offset may lie below first_uncleanable, even within a batch; it is 0 if there is no
+    room for a key of the first batch.
 
     Args:
         log: of the partition; it is only read.
         target: an existing directory for the outputs.
-        first_dirty: where keys are taken from.
+        first_dirty: keys are collected from here on.
         first_uncleanable: base offset of a segment, where the range ends.
         now_ms: the time of the clean.
         settings: the partition's configs.
-        producers: as of the log's end.
+        producers: the state at the log end.
         suffix: of the outputs' names.
-        part: only these groups; not with Kafka's offset map, which decides itself how many there are.
+        part: clean only these groups. Not with Kafka's offset map, which itself decides how far a round goes.
         hash_secret: 16 bytes that key the hashes of keys; None: random ones.
 
     Raises:
@@ -173,7 +173,7 @@ def clean_partition(
 def _plan_groups(
     facts: Sequence[SegmentFacts], end_offset: int, first_uncleanable: int, settings: CleanSettings
 ) -> list[tuple[int, ...]]:
-    """Base offsets of the segments of each group, of those that the table of keys speaks for."""
+    """Base offsets of the segments of each group, up to the end of what the table of keys covers."""
     groups = group_segments(
         segments_between(facts, 0, end_offset),
         first_uncleanable,
@@ -205,7 +205,7 @@ def _cleaned(
 
 
 def _check_bases(log: LogView, bases: Sequence[int]) -> None:
-    """An output that was begun in the middle of a segment must not have the name of a later one."""
+    """Refuse an output that begins in the middle of a segment, but at or above the base offset of a later one."""
     for one, other in itertools.pairwise(bases):
         if one >= other:
             what = f"offset {one} and those behind it are in one segment, and in the one of base offset {other}, too"

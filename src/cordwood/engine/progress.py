@@ -1,4 +1,4 @@
-"""How far tasks are, told through small files, since Spark's own counters arrive only when a task ends."""
+"""Progress of tasks, through small files: Spark's own counters arrive only when a task ends."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Counted(WrappedFileSystem):
             self.flush()
 
     def flush(self) -> None:
-        """Write the sum; a disk that is full must not fail a task here.
+        """Write the sum. A full disk must not fail a task here.
 
         Raises:
-            FileNotFoundError: the folder is gone, so nobody waits for this task any more.
+            FileNotFoundError: the folder is gone, so the result of this task is no longer wanted.
         """
         self._written = time.monotonic()
         try:
@@ -97,7 +97,7 @@ class Watch:
 
 
 def total(fs: FileSystem, path: str) -> int:
-    """The sum of all counters in a folder; one that is just being written counts next time."""
+    """The sum of all counters in a folder; a counter that is being written right now is counted next time."""
     done = 0
     for info in fs.list(path):
         try:

@@ -22,31 +22,30 @@ from cordwood.storage.log.windows import Checks, Gap, WindowReader, compute_crcs
 
 T = TypeVar("T")
 
-#: Bytes read, decided over and written at once, at most: enough that what is done per window costs little, and not too
-#: many for those that are read, decoded and written at the same time to stay in a cache of usual size.
+#: Bytes that are read, judged and written at once, at most: enough that the cost per window is small, and few enough
+#: that the windows being read, decoded and written fit a usual cache together.
 WINDOW_BYTES = 8 << 20
-#: A segment is read in some windows at least, so that there is one to read, one to decode and one to write; but not in
-#: smaller ones than these.
+#: A segment is read in at least so many windows, so that reading, decoding and writing overlap; but in no smaller ones.
 _WINDOWS, _SMALL_WINDOW_BYTES = 8, 4 << 20
-#: The same of batches that are compressed, as they grow when they are decoded.
+#: The limit for compressed batches, which are larger in memory than on disk.
 PACKED_BYTES = 2 << 20
-#: What Kafka's segments are at most; within a window, positions have no more bits.
+#: The largest segment of Kafka; positions within a window have no more bits.
 _LARGEST_BATCH_BYTES = 2**31 - 1
-#: Threads of a clean, beside the one that uses what they make of windows.
+#: Threads of a clean, beside the one that uses their results.
 _THREADS = 3
-#: Windows that are worked on at a time. Codecs take longer than all else, so as many as can be. Of others it is one, as
-#: the more of them are in memory at once, the fewer stay in a cache.
+#: Windows that are worked on at a time. Codecs take longer than anything else, so as many as there are threads. Others
+#: one at a time: the more windows are in memory, the fewer stay in a cache.
 _PACKED_AT_ONCE, _PLAIN_AT_ONCE = _THREADS, 1
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedWindow:
-    """A window that a tracker of transactions was shown, CRCs not computed yet.
+    """A window that the tracker of transactions has seen, before its CRCs are computed.
 
     Attributes:
-        segment: that it is of.
+        segment: it belongs to.
         window: its batches and bytes.
-        discard: bool[batches], what the tracker says of them.
+        discard: bool[batches], True where the tracker lets the batch go.
         kept: aborted transactions whose markers stay.
     """
 
@@ -57,16 +56,16 @@ class TrackedWindow:
 
 
 def tracked_windows(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[TrackedWindow]:
-    """The windows of a segment from the place that its index gives for `start`."""
+    """The windows of a segment, from the position that its index gives for `start`."""
     for window in segment_windows_from(segment, start, Checks.DEFERRED):
         yield TrackedWindow(segment, window, *tracker.discard(window.batches))
 
 
 def reading_threads(segments: Sequence[Segment]) -> AbstractContextManager[Executor | None]:
-    """Threads to work on segments, which end with the `with` block; None where that is not worth it.
+    """Threads to work on segments, for a `with` block; None for segments so small that threads do not pay.
 
-    They are nothing for a generator to hold. One that is left in the middle, as after an error, ends whenever Python
-    collects it, maybe while a thread is being started; would it then wait for others to end, all could wait for ever.
+    Owned by the caller, never by a generator: an abandoned generator is finalized at an arbitrary time, maybe while
+    another thread is starting, and joining a pool there can deadlock.
     """
     small = sum(segment.size_bytes for segment in segments) <= WINDOW_BYTES
     return nullcontext() if small else ThreadPoolExecutor(_THREADS)
@@ -75,15 +74,15 @@ def reading_threads(segments: Sequence[Segment]) -> AbstractContextManager[Execu
 def read_ahead(
     threads: Executor | None, windows: Iterator[TrackedWindow], work: Callable[[TrackedWindow], T]
 ) -> Iterator[tuple[TrackedWindow, T]]:
-    """What `work` makes of each window, in their order.
+    """Each window with the result of `work`, in order.
 
-    Reading, kernels and codecs leave Python's lock alone, so that a task has work for more than one core: a window is
-    read, some are worked on, and what came of an earlier one is used.
+    Reading, kernels and codecs release Python's lock, so a task can use more than one core: one window is read while
+    others are worked on, and while the caller uses the result of an earlier one.
 
     Args:
-        threads: see `_threads`; what is under way when this is left does no harm.
-        windows: one at a time is made, in any of the threads.
-        work: is given windows whose CRCs are computed; some at a time.
+        threads: see `reading_threads`; work that is still under way when the caller leaves does no harm.
+        windows: produced one at a time, in any of the threads.
+        work: called with windows whose CRCs are computed, several at a time.
     """
 
     def checked(shown: TrackedWindow) -> T:
@@ -100,14 +99,14 @@ def read_ahead(
         packed = bool((coming.window.batches["attributes"] & CODEC_MASK).any())
         at_once = _PACKED_AT_ONCE if packed else _PLAIN_AT_ONCE
         done = [under_way.popleft() for _ in range(len(under_way) + 1 - at_once)]
-        # The next is under way before what came of these is used.
+        # Start the next window before the caller uses these results.
         wait(future for _, future in done)
         under_way.append((coming, threads.submit(checked, coming)))
         yield from ((shown, future.result()) for shown, future in done)
         try:
             coming = ahead.result()
         except Exception as error:
-            # What is wrong with an earlier window comes first: it may be why there are no more.
+            # An error of an earlier window comes first: it may be why there are no more windows.
             coming, failure = None, error
     yield from ((shown, future.result()) for shown, future in under_way)
     if failure is not None:
@@ -115,7 +114,7 @@ def read_ahead(
 
 
 def segment_windows_from(segment: Segment, start: int, checks: Checks) -> Iterator[BatchWindow]:
-    """The windows of a segment from the place that its index gives for `start`; damage is raised."""
+    """The windows of a segment, from the position that its index gives for `start`; damage is raised."""
     window_bytes = _window_bytes(segment)
     with segment.open() as file:
         position = segment.position_of(file, start) if start > segment.base_offset else 0
@@ -136,7 +135,7 @@ def _window_bytes(segment: Segment) -> int:
 
 
 def _portions(window: BatchWindow) -> Iterator[BatchWindow]:
-    """A window in parts that can be held decoded."""
+    """A window in parts that are small enough to be held decoded."""
     batches = window.batches
     if not (batches["attributes"] & CODEC_MASK).any():
         yield window
@@ -151,7 +150,7 @@ def _portions(window: BatchWindow) -> Iterator[BatchWindow]:
 
 
 def decode_batches(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[RecordColumns]:
-    """The records of the wanted (bool[batches]) batches, each batch whole in one RecordColumns."""
+    """The records of the wanted (bool[batches]) batches; no batch is split over two RecordColumns."""
 
     def fail(error: DataError) -> None:
         raise error.at(segment.path)
@@ -174,7 +173,7 @@ def decode_batches(segment: Segment, window: BatchWindow, wanted: np.ndarray) ->
 
 
 def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
-    """Columns of the same batches as one."""
+    """Join columns of the same batches."""
     if len(parts) == 1:
         return parts[0]
     if all(part.data is parts[0].data for part in parts):

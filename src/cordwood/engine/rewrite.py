@@ -26,7 +26,7 @@ from cordwood.storage.log.view import LogView
 
 
 class GroupWriter:
-    """The outputs of one group: one segment, or more where its indexes would not hold all entries."""
+    """The outputs of one group: one segment, or several if one index cannot hold all entries."""
 
     def __init__(
         self, log: LogView, target: str, base_offset: int, settings: CleanSettings, suffix: str, mode: int
@@ -43,12 +43,12 @@ class GroupWriter:
         """Write batches (their bytes, and a row each) and the aborted transactions whose markers are among them."""
         self._check_offsets(batches)
         while (done := self._writer.append(pieces, batches)) < batches.size:
-            # Where offsets are too far above the base Kafka, too, makes several segments of one.
+            # If offsets are too far above the base offset, Kafka, too, starts a new segment.
             if self._settings.strict_kafka and done < self._writer.fitting(batches):
                 raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._settings.index))
             pieces, batches = _behind(pieces, int(batches["size_bytes"][:done].sum())), batches[done:]
             base_offset = int(batches["base_offset"][0])
-            # Kafka takes an index for corrupt whose entries end before its segment begins.
+            # An index entry that ends before its segment begins is corrupt to Kafka.
             self._writer.add_aborted([one for one in aborted if one.last_offset < base_offset])
             aborted = [one for one in aborted if one.last_offset >= base_offset]
             self._done.append(self._writer)
@@ -69,7 +69,7 @@ class GroupWriter:
         return tuple(writer.base_offset for writer in writers)
 
     def close(self) -> None:
-        """Let go of the files; after a failure nobody finishes them."""
+        """Close the files. After a failure they stay unfinished."""
         for writer in (*self._done, self._writer):
             writer.close()
 
@@ -125,7 +125,7 @@ def rewrite_groups(
         groups: segments in log order.
         table: the newest offsets of the dirty section, of pass 1.
         rules: of the clean.
-        tracker: of the transactions met so far while copying; it is fed with those of the groups.
+        tracker: of transactions, at the first group; on return it is at the end of the last one.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer.
         settings: the partition's configs.
         suffix: of the outputs' names.
@@ -136,7 +136,7 @@ def rewrite_groups(
         coming = next(windows, None)
         for group in groups:
             counts = {segment.base_offset: Counts() for segment in group}
-            # The copy of a group is as old as its newest segment, and as private as its first.
+            # An output has the modification time of the newest segment of its group, and the mode of the first.
             first, newest = group[0], group[-1]
             mode = first.files.log.mode
             with closing(GroupWriter(log, target, first.base_offset, settings, suffix, mode)) as writer:

@@ -1,8 +1,8 @@
-"""A clean in rounds, as a thread of Kafka's cleaner goes at a log with its offset map of limited size.
+"""A clean in rounds, as Kafka's cleaner does it with an offset map of limited size.
 
-A round ends where the map is full. While the log is then still dirty enough, it is cleaned again from there on, at the
-same time, on what the round before left: its outputs in the place of the segments that they stand for. Every round
-writes all segments from the first on, so that the outputs of the last are the result.
+A round ends where the map is full. If the log is still dirty enough, the next round starts there, as of the same time,
+and reads what the round before left: its outputs instead of the segments that they replace. Every round writes all
+segments from the first on, so the outputs of the last round are the result.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def clean_in_rounds(
     producers: Producers,
     part: GroupRange | None = None,
 ) -> Cleaned:
-    """Clean a log as often as Kafka would with the map of the settings; once where there is none.
+    """Clean a log as often as Kafka would with the offset map of the settings; once without a map.
 
     Args:
         log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part: see `clean_partition`.
 
     Returns:
-        what became of the log's own segments. Counts are of the log before and after all rounds: a record counts once,
-        however often it was read on the way.
+        the result for the log's own segments. Counts compare the log before and after all rounds: a record counts once,
+        however often it was read.
 
     Raises:
-        RequestError: the map has no room for a single key; and see `clean_partition`.
+        RequestError: the map has no room for a single key; see also `clean_partition`.
         CorruptBatchError: see `clean_partition`.
     """
     slots, factor = settings.offset_map_slots, settings.offset_map_load_factor
@@ -111,9 +111,9 @@ def _first_timestamp(segment: Segment) -> int:
 
 
 def _behind(before: Cleaned, after: Cleaned) -> Cleaned:
-    """Two cleans as one, of which the second read all that the first one wrote."""
+    """Join the results of two rounds; the second read everything that the first wrote."""
     origins = {
-        # Of several outputs of a group the first stands for all of it.
+        # The first of several outputs of a group stands for the whole group.
         base: replaced if base == outputs[0] else ()
         for outputs, replaced in zip(before.outputs, before.replaced, strict=True)
         for base in outputs
@@ -135,7 +135,7 @@ def _counted_once(before: Counts, after: Counts) -> Counts:
     counts.add(
         replace(
             before,
-            # What was written was read again, and what became of it then is what counts.
+            # What the first round wrote was read again; the counts of the second round say what became of it.
             bytes_read=before.bytes_read - before.bytes_written,
             bytes_written=0,
             batches_read=before.batches_dropped,
@@ -153,13 +153,13 @@ def _counted_once(before: Counts, after: Counts) -> Counts:
 
 
 def _files_of(segment: Segment) -> dict[str, str]:
-    """The files of a segment, by the names that they have once the log is loaded."""
+    """The files of a segment, by the names that they will have once the log is loaded."""
     infos = {FileKind.LOG: segment.files.log, **segment.files.indexes}
     return {offset_name(segment.base_offset, kind): f"{segment.directory}/{info.name}" for kind, info in infos.items()}
 
 
 def _after(log: LogView, target: str, suffix: str, files: Mapping[str, str], cleaned: Cleaned) -> dict[str, str]:
-    """The files of the log after a round. Outputs of the round before, which nobody needs any more, are removed."""
+    """The files of the log after a round. Outputs of the round before are removed, as they are no longer needed."""
     replaced = {base for group in cleaned.replaced for base in group}
     left = {}
     for name, path in files.items():

@@ -17,7 +17,7 @@ from cordwood.types import NONE
 
 @dataclass(frozen=True, slots=True)
 class CleanSettings:
-    """The configs that a clean of one partition goes by.
+    """The configs that the clean of one partition applies.
 
     Attributes:
         delete_retention_ms: `delete.retention.ms`.
@@ -25,11 +25,11 @@ class CleanSettings:
         index: `segment.index.bytes` and `index.interval.bytes`.
         producer_expiration_ms: `producer.id.expiration.ms`.
         deletes_for_good: see `Rules`.
-        offset_map_slots: of Kafka's map, which ends a clean when it is full; None: a table that is never full.
-        offset_map_load_factor: the part of the slots that is filled; `log.cleaner.io.buffer.load.factor`.
-        threshold: how dirty the log must be after a clean that the map ended, for a further round.
-        strict_kafka: see `Rules`; and a clean fails when an index of an output is full, as in Kafka.
-        memory: what the table of keys may take; None: all there is.
+        offset_map_slots: size of Kafka's offset map, which ends a round when it is full; None: a table without limit.
+        offset_map_load_factor: the part of the slots that may be filled; `log.cleaner.io.buffer.load.factor`.
+        threshold: how dirty the log must still be for a further round.
+        strict_kafka: see `Rules`; also, a clean fails if an index of an output is full, as in Kafka.
+        memory: the limit of the table of keys; None: no limit.
     """
 
     delete_retention_ms: int = 86_400_000

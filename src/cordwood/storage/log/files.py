@@ -16,14 +16,14 @@ from cordwood.fs.locks import LockHolder, lock_holder
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import parse_file
 
-#: The most that a file has that is read whole. Indexes and producer snapshots have an offset as their name: a segment
-#: of 2 GiB holds no more batches than 256 MiB of index can name. The others are texts with a line per partition or so.
+#: Limits for files that are read whole. Files named by an offset are indexes and producer snapshots: a segment of 2 GiB
+#: has no more batches than fit 256 MiB of index. The others are text files with about a line per partition.
 OFFSET_FILE_BYTES_MAX = 256 << 20
 TEXT_FILE_BYTES_MAX = 16 << 20
 
 
 def lock_holder_in(fs: FileSystem, directory: str) -> LockHolder | None:
-    """Who holds the lock of a log directory, as far as that can be seen without opening its `.lock`."""
+    """The lock holder of a log directory, as far as it can be determined without opening `.lock`."""
     try:
         lock = fs.stat(f"{directory}/{filenames.LOCK}")
     except OSError:
@@ -32,10 +32,10 @@ def lock_holder_in(fs: FileSystem, directory: str) -> LockHolder | None:
 
 
 def read_file(fs: FileSystem, path: str) -> bytes:
-    """All bytes of a file that is no log.
+    """All bytes of a file other than a log.
 
     Raises:
-        OSError: the system does not let us read it; or, with EFBIG, it is larger than any that Kafka writes.
+        OSError: it cannot be read; or, with EFBIG, it is larger than any file of its kind that Kafka writes.
     """
     with fs.open(path) as file:
         size = file.size()
@@ -47,7 +47,7 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 
 
 def why_unreadable(error: OSError) -> str:
-    """An error of `read_file` or of opening a log, as part of a sentence that names the file."""
+    """An error of `read_file`, or of opening a log, for a sentence that names the file."""
     return f"cannot be read: {error.strerror or error}"
 
 
@@ -56,12 +56,12 @@ _REMOVE_PAUSE_SECONDS = 0.1
 
 
 def mode_of(fs: FileSystem, *paths: str) -> int:
-    """The permissions of a directory that holds copies of what is in some others: what all of them allow."""
+    """The permissions for a copy of several directories: those that all of them have."""
     return functools.reduce(operator.and_, (fs.stat(path).mode for path in paths), 0o777) | 0o700
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:
-    """Remove a folder with all that is in it, also while a task that nobody waits for still writes to it."""
+    """Remove a folder and its contents, even while an abandoned task still writes to it."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             _remove(fs, path)
@@ -117,7 +117,7 @@ def copy_file(fs: FileSystem, source: str, target: str, *, link: Link | None = N
 
 
 def chown_like(fs: FileSystem, path: str, like: FileInfo) -> None:
-    """Give a file the owner, group and permissions of another one; on return that, its bytes and times are on disk."""
+    """Give a file the owner, group and mode of another file; these, its bytes and its times are durable on return."""
     info = fs.stat(path)
     if (info.uid, info.gid) != (like.uid, like.gid):
         fs.set_owner(path, like.uid, like.gid)
@@ -128,7 +128,7 @@ def chown_like(fs: FileSystem, path: str, like: FileInfo) -> None:
 
 
 def write_file(fs: FileSystem, path: str, data: Bytes) -> None:
-    """Write a small file, new or anew; on return its bytes are on disk."""
+    """Create or overwrite a small file; its bytes are durable on return."""
     with fs.create(path, exclusive=False) as file:
         file.write(0, data)
         file.sync()

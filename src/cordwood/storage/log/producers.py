@@ -1,7 +1,7 @@
-"""Producer state, as a broker has it: the newest snapshot, and the batches behind it.
+"""Producer state, as a broker keeps it: the newest snapshot, and the batches after it.
 
-Kept is what decides how a producer may go on, and what a clean must not take from it: its epoch, its newest data batch,
-the start of its open transaction, and when it was last heard of.
+It decides how a producer may continue, and what a clean must keep for it: its epoch, its newest data batch, the start
+of its open transaction, and the time of its last batch or marker.
 
 Source: Kafka ProducerStateManager, ProducerAppendInfo (origin REPLICATION: nothing is refused). `storage.check` has a
 replay of its own, on purpose: see the table in ARCHITECTURE.md.
@@ -53,7 +53,7 @@ class Producer:
     coordinator_epoch: int = NONE
 
     def expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether the broker would forget it."""
+        """Whether a broker would have removed it by now."""
         return self.transaction_start == NONE and now_ms - self.timestamp >= expiration_ms
 
 
@@ -65,7 +65,7 @@ class Producers:
 
     @classmethod
     def of(cls, entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int) -> Producers:
-        """Those of a snapshot that are not expired."""
+        """The producers of a snapshot that are not expired."""
         known = {
             entry.producer_id: Producer(
                 entry.producer_epoch,
@@ -81,7 +81,7 @@ class Producers:
         return cls({id: one for id, one in known.items() if not one.expired(now_ms, expiration_ms)})
 
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """What a snapshot of them says."""
+        """The entries of a snapshot of them."""
         return tuple(
             ProducerEntry(
                 id,
@@ -99,7 +99,7 @@ class Producers:
     def replay(
         self, batches: BatchRows, coordinator_epochs: Mapping[int, int] = MappingProxyType({})
     ) -> list[AbortedTransaction]:
-        """Go on with the next batches of the log.
+        """Apply the next batches of the log.
 
         Args:
             batches: BATCH_ROW[batches].
@@ -143,7 +143,7 @@ class Producers:
         self.by_id[id] = replace(old, timestamp=timestamp, transaction_start=NONE, coordinator_epoch=coordinator_epoch)
 
     def expire(self, *, now_ms: int, expiration_ms: int) -> None:
-        """Forget those that have not been heard of for too long."""
+        """Remove expired producers."""
         self.by_id = {id: one for id, one in self.by_id.items() if not one.expired(now_ms, expiration_ms)}
 
     @property
@@ -158,8 +158,8 @@ def newest_snapshot(
     """Producer state in the newest readable snapshot of a log up to `end`.
 
     Returns:
-        the state, and the offset that it is of: what is from there on is to be replayed. Without a snapshot nothing is
-        known at the log start offset.
+        the state, and its offset: batches from there on are to be replayed. Without a snapshot, no producers and the
+        log start offset.
     """
     start = log.log_start_offset
     for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
@@ -167,16 +167,16 @@ def newest_snapshot(
             try:
                 entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
             except CorruptFileError:
-                continue  # as a broker does: an older one will do
+                continue  # as a broker does: an older snapshot will do
             return Producers.of(entries, now_ms=now_ms, expiration_ms=expiration_ms), offset
     return Producers(), start
 
 
 def headers_from(log: LogView, offset: int, end: int | None = None) -> Iterator[BatchRows]:
-    """What is to be replayed on a snapshot: headers of the batches that reach to an offset or beyond.
+    """The headers to be replayed on a snapshot: of batches that end at an offset or above it.
 
     Args:
-        log: damage in it is passed over.
+        log: damage in it is skipped.
         offset: see `newest_snapshot`.
         end: segments from there on are not read.
     """

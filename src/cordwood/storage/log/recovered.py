@@ -16,7 +16,7 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.log.recovery import SEGMENT_KINDS, Recovery, Verb
 from cordwood.storage.log.view import LogView
 
-#: Files that say something of the records of a log; a load that empties the log replaces them.
+#: Files about the records of a log; a load that empties the log replaces them.
 _OF_RECORDS = (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT, FileKind.LEADER_EPOCHS)
 
 
@@ -55,7 +55,7 @@ def stray_snapshots(recovery: Recovery) -> list[str]:
 
 
 def broker_would_load(name: PartitionDirectory | None) -> bool:
-    """Whether a broker loads a directory as a log, and recovers it; KRaft's own log sees to itself."""
+    """Whether a broker loads and recovers a directory as a log. KRaft's metadata log is loaded separately."""
     return (
         name is not None
         and name.state is not DirectoryState.DELETED

@@ -1,17 +1,17 @@
-"""What a broker would do to a partition when it loads it: a plan, not a deed.
+"""What a broker would do to a partition when it loads it: only the plan; nothing is changed.
 
-A partition may have been left in the middle of something: a deletion, a clean, a swap of a cleaned segment, a write.
+A partition may have been left in the middle of a deletion, a clean, a swap of a cleaned segment, or a write.
 `plan_recovery` looks at names and sizes and says which files a loader would remove, rename or rebuild, and which files
 make up the log afterwards. Readers use that view, so an interrupted swap reads as if it had been finished, and nothing
 on disk changes.
 
     1  *.deleted                             removed
-    2  *.cleaned, *.swap at or above them    removed: written by a clean or split that did not get to its end
+    2  *.cleaned, *.swap at or above them    removed: written by a clean or split that did not finish
     3  *.swap                                renamed into place, after the files they replace are removed
     4  index without .log                    removed
     5  .log without .index                   its indexes rebuilt, and its invalid tail cut
 
-After a crash segments from the recovery point on are treated as in 5, too. Names don't tell which; `check` knows.
+After a crash, segments from the recovery point on are treated as in 5, too. Names do not show which; `check` does.
 
 Order and conditions are those of Kafka's LogLoader.
 """
@@ -78,7 +78,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
-    """The files of a segment, by the names they have now."""
+    """The files of a segment, under their present names."""
 
     base_offset: int
     log: FileInfo
@@ -87,13 +87,13 @@ class SegmentFiles:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How a partition would look once it was loaded, and what that takes.
+    """A partition as it would be once it was loaded, and the steps to get there.
 
     Attributes:
         actions: in the order in which a loader does them.
         segments: by base offset.
         snapshots: producer snapshots that stay, by offset.
-        foreign: names that Kafka has no use for, or fails on.
+        foreign: names that Kafka ignores, or fails on.
     """
 
     actions: tuple[Action, ...]
@@ -123,7 +123,7 @@ class _Files:
 
 
 def plan_recovery(fs: FileSystem, directory: str, names: Sequence[FileInfo]) -> Recovery:
-    """What loading a partition would do, as far as names and the ends of swapped files tell.
+    """What loading a partition would do, as far as names and the ends of swapped files show.
 
     Args:
         fs: where the partition is.

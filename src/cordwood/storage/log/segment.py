@@ -40,7 +40,7 @@ class Segment:
 
     @property
     def mtime_ms(self) -> int:
-        """Modification time of the `.log` file; Kafka takes it for the time of a segment without timestamps."""
+        """Modification time of the `.log` file; Kafka uses it for a segment without timestamps."""
         return self.files.log.mtime_ns // 1_000_000
 
     @property
@@ -92,7 +92,7 @@ class Segment:
         found, position = index.lookup(offset)
         if position == 0 or not 0 < position < file.size():
             return 0
-        # Brokers before 4.0 named the last offset of a whole append, which may be beyond that batch's own.
+        # Brokers before 4.0 wrote the last offset of a whole append, which may lie behind that batch's own.
         for item in read_headers(file, base_offset=self.base_offset, start=position, search=False):
             if isinstance(item, Gap):
                 return 0
@@ -120,13 +120,13 @@ class Segment:
                 batches = item.batches
                 below = batches["last_offset"] < start_offset
                 if below[0]:
-                    # One with a wrong CRC is never passed over: what it says of its offsets proves nothing.
+                    # A batch with a wrong CRC is never skipped: its offsets cannot be trusted.
                     batches = batches[~(below & is_valid(batches))]
                 if not batches.size:
                     continue
                 # A wrapper does not say where it starts; it does not start behind its predecessor's end.
                 behind = batches["base_offset"] >= end_offset
-                # No checksum covers a base offset: one that was flipped upwards is followed by one that was not.
+                # No checksum covers a base offset: after one with a flipped bit comes a smaller one.
                 ends = np.flatnonzero(behind & np.concatenate([np.array([is_behind]), behind[:-1]]))
                 is_behind = bool(behind[-1])
                 batches = batches[: ends[0]] if ends.size else batches

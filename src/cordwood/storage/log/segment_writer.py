@@ -22,17 +22,17 @@ from cordwood.storage.log.windows import MAX_OFFSETS
 from cordwood.types import NONE
 
 _FIRST_ROOM = 1024
-#: So much is on its way to the disk while more is written; else all of it would be waited for at the end.
+#: Bytes after which writing to the disk begins in the background, so that the sync at the end waits for less.
 _WRITE_BACK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class IndexLimits:
-    """What the indexes of a segment may hold.
+    """The limits of the indexes of a segment.
 
     Attributes:
         interval_bytes: `index.interval.bytes`.
-        size_bytes: `segment.index.bytes`, of each of the two.
+        size_bytes: `segment.index.bytes`, for each of the two.
     """
 
     interval_bytes: int = 4096
@@ -75,7 +75,7 @@ class SegmentWriter:
         self._log: File = fs.create(self.path(FileKind.LOG), exclusive=False, mode=mode)
 
     def path(self, kind: FileKind) -> str:
-        """Of one of its files."""
+        """The path of one of its files."""
         return f"{self._directory}/{offset_name(self.base_offset, kind + self._suffix)}"
 
     def append(self, pieces: Sequence[U8Array], batches: BatchRows) -> int:
@@ -86,7 +86,7 @@ class SegmentWriter:
             batches: BATCH_ROW[batches].
 
         Returns:
-            how many were appended: fewer than given when an index is full, or offsets are too far above the base.
+            how many were appended: fewer than given if an index is full, or offsets are too far above the base.
         """
         batches = batches[: self.fitting(batches)]
         if not batches.size:
@@ -124,7 +124,7 @@ class SegmentWriter:
         self._sent_bytes = self.size_bytes
 
     def fitting(self, batches: BatchRows) -> int:
-        """How many batches there are before the first whose offsets do not fit 31 bits above the base."""
+        """How many batches come before the first one whose offsets do not fit 31 bits above the base."""
         fits = batches["last_offset"] - np.int64(self.base_offset) < MAX_OFFSETS
         return int(batches.size) if fits.all() else int(np.argmin(fits))
 
@@ -154,7 +154,7 @@ class SegmentWriter:
                 time_index.TimeIndex(self.base_offset, times[:, 0], times[:, 1], len(times))
             ),
         }
-        # The log's end is on its way while the indexes are synced.
+        # Write back the end of the log while the indexes are synced.
         self._write_back()
         for kind, data in files.items():
             paths.append(self._write(kind, data))
@@ -169,7 +169,7 @@ class SegmentWriter:
         return paths
 
     def close(self) -> None:
-        """Give up a segment that is not finished; its log stays where it is."""
+        """Abandon an unfinished segment; its log stays where it is."""
         self._log.close()
 
     def _write(self, kind: FileKind, data: bytes) -> str:

@@ -1,11 +1,11 @@
-"""Which transactional data a consumer gets: told from batch headers and markers, in log order.
+"""Which transactional data a consumer gets, from batch headers and markers in log order.
 
 A producer has at most one open transaction. Its first transactional batch opens it, its marker ends it. The data of an
 aborted transaction is what lies between its first offset and its ABORT marker; the last stable offset is the first
 offset of the earliest transaction that no marker ended.
 
-The broker answers the same from its transaction indexes. Those can be missing, stale or damaged, and the headers say it
-all, so a reader of files uses the headers.
+A broker answers the same from its transaction indexes. Those can be missing, stale or damaged, and the headers hold all
+of it, so a reader of files uses the headers.
 
 `steps` says what headers do to transactions, for this reader and for the check of the transaction index. The other
 replays do not use it, on purpose; ARCHITECTURE.md has a table of all of them.
@@ -66,7 +66,7 @@ class Transactions:
     next_offset: int = 0
 
     def add(self, batches: BatchRows) -> None:
-        """Go on with the next batches (BATCH_ROW[some])."""
+        """Apply the next batches (BATCH_ROW[batches])."""
         if batches.size:
             self.next_offset = int(batches["last_offset"][-1]) + 1
         for base_offset, last_offset, producer_id, marker in steps(batches):

@@ -1,10 +1,10 @@
 """A partition's log, opened for reading: its segments in order, and what they hold, from any offset.
 
-Opening reads names and sizes only. What is read goes through the indexes where they help, but never relies on them: an
-entry is used only if a batch with the offset that it names stands where it points.
+Opening reads names and sizes only. Reads use the indexes where they help, but never rely on them: an entry counts only
+if a batch with its offset stands where it points.
 
-A log that a broker is writing is read like any other. Its end moves, so it is taken once per segment; an incomplete
-last batch is not there yet; and a file that vanished (deleted by retention, replaced by the cleaner) means that the
+A log that a broker is writing is read like any other. Its end moves, so it is read once per segment; an incomplete last
+batch counts as not written yet; and after a file has vanished (deleted by retention, replaced by the cleaner) the
 directory is listed again.
 """
 
@@ -42,9 +42,9 @@ class LogView:
 
     Attributes:
         path: of its directory.
-        name: what the directory's name says; None for a directory that is not named like a partition.
+        name: parsed from the directory's name; None for a directory that is not named like a partition.
         segments: by base offset; the last is the active one.
-        recovery: what loading it would do.
+        recovery: what loading the log would do.
         log_start_offset: lowest offset that a consumer gets, from the log directory's checkpoint, else from the first
             segment.
         live: a broker writes to it.
@@ -114,7 +114,7 @@ class LogView:
 
     @property
     def next_offset(self) -> int:
-        """The log end offset: what the next record would get."""
+        """The log end offset: the offset of the next record."""
         for segment in reversed(self.segments):
             with segment.open() as file:
                 start = segment.position_of(file, MAX_OFFSET)
@@ -149,8 +149,8 @@ class LogView:
             start_offset: lowest offset.
             end_offset: batches from here on are left out.
             checks: how much of each batch is read, and who computes its checksum.
-            on_unreadable: called with each segment that the system does not let us read; reading then goes on with the
-                next. None: the error is raised.
+            on_unreadable: called with each segment that cannot be read; reading then continues with the next segment.
+                None: the error is raised.
         """
         done: set[int] = set()
         next_base = start_offset
