@@ -6,6 +6,7 @@
     │ ├ ConfigError                  a config name or value that Kafka would reject
     │ ├ LockedError                  a broker or another program holds the directory
     │ ├ NoSpaceError                 a disk is too small for what is to be written
+    │ ├ TooLittleMemoryError         the keys of a partition need more memory than its task may take
     │ └ MissingCodecError            the library for a compression codec is not installed
     └ DataError                    the data is not what it claims to be
       ├ CorruptBatchError            a batch, message or record of a .log file
@@ -22,6 +23,7 @@ Code that only sees bytes (`record`) raises with ``path=None``; the code that op
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
@@ -48,6 +50,70 @@ class LockedError(RequestError):
 
 class NoSpaceError(RequestError):
     """There is no room for what is to be written; the message names the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """How much memory a table of keys needs, and how much there is for it.
+
+    Attributes:
+        keys: how many the table has to hold so far.
+        bytes_needed: what the table takes for that many.
+        bytes_allowed: what a task may take.
+        tasks: how many tasks run at once and may take as much.
+        bytes_enough: what the table takes at most, however many keys follow; None: it is not known.
+    """
+
+    keys: int
+    bytes_needed: int
+    bytes_allowed: int
+    tasks: int = 1
+    bytes_enough: int | None = None
+
+    @property
+    def memory_min(self) -> int:
+        """The `--memory` without which the same task fails again at the same record."""
+        return self.bytes_needed * self.tasks
+
+    @property
+    def memory_enough(self) -> int | None:
+        """The `--memory` with which it cannot fail; None: it is not known."""
+        return None if self.bytes_enough is None else self.bytes_enough * self.tasks
+
+    def __str__(self) -> str:
+        each = f", a task's share: {self.tasks} tasks run at once" if self.tasks > 1 else ""
+        text = (
+            f"A table of {self.keys} keys takes {self.bytes_needed} bytes, and {self.bytes_allowed} are allowed "
+            f"(--memory {self.bytes_allowed * self.tasks}{each}). Give at least --memory {self.memory_min}"
+        )
+        if self.memory_enough is not None:
+            text += f"; --memory {self.memory_enough} is enough, however many keys follow"
+        if self.tasks > 1:
+            alone = f"at least {self.bytes_needed}" if self.bytes_enough is None else f"{self.bytes_enough}"
+            text += f". Cleaned alone (--topic, --partition), this partition needs --memory {alone}"
+        return text
+
+
+class TooLittleMemoryError(RequestError):
+    """The keys of a partition need more memory than its task may take.
+
+    Attributes:
+        need: the figures.
+    """
+
+    def __init__(self, need: MemoryNeed) -> None:
+        super().__init__(need)
+        self.need = need
+
+    @property
+    def bytes_needed(self) -> int:
+        """What the table of keys takes."""
+        return self.need.bytes_needed
+
+    @property
+    def bytes_allowed(self) -> int:
+        """What the task may take."""
+        return self.need.bytes_allowed
 
 
 class MissingCodecError(RequestError):

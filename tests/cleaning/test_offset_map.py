@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import random
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine import readahead
 from cordwood.engine.keys import collect_keys, empty_table
 from cordwood.engine.settings import CleanSettings
-from cordwood.errors import RequestError
+from cordwood.errors import TooLittleMemoryError
 from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
 from cordwood.kernels.offset_map import digest_keys
 from cordwood.record.batch import encode_batch
@@ -218,12 +219,30 @@ def test_tables_that_need_more_than_their_memory_are_refused_before_they_take_it
     many = columns([b"%d" % at for at in range(5000)], range(5000))
     chosen = np.ones(5000, np.bool_)
 
-    with pytest.raises(RequestError, match=r"5000 keys takes 655360 bytes.* 4 tasks .*at least --memory 2621440"):
+    with pytest.raises(TooLittleMemoryError, match=r"5000 keys takes 655360 bytes.* 4 tasks .*least --memory 2621440"):
         put_chosen(LatestOffsets(SECRET, MemoryShare(655_359, 4)), many, chosen)
     put_chosen(LatestOffsets(SECRET, MemoryShare(655_360, 4)), many, chosen)
-    with pytest.raises(RequestError, match="A table of 5000 keys takes 240000 bytes"):
+    with pytest.raises(TooLittleMemoryError, match="A table of 5000 keys takes 240000 bytes") as caught:
         put_chosen(OffsetMap(10_000, memory=MemoryShare(239_999)), many, chosen)
+    assert (caught.value.bytes_needed, caught.value.bytes_allowed) == (240_000, 239_999)
+    assert caught.value.need.memory_enough == 240_000
     put_chosen(OffsetMap(10_000, memory=MemoryShare(240_000)), many, chosen)
+
+
+@pytest.mark.parametrize("keys_max", [5000, 8192, 8193, 100_000])
+def test_memory_that_an_error_calls_enough_is_enough_for_all_keys(keys_max: int) -> None:
+    def put(latest: LatestOffsets) -> None:
+        for start in range(0, keys_max, 1000):
+            offsets = range(start, min(start + 1000, keys_max))
+            some = columns([b"%d" % at for at in offsets], offsets)
+            put_chosen(latest, some, np.ones(some.rows.size, np.bool_))
+
+    with pytest.raises(TooLittleMemoryError) as caught:
+        put(LatestOffsets(SECRET, MemoryShare(200_000), keys_max))
+    need = pickle.loads(pickle.dumps(caught.value)).need
+    assert need == caught.value.need
+    assert need.memory_enough is not None
+    put(LatestOffsets(SECRET, MemoryShare(need.memory_enough), keys_max))
 
 
 @pytest.mark.kafka

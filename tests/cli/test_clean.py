@@ -21,6 +21,7 @@ from cordwood.storage.formats import filenames
 from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, fixture
 from tests.spark.conftest import spark as spark
+from tests.spark.logs import data, make_log
 from tests.storage.copies import HOLD
 
 REASONS = (
@@ -89,6 +90,26 @@ def test_json_adds_up_and_damage_gives_exit_code_one(spark: SparkSession, tmp_pa
     assert failed["topic"] == "orders" and failed["partition"] == 1
     assert f"in {log} at position" in failed["why"]
     assert document["bytes_read"] > 0 and document["clean_seconds"] > 0
+
+
+def test_too_little_memory_gives_exit_code_five_and_the_memory_that_is_enough(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    batches = [data(at, b"%d" % at) for at in range(5000)]
+    make_log(logs / "t-0", (0, batches[:2500]), (2500, batches[2500:]))
+    make_log(logs / "t-1", (0, [data(0, b"a"), data(1, b"a")]), (2, [data(2)]))
+    words = (logs, "--config", "cleanup.policy=compact", "--json")
+    result = run(*words, "--memory", "50000", "--output", tmp_path / "little")
+    assert result.exit_code == 5
+    failed, cleaned = json.loads(result.stdout)["partitions"]
+    assert (failed["failure"], cleaned["result"], cleaned["memory"]) == ("memory", "cleaned", None)
+    need = failed["memory"]
+    assert need["bytes_allowed"] == 50_000 // need["tasks"] < need["bytes_needed"]
+    assert need["memory_min"] == need["tasks"] * need["bytes_needed"] <= need["memory_enough"]
+    assert f"--memory {need['memory_enough']} is enough" in failed["why"]
+    assert run(*words, "--memory", str(need["memory_enough"]), "--output", tmp_path / "enough").exit_code == 0
 
 
 def test_wrong_use_gives_exit_code_two(tmp_path: Path) -> None:

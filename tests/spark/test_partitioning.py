@@ -19,6 +19,7 @@ from cordwood.cleaning.latest import LatestOffsets
 from cordwood.engine.progress import total
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
+from cordwood.errors import MemoryNeed
 from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.packing import TASKS_PER_CORE, pack, share_memory, worker
@@ -207,11 +208,18 @@ def test_partition_with_too_many_keys_for_its_memory_is_refused(tmp_path: Path) 
     (one,) = share_memory(tasks_of(plan, HERE), 4)
     assert isinstance(run_task(one, *folders(tmp_path)), Output)  # 1500 keys: the first table is large enough
     make_log(directory, *((base, [data(base + at, b"%d" % (base + at)) for at in range(2500)]) for base in (0, 2500)))
+    plan = make_plan(str(directory), overrides=["cleanup.policy=compact"], ignore_ratio=True, memory=50_000)
+    (one,) = share_memory(tasks_of(plan, HERE), 4)
     found = run_task(one, str(tmp_path / "outputs"), str(tmp_path / "progress"))
     assert isinstance(found, Failure)
-    assert found.kind is FailureKind.OTHER
-    assert "A table of 2500 keys takes 393216 bytes" in found.what
-    assert "--memory 393216" in found.what
+    assert found.kind is FailureKind.MEMORY
+    assert found.what == (
+        "A table of 2500 keys takes 393216 bytes, and 50000 are allowed (--memory 50000). "
+        "Give at least --memory 393216; --memory 393216 is enough, however many keys follow"
+    )
+    assert found.memory == MemoryNeed(2500, 393_216, 50_000, tasks=1, bytes_enough=393_216)
+    enough = replace(one, settings=replace(one.settings, memory=MemoryShare(393_216)))
+    assert isinstance(run_task(enough, str(tmp_path / "outputs"), str(tmp_path / "progress")), Output)
 
 
 def test_where_kafkas_cleaner_would_fail_a_strict_clean_fails_and_others_go_on(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import RequestError
+from cordwood.errors import MemoryNeed, TooLittleMemoryError
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
 from cordwood.types import NONE
@@ -37,18 +37,19 @@ class MemoryShare:
     size_bytes: int
     tasks: int = 1
 
-    def check(self, needed_bytes: int, keys: int) -> None:
+    def check(self, needed_bytes: int, keys: int, *, enough_bytes: int | None = None) -> None:
         """Refuse a table that is too large.
 
+        Args:
+            needed_bytes: what it takes.
+            keys: how many it has to hold.
+            enough_bytes: what it takes at most, whatever follows, if that is known.
+
         Raises:
-            RequestError: it is.
+            TooLittleMemoryError: it is too large.
         """
         if needed_bytes > self.size_bytes:
-            raise RequestError(
-                f"A table of {keys} keys takes {needed_bytes} bytes, and each of {self.tasks} tasks has "
-                f"{self.size_bytes} of --memory {self.size_bytes * self.tasks}. "
-                f"Give at least --memory {needed_bytes * self.tasks}, or fewer partitions at a time"
-            )
+            raise TooLittleMemoryError(MemoryNeed(keys, needed_bytes, self.size_bytes, self.tasks, enough_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class KeyTable(Protocol):
             the index of the first record for which there was no room; the number of records if there was for all.
 
         Raises:
-            RequestError: the table would take more memory than it may.
+            TooLittleMemoryError: the table would take more memory than it may.
         """
         ...
 

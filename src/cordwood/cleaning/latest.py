@@ -45,11 +45,13 @@ class LatestOffsets:
         hash_secret: 16 bytes, unknown to whoever chose the keys, so that nobody can aim collisions at a log. Tables
             whose hashes are compared need the same secret.
         memory: what the table may take; None: all there is.
+        keys_max: no more keys will be put; None: that is not known.
     """
 
-    def __init__(self, hash_secret: bytes, memory: MemoryShare | None = None) -> None:
+    def __init__(self, hash_secret: bytes, memory: MemoryShare | None = None, keys_max: int | None = None) -> None:
         self.keys = 0
         self._memory = memory
+        self._keys_max = keys_max
         self.latest_offset = NONE
         self._secret = np.frombuffer(hash_secret, np.uint64)
         self._slots = _free_slots(_FIRST_SLOTS)
@@ -96,17 +98,32 @@ class LatestOffsets:
         return hashes
 
     def _make_room(self, keys: int) -> None:
-        size = len(self._slots)
-        if 2 * keys <= size:
+        if 2 * keys <= len(self._slots):
             return
-        while size < 2 * keys:
-            size *= 2
+        size = _slots_for(keys)
         if self._memory is not None:
             # While it grows the old one is there, too.
-            self._memory.check(_SLOT_BYTES * (size + len(self._slots)), keys)
+            needed = _SLOT_BYTES * (size + len(self._slots))
+            self._memory.check(needed, keys, enough_bytes=self._bytes_enough(keys, needed))
         slots = _free_slots(size)
         move_table(self._slots, slots)
         self._slots = slots
+
+    def _bytes_enough(self, keys: int, needed_bytes: int) -> int | None:
+        """What the table takes at most, if `keys_max` is known and holds."""
+        if self._keys_max is None or keys > self._keys_max:
+            return None
+        # The old table is at most half as large.
+        largest = _slots_for(self._keys_max)
+        return max(needed_bytes, _SLOT_BYTES * (largest + largest // 2))
+
+
+def _slots_for(keys: int) -> int:
+    """How many slots a table of that many keys has."""
+    size = _FIRST_SLOTS
+    while size < 2 * keys:
+        size *= 2
+    return size
 
 
 def _free_slots(size: int) -> UInt64Array:

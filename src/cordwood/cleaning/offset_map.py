@@ -68,7 +68,8 @@ class OffsetMap:
         if self._memory is not None:
             # A key touches a page of memory at the most, and all keys no more than the map.
             most = self.keys + int(np.count_nonzero(chosen))
-            self._memory.check(min(SLOT_BYTES * self.slots, PAGE_BYTES * most), most)
+            whole = SLOT_BYTES * self.slots
+            self._memory.check(min(whole, PAGE_BYTES * most), most, enough_bytes=whole)
         done, self.keys = put_offsets(
             hashes.ctypes.data, hashes, offsets, chosen, self._sums, self._offsets, self.keys, self.limit
         )

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_FULL, EXIT_OK, EXIT_OUR_FAULT, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_FULL, EXIT_MEMORY, EXIT_OK, EXIT_OUR_FAULT, named
 from cordwood.cli.options import Directories, Json, Master, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.clean import clean
@@ -84,5 +84,9 @@ def _check_mode(values: CopyOptions | InPlaceOptions, mode: str, *, allowed: boo
 def exit_code_of(result: CleanResult) -> int:
     """How the program ends: 0 only when nothing failed."""
     failures = {partition.failure.kind for partition in result.partitions if partition.failure is not None}
-    codes = {FailureKind.BUG: EXIT_OUR_FAULT, FailureKind.FULL: EXIT_FULL}
+    codes = {
+        FailureKind.BUG: EXIT_OUR_FAULT,
+        FailureKind.FULL: EXIT_FULL,
+        FailureKind.MEMORY: EXIT_MEMORY,
+    }
     return next((code for kind, code in codes.items() if kind in failures), EXIT_DAMAGE if failures else EXIT_OK)

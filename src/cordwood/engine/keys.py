@@ -39,10 +39,17 @@ class DirtyKeys:
         return self.table.latest_offset + 1
 
 
-def empty_table(settings: CleanSettings, hash_secret: bytes) -> KeyTable:
-    """The table that a clean with these settings fills."""
+def empty_table(settings: CleanSettings, hash_secret: bytes, offsets: int | None = None) -> KeyTable:
+    """The table that a clean with these settings fills.
+
+    Args:
+        settings: of the clean.
+        hash_secret: see `LatestOffsets`.
+        offsets: how many offsets the range has; None: that is not known.
+    """
     if settings.offset_map_slots is None:
-        return LatestOffsets(hash_secret, settings.memory)
+        # Each key has a record, and each record an offset of its own.
+        return LatestOffsets(hash_secret, settings.memory, keys_max=offsets)
     limit = keys_max(settings.offset_map_slots, settings.offset_map_load_factor)
     return OffsetMap(settings.offset_map_slots, limit, settings.memory)
 

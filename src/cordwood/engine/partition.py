@@ -140,7 +140,7 @@ def clean_partition(
         [by_base[segment.base_offset] for segment in segments_between(facts, start, first_uncleanable)],
         start,
         first_uncleanable,
-        empty_table(settings, hash_secret or secrets.token_bytes(16)),
+        empty_table(settings, hash_secret or secrets.token_bytes(16), first_uncleanable - start),
         tracker,
         None if part is None else part.end,
     )

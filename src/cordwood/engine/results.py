@@ -10,6 +10,7 @@ from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
 from cordwood.cleaning.rewrite import Counts
 from cordwood.engine.partition import Cleaned
 from cordwood.engine.task import Failure, FailureKind, Output
+from cordwood.errors import MemoryNeed
 from cordwood.presentable import Presentable
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.types import TopicPartition
@@ -103,7 +104,14 @@ class PartitionResult:
             "segments": [one.document() for one in self.segments],
             "notes": list(self.notes),
             "failure": None if self.failure is None else self.failure.kind,
+            "memory": None if self.failure is None else _memory_document(self.failure.memory),
         }
+
+
+def _memory_document(need: MemoryNeed | None) -> dict[str, int | None] | None:
+    if need is None:
+        return None
+    return {**asdict(need), "memory_min": need.memory_min, "memory_enough": need.memory_enough}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from cordwood.engine.partition import Cleaned, GroupRange
 from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.settings import CleanSettings, clean_settings
-from cordwood.errors import CordwoodError, DataError
+from cordwood.errors import CordwoodError, DataError, MemoryNeed, TooLittleMemoryError
 from cordwood.fs.base import is_full
 from cordwood.fs.discarding import DiscardingFileSystem
 from cordwood.fs.location import Location
@@ -61,6 +61,7 @@ class FailureKind(StrEnum):
 
     DAMAGE = "damage"
     FULL = "full"  #: no space on the disk that is written to
+    MEMORY = "memory"  #: its keys need more memory than its task may take
     OTHER = "other"
     BUG = "bug"
 
@@ -73,11 +74,13 @@ class Failure:
         kind: of failure.
         what: in words, with the place.
         detail: where in our code, for a bug.
+        memory: how much it would take, for too little memory.
     """
 
     kind: FailureKind
     what: str
     detail: str = ""
+    memory: MemoryNeed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,8 @@ def _failure(error: Exception, task: PartitionTask) -> Failure:
     match error:
         case DataError():
             return Failure(FailureKind.DAMAGE, str(error))
+        case TooLittleMemoryError():
+            return Failure(FailureKind.MEMORY, str(error), memory=error.need)
         case CordwoodError():
             return Failure(FailureKind.OTHER, str(error))
         case OSError():
