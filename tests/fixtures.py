@@ -23,7 +23,7 @@ PACKED = Path(__file__).parent / "data" / "fixtures"
 UNPACKED = Path(tempfile.gettempdir()) / f"cordwood-fixtures-{os.getuid()}"
 
 NAMES = sorted(archive.name.removesuffix(".tar.gz") for archive in PACKED.glob("*/*.tar.gz"))
-#: Fixtures of brokers that were stopped in good order.
+#: Fixtures of brokers that were stopped cleanly.
 STOPPED = [name for name in NAMES if not name.startswith("kraft-crashed") or name.endswith("-recovered")]
 CRASHED = [name for name in NAMES if name not in STOPPED]
 

@@ -202,7 +202,7 @@ class _Snapshots:
 def with_snapshots(script: Mapping[str, Any]) -> dict[str, Any]:
     """A script that copies its logs before and after each round, to `before-STEP` and `after-STEP`.
 
-    Before that it closes and opens them in good order, so that all is on disk that Kafka goes by.
+    Before that it closes and opens them cleanly, so that all is on disk that Kafka goes by.
     """
     return {**script, "steps": _Snapshots.of(script).steps}
 

@@ -1,7 +1,7 @@
 """Flips that no checksum catches, in a whole log directory: `cordwood check` finds those for which another file, or the
 neighbours in the same one, say otherwise.
 
-The directory is a small one that a broker closed in good order: a partition of two segments with transactions, two
+The directory is a small one that a broker closed cleanly: a partition of two segments with transactions, two
 leaders and all its files, each agreeing with all others.
 """
 

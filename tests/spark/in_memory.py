@@ -123,7 +123,7 @@ def end_of(fs: FileSystem, part: Replacement) -> int:
 
 
 def view_of(fs: FileSystem, path: str) -> View:
-    """What a reader gets, once the partition has been loaded if the broker did not stop in good order."""
+    """What a reader gets, once the partition has been loaded if the broker did not shut down cleanly."""
     return view(opened(fs, path))
 
 

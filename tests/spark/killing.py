@@ -137,7 +137,7 @@ class Directory:
         self._ordinary: set[Kind] = set()
 
     def make(self) -> None:
-        """Make it, with empty partitions, as a broker does that is stopped in good order."""
+        """Make it, with empty partitions, as a broker does that shuts down cleanly."""
         self.path.mkdir()
         for name in self.expected:
             (self.path / str(name)).mkdir()

@@ -201,7 +201,7 @@ def test_after_a_stop_in_good_order_the_same_producers_are_known_as_to_kafka(
 
 
 def test_without_any_snapshot_we_look_where_kafka_forgets(kafka_oracle: Oracle, tmp_path: Path) -> None:
-    """After a stop in good order Kafka then takes it that there are no producers; to know of them only keeps more."""
+    """After a clean shutdown Kafka then takes it that there are no producers; to know of them only keeps more."""
     steps = [*WRITES, {"op": "close"}]
     names = [filenames.offset_name(offset, FileKind.PRODUCER_SNAPSHOT) for offset in (1, 2, 4)]
     steps += [{"op": "file", "do": "delete", "path": f"live/t-0/{name}"} for name in names]

@@ -210,7 +210,7 @@ class _Work:
                 self._recovered(directory)
 
     def _recovered(self, directory: LogDirectory) -> None:
-        """Note that a directory's logs are whole up to their ends; of all of them, that it is in good order."""
+        """Record the recovery points of a directory's logs, and a clean shutdown if all of them were recovered."""
         ends = {
             place.name.topic_partition: self.restored[place.path].next_offset
             for place in self.places

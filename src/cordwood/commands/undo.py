@@ -8,19 +8,19 @@ from cordwood.storage.changes.undo import UndoResult, put_back
 
 
 def undo(path: str, *, fs: LocalFileSystem | None = None) -> UndoResult:
-    """Put back what a clean in place took away and kept.
+    """Put back the files that a clean in place replaced or deleted, and kept.
 
-    All is looked at before anything is changed: when a log was written to, cleaned again or deleted from since, the
-    result says so, and nothing was done. A broker that was merely started and stopped is no reason. What was cut off
-    in the middle goes on when it is called again.
+    Everything is checked before anything is changed: if a log was written to, cleaned again or deleted from since, the
+    result says so, and nothing was done. A broker that was only started and stopped does not matter. An undo that was
+    interrupted continues when it is called again.
 
     Args:
         path: of the folder.
         fs: default: the machine's.
 
     Raises:
-        NotFoundError: the folder is none that a clean kept files in.
+        NotFoundError: the folder is no backup of a clean.
         CorruptFileError: its manifest, or a checkpoint, cannot be read.
-        LockedError: someone holds one of the log directories.
+        LockedError: another process holds one of the log directories.
     """
     return put_back(fs or PosixFileSystem(), path)

@@ -38,7 +38,7 @@ class Handling:
         rebuilt: the next load rebuilds them.
         live: a broker is running.
         in_use: the segment is the last one, so that they were kept at full size.
-        closed: a stop in good order cut them to their entries.
+        closed: a clean shutdown cut them to their entries.
         set_aside: the directory was renamed while they were in use, and they stayed as they were.
         unopened: there is no offset index, so the next load does not open the others before it rebuilds them.
     """
@@ -106,7 +106,7 @@ class IndexCheck:
                 self._findings.count(kind, self.path, max(0, count - FINDINGS_MAX))
 
     def report_padding(self, entries: int, max_entries: int, entry_bytes: int) -> None:
-        """Report a tail of zeros, which a stop in good order cuts off."""
+        """Report a tail of zeros, which a clean shutdown cuts off."""
         how = self.handling
         if max_entries == entries or how.live or (how.in_use and how.set_aside):
             return

@@ -44,7 +44,7 @@ class Stop:
 
     Attributes:
         live: it was not: a broker is running on it.
-        clean: its broker closed it in good order.
+        clean: its broker shut down cleanly.
         recovery_point: after a crash the next load reads the log through from the segment that holds this offset; None
             when it does not, or when nothing is known of it (a partition that was copied somewhere).
         set_aside: the broker renamed the directory, to delete it or as a stray, and left files as they were in use.

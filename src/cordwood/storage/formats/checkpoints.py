@@ -25,8 +25,8 @@ from cordwood.types import TopicPartition
 def decode(data: Bytes, path: str | None = None) -> dict[TopicPartition, int]:
     """The offsets of a checkpoint file, in the order of its lines.
 
-    Like Kafka this takes topics, partitions and offsets that cannot be (negative ones, say), and the last line of a
-    partition that has several. A topic from here is not to be trusted as part of a path; `filenames` sees to that.
+    Like Kafka, it accepts impossible topics, partitions and offsets (such as negative ones), and takes the last line of
+    a partition that has several. Do not use a topic from here as part of a path unchecked; `filenames` checks it.
 
     Raises:
         CorruptFileError: Kafka could not read the file; names the line.
@@ -56,8 +56,8 @@ def _encode(offsets: Mapping[TopicPartition, int]) -> bytes:
 def update(fs: FileSystem, path: str, changes: Mapping[TopicPartition, int | None]) -> None:
     """Set or remove entries of a checkpoint file; when this returns, that is durable.
 
-    All others stay as they are, also those that cannot be. The file is replaced as a whole, as a broker does it, by one
-    with the same owner, group and permissions.
+    All other entries stay as they are, even impossible ones. The file is replaced as a whole, as a broker does it, by
+    one with the same owner, group and permissions.
 
     Args:
         fs: where it is.

@@ -1,7 +1,7 @@
 """What a KRaft cluster's metadata log says of topics, replicas and configs.
 
-`__cluster_metadata-0` is an ordinary log whose data records tell the cluster's story: a topic came, a config was set, a
-partition moved. Here the story is replayed, as far as it concerns logs. Each record's value is one framed message::
+`__cluster_metadata-0` is an ordinary log whose data records are the cluster's history: a topic was created, a config
+set, a partition moved. Here it is replayed, as far as it concerns logs. Each record's value is one framed message::
 
     uvarint frame version (1) | uvarint type | uvarint version | message
 
@@ -12,10 +12,10 @@ and a message is its fields in order, then tagged fields, in Kafka's flexible en
     struct   its fields | tags                   tags     uvarint count | (uvarint tag | uvarint size | bytes) × count
 
 `RECORDS` holds the fields of the types that matter here; other types are passed over. Snapshots (`*.checkpoint`) hold
-such records too, one story told short. Control records belong to the log itself and are left out by whoever reads it.
+such records too, as a summary. Control records belong to the log itself; leave them out when reading it.
 
 Between a BeginTransaction and its EndTransaction record nothing counts yet; AbortTransaction or the end of the log
-undoes it. A record that cannot be read becomes a problem, and the story goes on without it.
+undoes it. A record that cannot be read becomes a problem, and replay continues without it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     └─────────┴─────────┴─────────┴───────────────────┴──────┘
 
 While a segment is active its offset and time index are kept at full size and filled up with zeros; only the broker
-knows how many entries they have. A stop in good order cuts them, a crash leaves the zeros. So a file is taken apart
+knows how many entries they have. A clean shutdown cuts them, a crash leaves the zeros. So a file is taken apart
 into entries, the number of entries it has room for, and the bytes after the last whole one (a write that a crash cut
 short), and can be put together again.
 """

@@ -12,8 +12,8 @@ few files that share a base offset, and some files with fixed names:
 
 Names come from disk and from checkpoint files, so they are not trusted: a name with `/` or NUL in it, or `.` or `..`,
 is neither parsed nor made, and what is made is one path component. Where a name is not in its one canonical form
-(`+7.log`, `orders-007`), Kafka still reads it but would look for the canonical name; so does whoever compares the
-`name` of a parsed value with the name it came from.
+(`+7.log`, `orders-007`), Kafka still reads it but would look for the canonical name; compare the `name` of a
+parsed value with the name that it came from to notice this.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOCK = ".lock"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
-#: In a partition's directory: what Cordwood is writing there. Brokers leave it alone, and so does whoever reads.
+#: In a partition's directory: what Cordwood is writing there. Brokers and readers ignore it.
 WORK_FOLDER = ".cordwood"
 
 #: The topic of KRaft's own log: its directory looks like a partition but is not loaded as one.

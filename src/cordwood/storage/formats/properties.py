@@ -14,7 +14,7 @@
     version=1
     cluster.id=FHD6uL-kSAK43AXeV00NKw
 
-`.kafka_cleanshutdown`, in a log directory that was left in good order. Its existence is what counts; brokers before 3.7
+`.kafka_cleanshutdown`, in a log directory that was shut down cleanly. Its existence is what counts; brokers before 3.7
 left it empty:
 
     {"version":0,"brokerEpoch":128}

@@ -1,7 +1,7 @@
 """Log directories: what a broker keeps in one besides partitions, and how it was left.
 
 A path that a user names may be a log directory, a folder with several of them (the disks of one broker), a partition's
-directory, or one file. `look` tells which, by what is in it; names alone prove nothing.
+directory, or one file. `look` determines which by its contents; names alone prove nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _MARKS = {*filenames.OFFSET_CHECKPOINTS, filenames.META_PROPERTIES, filenames.CLEAN_SHUTDOWN, filenames.LOCK}
 #: Those that a clean in place makes, too.
 _OURS = {filenames.CLEANER_OFFSETS, filenames.LOCK}
-#: Never looked into. Every ext4 file system has `lost+found` at its root, and lets only root read it.
+#: Never opened. Every ext4 file system has `lost+found` at its root, and lets only root read it.
 _PASSED_OVER = ("lost+found", filenames.WORK_FOLDER)
 
 
@@ -99,12 +99,12 @@ class LogDirectory:
 
     @property
     def clean_shutdown(self) -> bool:
-        """Whether the last broker closed all logs in good order."""
+        """Whether the last broker shut down cleanly."""
         return self.info(filenames.CLEAN_SHUTDOWN) is not None
 
     @property
     def crashed(self) -> bool:
-        """Whether its broker did not shut down in good order.
+        """Whether its broker did not shut down cleanly.
 
         What is not a broker's directory has none; nor has our copy of one, with no more than the cleaner's checkpoint.
         """
@@ -123,7 +123,7 @@ class LogDirectory:
 
     @functools.cached_property
     def problems(self) -> list[DataError]:
-        """What is wrong with the directory's own files that were read so far."""
+        """Problems of the directory's own files that were read so far."""
         return []
 
     def _decoded(self, name: str, decode: Callable[[bytes, str], T]) -> T | None:
@@ -189,7 +189,7 @@ class LogDirectory:
 
 
 def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequence[str] = ()) -> bool:
-    """Whether a partition is one that a user asks for.
+    """Whether a partition is selected.
 
     Args:
         name: of the partition.

@@ -1,13 +1,13 @@
-"""What is in log directories, partition by partition: the facts behind `cordwood ls`.
+"""The contents of log directories, partition by partition: the facts behind `cordwood ls`.
 
 Batch headers are walked from one to the next; CRCs are not checked, and records are not looked at. One exception: a
 wrapper (compressed messages of magic 0 or 1) does not say how many messages it holds, so a few are opened.
 
-What is known of a partition beyond its files comes from its node: the policy, on whose word, the replicas, and the
-first dirty offset of the cleaner's checkpoint. Bytes below it are clean, as Kafka counts: a segment that starts below
+What its files do not say of a partition comes from its node: the policy and its source, the replicas, and the first
+dirty offset of the cleaner's checkpoint. Bytes below it are clean, as Kafka counts: a segment that starts below
 the first dirty offset is clean as a whole.
 
-On a running broker's directories, what vanishes is looked for again, or left out.
+In a running broker's directories, files that vanish are looked up again, or left out.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _ATTEMPTS = 5
 
 
 class State(StrEnum):
-    """What is special about a partition or a log directory; most have nothing of it."""
+    """A special state of a partition or a log directory; most have none."""
 
     LIVE = "live"  #: a broker runs on it
     LOCKED = "locked"  #: another program holds it
-    CRASHED = "crashed"  #: its broker did not shut down in good order
+    CRASHED = "crashed"  #: its broker did not shut down cleanly
     STRAY = "stray"
     TO_BE_DELETED = "to be deleted"
     FUTURE = "future"  #: being copied from another log directory of the broker
     DUPLICATE = "duplicate"  #: in more than one log directory
     DAMAGED = "damaged"
-    UNREADABLE = "unreadable"  #: the system does not let us read all of it
+    UNREADABLE = "unreadable"  #: some of it cannot be read
 
 
 _OF_NAME = {
@@ -104,7 +104,8 @@ class Policy:
 
     Attributes:
         value: compact, delete, both or neither; None: unknown.
-        source: who said so; of an unknown policy, why it is unknown. KRaft's own log has `snapshots` instead of one.
+        source: the source of the value; for an unknown policy, why it is unknown. KRaft's own log has `snapshots`
+            instead.
         kind: the kind of source, if it is a config's.
     """
 
@@ -183,7 +184,7 @@ class PartitionListing:
 
     @property
     def records_exact(self) -> bool:
-        """Whether there are just so many; otherwise, at least."""
+        """Whether `records` is exact; otherwise there are at least so many."""
         return not self.unreadable and all(segment.records_exact for segment in self.segments)
 
     @property
@@ -214,7 +215,7 @@ class DirectoryListing:
     Attributes:
         path: of the directory.
         state: LIVE, LOCKED or CRASHED; None otherwise.
-        summary: the same in words, with who holds it.
+        summary: the same in words, with the lock holder.
         node_id, cluster_id: from meta.properties; None where there is none.
         problems: files of the directory itself that cannot be read.
     """
@@ -236,7 +237,7 @@ class Listing:
         partitions: by topic and partition.
         metadata_path: of the metadata log; None without one.
         metadata_next_offset: how far it goes.
-        metadata_problems: why its word does not count.
+        metadata_problems: why what it says does not count.
     """
 
     directories: tuple[DirectoryListing, ...]
@@ -283,7 +284,7 @@ def is_asked_for(place: LocatedPartition, topics: Sequence[str], partitions: Seq
 def _state(directory: LogDirectory) -> State | None:
     if directory.holder is not None:
         return State.LIVE if directory.live else State.LOCKED
-    # Brokers before 4.0 leave the lock file behind after a stop in good order, too.
+    # Brokers before 4.0 leave the lock file behind after a clean shutdown, too.
     return State.CRASHED if directory.crashed and directory.info(LOCK) is not None else None
 
 
@@ -405,7 +406,7 @@ def _policy(node: Node, topic: str | None) -> Policy:
 def _first_dirty(
     directory: LogDirectory, partition: TopicPartition, policy: Policy, log_start: int, next_offset: int
 ) -> int | None:
-    """Where Kafka's cleaner would go on. An entry in its checkpoint tells of compaction where no policy is known."""
+    """Where Kafka's cleaner would continue. An entry in its checkpoint shows compaction where no policy is known."""
     said = directory.cleaner_offsets.get(partition)
     if "compact" not in (policy.value or ()) and (policy.value is not None or said is None):
         return None

@@ -1,9 +1,8 @@
 """A node: one broker's log directories together, with what its cluster's metadata says of the topics in them.
 
 A broker spreads its partitions over several disks (JBOD), and one of the directories, or one on another machine, holds
-`__cluster_metadata-0`. So a partition's configs, its replicas, and whether it is there twice are questions to the node,
-not to a directory. Whoever is about to delete something asks `doubt` first: configs that may not be all there is are
-no ground for it.
+`__cluster_metadata-0`. So a partition's configs, its replicas, and whether it exists twice are questions to the node,
+not to a directory. Before anything is deleted, ask `doubt`: configs that may be incomplete are no reason to delete.
 
 The metadata log is read to its end, as a broker without a quorum would find it; its last records may not have been
 committed in a quorum of several controllers.
@@ -70,7 +69,7 @@ class Node:
         places: the partitions in question, by topic and partition.
         metadata: the cluster's; None where there is no metadata log.
         metadata_path: the directory of the metadata log.
-        said: config layers from outside of the metadata: server.properties and `--config`.
+        said: config layers from outside the metadata: server.properties and `--config`.
     """
 
     fs: FileSystem
@@ -142,7 +141,7 @@ class Node:
         return (*layers, *self.said)
 
     def doubt(self, topic: str, name: str = "cleanup.policy") -> str | None:
-        """Why a topic's config may be another than `config_of` says; None when it is beyond doubt.
+        """Why a topic's config may differ from `config_of`; None if it is certain.
 
         Raises:
             ConfigError: as `config_of`.
@@ -151,7 +150,7 @@ class Node:
         if kind in (SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE):
             return None
         if self.metadata is None:
-            # Nobody else could be asked, and whoever named a server.properties meant it.
+            # There is no other source, and the user named this server.properties.
             return None if kind is SourceKind.SERVER_PROPERTIES else "no metadata log"
         if self.metadata.problems:
             return "damaged metadata log"
@@ -320,7 +319,7 @@ def read_metadata(fs: FileSystem, path: str, *, live: bool = False) -> ClusterMe
             metadata = cluster_metadata.apply(_values(records), metadata)
         except FileNotFoundError:
             continue  # the broker made a newer snapshot and removed this one
-        # What could not be read first: it is why the story does not fit together.
+        # What could not be read comes first: it explains why later records do not fit.
         return replace(metadata, problems=(*problems, *metadata.problems))
     raise NotFoundError(f"{path} is gone, or changes too fast to be read")
 
