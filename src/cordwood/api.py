@@ -20,9 +20,9 @@ from cordwood.commands.options import (
     InPlaceOptions,
     PlanOptions,
     RunOptions,
-    Selection,
     VerifyOptions,
 )
+from cordwood.commands.selection import Selection
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import FileSystem

@@ -21,19 +21,27 @@ class Presenter(Generic[_T]):
 
     Attributes:
         lines: for a terminal or a pipe, without line ends.
+        document: for `--json`: one JSON value.
         html: for a notebook; None: it shows the lines.
     """
 
     lines: Callable[[_T], Iterator[str]]
+    document: Callable[[_T], dict[str, Any]]
     html: Callable[[_T], str] | None = None
 
 
 _presenters: dict[type, Presenter[Any]] = {}
 
 
-def register(kind: type[_T], *, lines: Callable[[_T], Iterator[str]], html: Callable[[_T], str] | None = None) -> None:
+def register(
+    kind: type[_T],
+    *,
+    lines: Callable[[_T], Iterator[str]],
+    document: Callable[[_T], dict[str, Any]],
+    html: Callable[[_T], str] | None = None,
+) -> None:
     """Show all values of a class this way."""
-    _presenters[kind] = Presenter(lines, html)
+    _presenters[kind] = Presenter(lines, document, html)
 
 
 class Presentable:
@@ -44,6 +52,10 @@ class Presentable:
     def text(self) -> str:
         """The result for people, as the command prints it."""
         return "\n".join(_presenters[type(self)].lines(self))
+
+    def document(self) -> dict[str, Any]:
+        """The result as one JSON value, as the command prints it with `--json`."""
+        return _presenters[type(self)].document(self)
 
     def _repr_html_(self) -> str:
         """The result for a notebook."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import cordwood.report.plan  # noqa: F401 - so that plans can show themselves
 from cordwood.cleaning.plan import (
     Bound,
     Choices,

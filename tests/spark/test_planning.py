@@ -477,7 +477,7 @@ def test_kafkas_offset_map_limits_a_clean_where_somebody_set_its_size(tmp_path: 
     )
     settings = clean_settings(one)
     assert (settings.offset_map_slots, settings.offset_map_load_factor) == (500_000, 0.5)
-    assert one.document()["offset_map"]["keys"] == 250_000
+    assert one.offset_map is not None and one.offset_map.keys == 250_000
 
     said = ["cleanup.policy=compact", f"{MAP}=134217728"]
     (one,) = planned(directory, T0, overrides=said).partitions

@@ -6,10 +6,10 @@ tell; whoever collects them (`spark.planning`) hands them to `selection` and `re
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cordwood.config import ConfigValue, show
 from cordwood.option import Option
@@ -399,16 +399,6 @@ class PartitionPlan:
         """The value of one of the settings."""
         return next(one.value for one in self.settings if one.name == name)
 
-    def document(self) -> dict[str, Any]:
-        """As one JSON value; null is what does not apply or is not known."""
-        values = asdict(self)
-        if self.compaction is not None:
-            values["compaction"] |= {
-                "cleanable_ratio": self.compaction.cleanable_ratio,
-                "must_compact_now": self.compaction.must_compact_now,
-            }
-        return values
-
 
 @dataclass(frozen=True, slots=True)
 class Plan(Presentable):
@@ -427,14 +417,6 @@ class Plan(Presentable):
     def with_decision(self, decision: Decision) -> tuple[PartitionPlan, ...]:
         """The partitions with one decision."""
         return tuple(one for one in self.partitions if one.decision is decision)
-
-    def document(self) -> dict[str, Any]:
-        """As one JSON value."""
-        return {
-            "now_ms": self.now_ms,
-            "choices": asdict(self.choices),
-            "partitions": [one.document() for one in self.partitions],
-        }
 
     def __str__(self) -> str:
         counts = ", ".join(f"{len(self.with_decision(one))} to {one}" for one in Decision)

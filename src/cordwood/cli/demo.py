@@ -25,7 +25,6 @@ from cordwood.api import clean
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision, Plan, utc
 from cordwood.cleaning.rewrite import Counts
-from cordwood.cli.check import summary_line
 from cordwood.cli.options import Json
 from cordwood.config import DAY_MS
 from cordwood.engine.results import CleanResult, Fate
@@ -34,6 +33,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
+from cordwood.report.check import summary_line
 from cordwood.storage.changes.recover_copy import recover_into_copy
 from cordwood.storage.check import Check, Summary
 from cordwood.storage.formats import checkpoints

@@ -1,36 +1,17 @@
-"""`cordwood ls`: a line per partition, or per segment.
-
-The table is plain text, the same on a terminal and in a pipe: columns are as wide as they must be, and a name that is
-too long for its column has a line of its own. `--json` is exact where the table is rounded: bytes, and milliseconds.
-"""
+"""`cordwood ls`: a line per partition, or per segment."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
 from cordwood.cli.options import Directories, Json, with_options
-from cordwood.commands.options import Selection
 from cordwood.commands.read import ls
-from cordwood.config import SourceKind, show
-from cordwood.errors import DataError
-from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing
-from cordwood.tables import Column, bytes_text, number, printable, table, time_text
-
-#: Who said what the policy is, in a word.
-SHORT_SOURCE = {
-    SourceKind.DEFAULT: "default",
-    SourceKind.SERVER_PROPERTIES: "server.properties",
-    SourceKind.CLUSTER: "cluster",
-    SourceKind.BROKER: "broker",
-    SourceKind.TOPIC: "topic",
-    SourceKind.OVERRIDE: "--config",
-    SourceKind.TOPIC_OVERRIDE: "--config",
-}
+from cordwood.commands.selection import Selection
+from cordwood.report import listing as report
 
 
 @with_options
@@ -56,208 +37,9 @@ def main(
         index_entries=segments,
     )
     if as_json:
-        print(json.dumps(document(listing, segments=segments), indent=1))
+        print(json.dumps(report.document(listing, segments=segments), indent=1))
     else:
-        print("\n".join(text(listing, segments=segments)))
+        print("\n".join(report.lines(listing, segments=segments)))
     if any(one.damage for one in listing.partitions):
         return EXIT_DAMAGE
     return EXIT_REQUEST if any(one.unreadable for one in listing.partitions) else EXIT_OK
-
-
-# ---- JSON ------------------------------------------------------------------------------------------------------------
-
-
-def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
-    """The listing as one JSON value; null is what does not apply or is not known."""
-    return {
-        "directories": [
-            {
-                "path": one.path,
-                "state": one.state,
-                "summary": one.summary,
-                "node_id": one.node_id,
-                "cluster_id": one.cluster_id,
-                "problems": [str(error) for error in one.problems],
-            }
-            for one in listing.directories
-        ],
-        "metadata": None
-        if listing.metadata_path is None
-        else {
-            "path": listing.metadata_path,
-            "next_offset": listing.metadata_next_offset,
-            "problems": [str(error) for error in listing.metadata_problems],
-        },
-        "partitions": [_partition(one, segments) for one in listing.partitions],
-        "totals": {
-            "partitions": len(listing.partitions),
-            "segments": sum(len(one.segments) for one in listing.partitions),
-            "bytes": sum(one.size_bytes for one in listing.partitions),
-            "records": sum(one.records for one in listing.partitions),
-            "records_exact": all(one.records_exact for one in listing.partitions),
-        },
-    }
-
-
-def _partition(one: PartitionListing, segments: bool) -> dict[str, Any]:
-    name = one.topic_partition
-    values = {
-        "path": one.path,
-        "topic": None if name is None else name.topic,
-        "partition": None if name is None else name.partition,
-        "state": list(one.states),
-        "segments": len(one.segments),
-        "bytes": one.size_bytes,
-        "log_start_offset": one.log_start_offset,
-        "next_offset": one.next_offset,
-        "records": one.records,
-        "records_exact": one.records_exact,
-        "policy": None if one.policy.value is None else list(one.policy.value),
-        "policy_source": one.policy.source,
-        "replicas": one.replicas,
-        "first_dirty_offset": one.first_dirty_offset,
-        "clean_bytes": one.clean_bytes,
-        "dirty_bytes": one.dirty_bytes,
-        "codecs": list(one.codecs),
-        "oldest_ms": one.oldest_ms,
-        "newest_ms": one.newest_ms,
-        "damage": [_damage(error) for error in one.damage],
-        "recovery": list(one.recovery),
-        "notes": list(one.notes),
-        "unreadable": list(one.unreadable),
-    }
-    return values | {"by_segment": [_segment(segment) for segment in one.segments]} if segments else values
-
-
-def _segment(one: SegmentListing) -> dict[str, Any]:
-    return {
-        "base_offset": one.base_offset,
-        "bytes": one.size_bytes,
-        "batches": one.batches,
-        "records": one.records,
-        "records_exact": one.records_exact,
-        "last_offset": one.last_offset,
-        "max_timestamp_ms": one.max_timestamp_ms,
-        "oldest_ms": one.oldest_ms,
-        "newest_ms": one.newest_ms,
-        "codecs": list(one.codecs),
-        "index_entries": None if one.index_entries is None else dict(one.index_entries),
-        "files": list(one.files),
-        "damage": [_damage(error) for error in one.damage],
-        "unreadable": one.unreadable,
-    }
-
-
-def _damage(error: DataError) -> dict[str, Any]:
-    return {"what": error.what, "path": error.path, "position": error.position}
-
-
-# ---- text ------------------------------------------------------------------------------------------------------------
-
-
-def _entries(segment: SegmentListing) -> str:
-    entries = segment.index_entries or {}
-    return " ".join(f"{name} {'?' if count is None else count}" for name, count in entries.items()) or "-"
-
-
-_PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
-    (Column("PARTITION"), lambda one: printable(one.name)),
-    (Column("STATE"), lambda one: ", ".join(one.states) or "-"),
-    (Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
-    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
-    (Column("START", right=True), lambda one: str(one.log_start_offset)),
-    (Column("NEXT", right=True), lambda one: str(one.next_offset)),
-    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
-    (Column("POLICY"), lambda one: _policy(one.policy)),
-    (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
-    (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
-    (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
-    (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
-    (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
-)
-
-_SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
-    (Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
-    (Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
-    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
-    (Column("BATCHES", right=True), lambda one: f"{one.batches:,}"),
-    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
-    (Column("MAX TIMESTAMP (UTC)"), lambda one: time_text(one.max_timestamp_ms)),
-    (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
-    (Column("INDEX ENTRIES"), _entries),
-    (Column("FILES"), lambda one: " ".join(one.files)),
-)
-
-
-def text(listing: Listing, *, segments: bool) -> Iterable[str]:
-    """The listing as lines for people."""
-    for directory in listing.directories:
-        node = "" if directory.node_id is None else f"node {directory.node_id}, "
-        yield f"{printable(directory.path)}: {node}{directory.summary}"
-        yield from (f"  {printable(str(error))}" for error in directory.problems)
-    yield from _metadata_lines(listing)
-    yield ""
-    if segments:
-        columns = [_PARTITION_COLUMNS[0][0], *(column for column, _ in _SEGMENT_COLUMNS)]
-        rows = [
-            [printable(one.name), *(cell(segment) for _, cell in _SEGMENT_COLUMNS)]
-            for one in listing.partitions
-            for segment in one.segments
-        ]
-    else:
-        columns = [column for column, _ in _PARTITION_COLUMNS]
-        rows = [[cell(one) for _, cell in _PARTITION_COLUMNS] for one in listing.partitions]
-    yield from table(columns, rows)
-    yield ""
-    yield _totals(listing)
-    yield from _footnotes(listing)
-
-
-def _metadata_lines(listing: Listing) -> Iterable[str]:
-    if listing.metadata_path is None:
-        yield (
-            "no metadata log, so policies are unknown; give --metadata DIR, the directory of __cluster_metadata-0, "
-            "or --config cleanup.policy=…"
-        )
-        return
-    yield f"metadata: {printable(listing.metadata_path)}, up to offset {listing.metadata_next_offset}"
-    if listing.metadata_problems:
-        yield f"  damaged, so its configs are not used: {printable(str(listing.metadata_problems[0]))}"
-
-
-def _totals(listing: Listing) -> str:
-    partitions = listing.partitions
-    records = _count(sum(one.records for one in partitions), all(one.records_exact for one in partitions))
-    return ", ".join(
-        (
-            number(len(partitions), "partition"),
-            number(sum(len(one.segments) for one in partitions), "segment"),
-            bytes_text(sum(one.size_bytes for one in partitions)),
-            f"{records} records",
-        )
-    )
-
-
-def _footnotes(listing: Listing) -> Iterable[str]:
-    for one in listing.partitions:
-        name = printable(one.name)
-        yield from (f"{name}: {printable(note)}" for note in one.notes)
-        if one.unreadable:
-            more = f", and {len(one.unreadable) - 1:,} more" if len(one.unreadable) > 1 else ""
-            yield f"{name}: {printable(one.unreadable[0])}{more}"
-        if one.recovery and one.states:
-            yield f"{name}: the recovery at the next start changes {number(len(one.recovery), 'file')}"
-        if one.damage:
-            more = f", and {number(len(one.damage) - 1, 'more place')}" if len(one.damage) > 1 else ""
-            yield f"{name}: {printable(str(one.damage[0]))}{more}; run: cordwood check {printable(one.path)}"
-
-
-def _policy(policy: Policy) -> str:
-    if policy.value is None:
-        return f"unknown ({policy.source.partition(':')[0]})"
-    source = policy.source if policy.kind is None else SHORT_SOURCE[policy.kind]
-    return f"{show(policy.value) or 'none'} ({source})"
-
-
-def _count(count: int, exact: bool) -> str:
-    return f"{count:,}" if exact else f"≥{count:,}"

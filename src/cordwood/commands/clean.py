@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import cordwood.report  # noqa: F401 - so that results can show themselves
+import cordwood.report.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.plan import PartitionPlan, Plan
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.copies import (

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-import cordwood.report  # noqa: F401 - so that results can show themselves
+import cordwood.report.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
 from cordwood.cleaning.waves import Load, Wave, Waves, schedule
 from cordwood.clock import Clock, system_clock

@@ -18,6 +18,7 @@ from cordwood.cleaning.plan import (
     Plan,
 )
 from cordwood.clock import Clock
+from cordwood.commands.selection import Selection
 from cordwood.config import Layer, resolve_broker
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError, RequestError
@@ -33,40 +34,6 @@ if TYPE_CHECKING:
 
 #: The broker's configs that determine the size of Kafka's offset map.
 _MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.threads")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which partitions of a broker, and where their configs come from."""
-
-    topics: Annotated[
-        Sequence[str],
-        Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC"),
-    ] = ()
-    partitions: Annotated[
-        Sequence[str],
-        Option(
-            "Only partitions with this number (3) or name (orders-3), or matching this glob.",
-            flag="--partition",
-            metavar="WHICH",
-        ),
-    ] = ()
-    overrides: Annotated[
-        Sequence[str],
-        Option(
-            "Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.",
-            flag="--config",
-            metavar="KEY=VALUE",
-        ),
-    ] = ()
-    server_properties: Annotated[
-        str | None,
-        Option("The broker's server.properties file, for configs that topics do not set.", metavar="FILE"),
-    ] = None
-    metadata: Annotated[
-        str | None,
-        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-import cordwood.report  # noqa: F401 - so that results can show themselves
+import cordwood.report.plan  # noqa: F401 - so that plans can show themselves
 from cordwood.cleaning import retention as retention_rules
 from cordwood.cleaning import selection
 from cordwood.cleaning.plan import (

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import cordwood.report  # noqa: F401 - so that results can show themselves
+import cordwood.report.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.plan import PartitionPlan, Plan
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.copies import (

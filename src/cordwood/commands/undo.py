@@ -1,26 +1,27 @@
-"""Put back what a clean in place replaced."""
+"""`undo`: restores what a clean in place replaced."""
 
 from __future__ import annotations
 
+import cordwood.report.undo  # noqa: F401 - so that a result can show itself
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.undo import UndoResult, put_back
 
 
 def undo(path: str, *, fs: LocalFileSystem | None = None) -> UndoResult:
-    """Put back the files that a clean in place replaced or deleted, and kept.
+    """Restore the files that a clean in place replaced and kept.
 
-    Everything is checked before anything is changed: if a log was written to, cleaned again or deleted from since, the
-    result says so, and nothing was done. A broker that was only started and stopped does not matter. An undo that was
+    Everything is examined first: if a cleaned log was written to, cleaned again or deleted from since, the result lists
+    the changes, and nothing is restored. Starting and stopping a broker does not prevent it. An undo that was
     interrupted continues when it is called again.
 
     Args:
-        path: of the folder.
-        fs: default: the machine's.
+        path: the folder of old files.
+        fs: the file system; default: this machine's.
 
     Raises:
-        NotFoundError: the folder is no backup of a clean.
+        NotFoundError: no clean kept old files in the folder.
         CorruptFileError: its manifest, or a checkpoint, cannot be read.
-        LockedError: another process holds one of the log directories.
+        LockedError: a broker or another program holds one of the log directories.
     """
     return put_back(fs or PosixFileSystem(), path)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
 from cordwood.cleaning.rewrite import Counts
 from cordwood.engine.partition import Cleaned
 from cordwood.engine.task import Failure, FailureKind, Output
-from cordwood.errors import MemoryNeed
 from cordwood.presentable import Presentable
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.types import TopicPartition
@@ -38,14 +36,6 @@ class SegmentResult:
     base_offset: int
     outputs: tuple[int, ...]
     counts: Counts
-
-    def document(self) -> dict[str, Any]:
-        """As one JSON value."""
-        return {
-            "base_offset": self.base_offset,
-            "outputs": list(self.outputs),
-            **counts_document(self.counts),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,33 +75,6 @@ class PartitionResult:
     def name(self) -> str:
         """The partition's, or its directory's."""
         return self.path if self.topic_partition is None else str(self.topic_partition)
-
-    def document(self) -> dict[str, Any]:
-        """As one JSON value."""
-        name = self.topic_partition
-        return {
-            "path": self.path,
-            "topic": None if name is None else name.topic,
-            "partition": None if name is None else name.partition,
-            "result": self.fate,
-            "why": self.why,
-            **counts_document(self.counts),
-            "bytes_before": self.bytes_before,
-            "bytes_after": self.bytes_after,
-            "first_dirty_offset": self.end_offset,
-            "segments_retained_away": self.segments_retained_away,
-            "bytes_retained_away": self.bytes_retained_away,
-            "segments": [one.document() for one in self.segments],
-            "notes": list(self.notes),
-            "failure": None if self.failure is None else self.failure.kind,
-            "memory": None if self.failure is None else _memory_document(self.failure.memory),
-        }
-
-
-def _memory_document(need: MemoryNeed | None) -> dict[str, int | None] | None:
-    if need is None:
-        return None
-    return {**asdict(need), "memory_min": need.memory_min, "memory_enough": need.memory_enough}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,26 +138,6 @@ class CleanResult(Presentable):
         """How fast logs were cleaned, by what was read of them."""
         return self.counts.bytes_read / self.clean_seconds if self.clean_seconds else 0.0
 
-    def document(self) -> dict[str, Any]:
-        """As one JSON value."""
-        return {
-            "target": self.target,
-            "now_ms": self.now_ms,
-            "cleaned": len(self.with_fate(Fate.CLEANED)),
-            "copied": len(self.with_fate(Fate.COPIED)),
-            "left_alone": len(self.with_fate(Fate.LEFT)),
-            "failed": len(self.with_fate(Fate.FAILED)),
-            **counts_document(self.counts),
-            "bytes_before": sum(one.bytes_before for one in self.partitions),
-            "bytes_after": sum(one.bytes_after for one in self.partitions),
-            "seconds": round(self.seconds, 3),
-            "clean_seconds": round(self.clean_seconds, 3),
-            "bytes_per_second": round(self.bytes_per_second),
-            "notes": list(self.notes),
-            "in_place": None if self.in_place is None else asdict(self.in_place),
-            "partitions": [one.document() for one in self.partitions],
-        }
-
     def __str__(self) -> str:
         where = self.target or ", ".join(self.in_place.directories if self.in_place else ())
         fates = ", ".join(f"{len(self.with_fate(fate)):,} {fate}" for fate in Fate if self.with_fate(fate))
@@ -214,18 +157,9 @@ class ExactPlan(Presentable):
     plan: Plan
     result: CleanResult
 
-    def document(self) -> dict[str, Any]:
-        """As one JSON value."""
-        return {**self.plan.document(), "exact": self.result.document()}
-
     def __str__(self) -> str:
         counts = self.result.counts
         return f"{self.plan}; {counts.records_read:,} records to read, {counts.records_kept:,} to keep"
-
-
-def counts_document(counts: Counts) -> dict[str, int]:
-    """The counters by their names."""
-    return {one.name: getattr(counts, one.name) for one in fields(counts)}
 
 
 def result_of(

@@ -1,5 +1,5 @@
-"""Plans, results and verdicts as text for terminals and HTML for notebooks. Importing it registers all presenters."""
+"""All that is printed: plans, results, listings and findings as text, JSON and HTML.
 
-from cordwood.report import clean, plan, verify
-
-__all__ = ["clean", "plan", "verify"]
+Each module turns the values of one command into `lines` and a `document`. Importing a module registers those of its
+results, which show themselves; see `presentable`.
+"""

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields
+from typing import Any
 
 from cordwood.cleaning.rewrite import Counts
 from cordwood.engine.results import CleanResult, ExactPlan, Fate, InPlace, PartitionResult, SegmentResult
+from cordwood.errors import MemoryNeed
 from cordwood.presentable import register
 from cordwood.report import plan
 from cordwood.tables import Column, bytes_text, html_table, names_text, number, printable, table
@@ -92,6 +95,71 @@ def exact_lines(found: ExactPlan) -> Iterator[str]:
     yield from _failed(found.result, "cannot be cleaned")
     yield from _notes(found.result, "would delete")
     yield from _summary(found.result)
+
+
+def document(result: CleanResult) -> dict[str, Any]:
+    """The result as one JSON value."""
+    return {
+        "target": result.target,
+        "now_ms": result.now_ms,
+        "cleaned": len(result.with_fate(Fate.CLEANED)),
+        "copied": len(result.with_fate(Fate.COPIED)),
+        "left_alone": len(result.with_fate(Fate.LEFT)),
+        "failed": len(result.with_fate(Fate.FAILED)),
+        **_counts_document(result.counts),
+        "bytes_before": sum(one.bytes_before for one in result.partitions),
+        "bytes_after": sum(one.bytes_after for one in result.partitions),
+        "seconds": round(result.seconds, 3),
+        "clean_seconds": round(result.clean_seconds, 3),
+        "bytes_per_second": round(result.bytes_per_second),
+        "notes": list(result.notes),
+        "in_place": None if result.in_place is None else asdict(result.in_place),
+        "partitions": [_partition_document(one) for one in result.partitions],
+    }
+
+
+def exact_document(exact: ExactPlan) -> dict[str, Any]:
+    """The plan, and what the clean would do, as one JSON value."""
+    return {**plan.document(exact.plan), "exact": document(exact.result)}
+
+
+def _partition_document(partition: PartitionResult) -> dict[str, Any]:
+    name = partition.topic_partition
+    return {
+        "path": partition.path,
+        "topic": None if name is None else name.topic,
+        "partition": None if name is None else name.partition,
+        "result": partition.fate,
+        "why": partition.why,
+        **_counts_document(partition.counts),
+        "bytes_before": partition.bytes_before,
+        "bytes_after": partition.bytes_after,
+        "first_dirty_offset": partition.end_offset,
+        "segments_retained_away": partition.segments_retained_away,
+        "bytes_retained_away": partition.bytes_retained_away,
+        "segments": [_segment_document(one) for one in partition.segments],
+        "notes": list(partition.notes),
+        "failure": None if partition.failure is None else partition.failure.kind,
+        "memory": None if partition.failure is None else _memory_document(partition.failure.memory),
+    }
+
+
+def _segment_document(segment: SegmentResult) -> dict[str, Any]:
+    return {
+        "base_offset": segment.base_offset,
+        "outputs": list(segment.outputs),
+        **_counts_document(segment.counts),
+    }
+
+
+def _memory_document(need: MemoryNeed | None) -> dict[str, int | None] | None:
+    if need is None:
+        return None
+    return {**asdict(need), "memory_min": need.memory_min, "memory_enough": need.memory_enough}
+
+
+def _counts_document(counts: Counts) -> dict[str, int]:
+    return {one.name: getattr(counts, one.name) for one in fields(counts)}
 
 
 def html(result: CleanResult) -> str:
@@ -200,5 +268,5 @@ def _kept_for_replicas(counts: Counts) -> Iterator[str]:
         yield f"{what}; if there are none, use --single-copy"
 
 
-register(CleanResult, lines=lines, html=html)
-register(ExactPlan, lines=exact_lines, html=exact_html)
+register(CleanResult, lines=lines, document=document, html=html)
+register(ExactPlan, lines=exact_lines, document=exact_document, html=exact_html)

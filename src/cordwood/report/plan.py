@@ -7,6 +7,8 @@ read for a plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from cordwood.cleaning.plan import (
     Bound,
@@ -80,6 +82,25 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
     yield from _work_space(plan)
 
 
+def document(plan: Plan) -> dict[str, Any]:
+    """The plan as one JSON value; null is what does not apply or is not known."""
+    return {
+        "now_ms": plan.now_ms,
+        "choices": asdict(plan.choices),
+        "partitions": [_partition_document(one) for one in plan.partitions],
+    }
+
+
+def _partition_document(plan: PartitionPlan) -> dict[str, Any]:
+    values = asdict(plan)
+    if plan.compaction is not None:
+        values["compaction"] |= {
+            "cleanable_ratio": plan.compaction.cleanable_ratio,
+            "must_compact_now": plan.compaction.must_compact_now,
+        }
+    return values
+
+
 def html(plan: Plan) -> str:
     """The table for a notebook."""
     columns, rows = _table(plan)
@@ -140,4 +161,4 @@ def _work_space(plan: Plan) -> Iterator[str]:
         yield f"in place: up to {bytes_text(most)} of work space{few} (--work-space)"
 
 
-register(Plan, lines=lines, html=html)
+register(Plan, lines=lines, document=document, html=html)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from cordwood.presentable import register
 from cordwood.tables import bytes_text, number, printable
 from cordwood.verification.pairs import Count, ViolationKind
-from cordwood.verification.result import VerifyResult, key_text
+from cordwood.verification.result import VerifyResult
 from cordwood.verification.violations import MEANINGS, Violation
 
 _PROVED = (
@@ -51,17 +52,50 @@ def lines(result: VerifyResult) -> Iterator[str]:
     yield "All guarantees hold" if result.holds else f"{number(total, 'violation')}: a correct clean cannot leave this"
 
 
+def document(result: VerifyResult) -> dict[str, Any]:
+    """The result as one JSON value."""
+    every = [*result.violations, *(one for verdict in result.verdicts for one in verdict.violations)]
+    return {
+        "before": result.before,
+        "after": result.after,
+        "now_ms": result.now_ms,
+        "holds": result.holds,
+        "partitions": len(result.verdicts),
+        **result.counts,
+        "violations": sum(result.totals.values()),
+        "by_kind": dict(result.totals),
+        "named": [_violation_document(one) for one in every],
+        "excused": list(result.excused),
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _violation_document(one: Violation) -> dict[str, Any]:
+    """A violation as one JSON value."""
+    key = None if one.key is None else _key_text(one.key)
+    return {"kind": one.kind, "what": one.what, "file": one.path, "offset": one.offset, "key": key}
+
+
+def _key_text(key: bytes) -> str:
+    """A key as people can read it: text, or what is none as `0x…`."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+    return text if text.isprintable() else f"0x{key.hex()}"
+
+
 def _violation_lines(violations: Sequence[Violation], totals: Mapping[str, int]) -> Iterator[str]:
     for kind, total in totals.items():
         named = [one for one in violations if one.kind == kind]
         yield f"  {kind}: {total:,} – {MEANINGS[ViolationKind(kind)]}"
         for one in named:
             offset = "" if one.offset is None else f"offset {one.offset}"
-            key = "" if one.key is None else f"key {key_text(one.key)}"
+            key = "" if one.key is None else f"key {_key_text(one.key)}"
             said = "" if one.what == MEANINGS[one.kind] else printable(one.what)
             yield "    " + ", ".join(part for part in (printable(one.path), offset, key, said) if part)
         if total > len(named):
             yield f"    … and {total - len(named):,} more"
 
 
-register(VerifyResult, lines=lines)
+register(VerifyResult, lines=lines, document=document)

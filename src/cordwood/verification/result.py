@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cordwood.presentable import Presentable
 from cordwood.tables import number
@@ -51,39 +50,7 @@ class VerifyResult(Presentable):
             found[one.kind] += 1
         return {name: count for name, count in found.items() if count}
 
-    def document(self) -> dict[str, Any]:
-        """As one JSON value."""
-        every = [*self.violations, *(one for verdict in self.verdicts for one in verdict.violations)]
-        return {
-            "before": self.before,
-            "after": self.after,
-            "now_ms": self.now_ms,
-            "holds": self.holds,
-            "partitions": len(self.verdicts),
-            **self.counts,
-            "violations": sum(self.totals.values()),
-            "by_kind": dict(self.totals),
-            "named": [violation_document(one) for one in every],
-            "excused": list(self.excused),
-            "seconds": round(self.seconds, 3),
-        }
-
     def __str__(self) -> str:
         total = sum(self.totals.values())
         what = "every guarantee holds" if self.holds else number(total, "violation")
         return f"{self.before} → {self.after}: {number(len(self.verdicts), 'partition')}, {what}"
-
-
-def violation_document(one: Violation) -> dict[str, Any]:
-    """A violation as one JSON value."""
-    key = None if one.key is None else key_text(one.key)
-    return {"kind": one.kind, "what": one.what, "file": one.path, "offset": one.offset, "key": key}
-
-
-def key_text(key: bytes) -> str:
-    """A key as people can read it: text, or what is none as `0x…`."""
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        return f"0x{key.hex()}"
-    return text if text.isprintable() else f"0x{key.hex()}"

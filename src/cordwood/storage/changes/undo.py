@@ -22,9 +22,9 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.presentable import Presentable
 from cordwood.storage.changes.backup import (
     MANIFEST,
     KeptDirectory,
@@ -41,7 +41,6 @@ from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, parse_file
 from cordwood.storage.log.files import read_file, remove_tree
 from cordwood.storage.log.recovery import SEGMENT_KINDS
-from cordwood.tables import Column, bytes_text, number, printable, table
 from cordwood.types import TopicPartition
 
 #: Where files that are put back wait for their turn, within a partition's work folder.
@@ -81,7 +80,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class UndoResult:
+class UndoResult(Presentable):
     """What an undo did; nothing if there were changes.
 
     Attributes:
@@ -102,63 +101,6 @@ class UndoResult:
     def done(self) -> bool:
         """Whether everything is as it was before the clean."""
         return not self.changes
-
-    def document(self) -> dict[str, Any]:
-        """As one JSON value."""
-        return {
-            "folder": printable(self.folder),
-            "done": self.done,
-            "removed": self.removed,
-            "partitions": [
-                {
-                    "path": printable(one.path),
-                    "segments": one.segments,
-                    "size_bytes": one.size_bytes,
-                    "removed_segments": one.removed_segments,
-                    "removed_bytes": one.removed_bytes,
-                }
-                for one in self.partitions
-            ],
-            "checkpoints": [printable(path) for path in self.checkpoints],
-            "changes": [{"path": printable(one.path), "what": one.what} for one in self.changes],
-        }
-
-    def text(self) -> str:
-        """As `cordwood undo` prints it."""
-        return "\n".join(map(printable, self._lines()))
-
-    def _lines(self) -> Iterator[str]:
-        if self.changes:
-            yield "changed since the clean:"
-            yield from (f"  {one.path}: {one.what}" for one in self.changes)
-            yield ""
-            yield f"Nothing was restored, as these changes would be lost. The old files are still in {self.folder}"
-            return
-        if self.partitions:
-            columns = (
-                Column("PARTITION"),
-                Column("SEGMENTS", True),
-                Column("RESTORED", True),
-                Column("REMOVED", True),
-            )
-            rows = [
-                (
-                    posixpath.basename(one.path),
-                    f"{one.segments:,}",
-                    bytes_text(one.size_bytes),
-                    bytes_text(one.removed_bytes),
-                )
-                for one in self.partitions
-            ]
-            yield from table(columns, rows)
-            yield ""
-        for path in self.checkpoints:
-            yield f"restored: {path}"
-        segments = sum(one.segments for one in self.partitions)
-        yield f"{number(len(self.partitions), 'partition')}: {number(segments, 'segment')} restored"
-        yield f"{self.folder} is " + (
-            "no longer needed, and was removed" if self.removed else "kept, as it holds other files"
-        )
 
 
 def put_back(fs: FileSystem, path: str) -> UndoResult:

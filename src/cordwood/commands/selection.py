@@ -1,0 +1,43 @@
+"""Which partitions a command is about, and where their configs come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from cordwood.option import Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which partitions of a broker, and where their configs come from."""
+
+    topics: Annotated[
+        Sequence[str],
+        Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC"),
+    ] = ()
+    partitions: Annotated[
+        Sequence[str],
+        Option(
+            "Only partitions with this number (3) or name (orders-3), or matching this glob.",
+            flag="--partition",
+            metavar="WHICH",
+        ),
+    ] = ()
+    overrides: Annotated[
+        Sequence[str],
+        Option(
+            "Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.",
+            flag="--config",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+    server_properties: Annotated[
+        str | None,
+        Option("The broker's server.properties file, for configs that topics do not set.", metavar="FILE"),
+    ] = None
+    metadata: Annotated[
+        str | None,
+        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
+    ] = None

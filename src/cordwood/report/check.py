@@ -1,0 +1,109 @@
+"""Findings of `check` for people, and as JSON lines.
+
+For people findings are grouped by severity, then by directory; of many files with the same finding the first ones are
+named and the others counted. What a finding means for a broker stands once per kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cordwood.storage.check import Finding, Kind, Severity, Summary
+from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.tables import printable
+
+_TITLES = {
+    Severity.DAMAGE: "ERRORS: a broker would reject, lose or misread data, or not start",
+    Severity.RECOVERY: "REPAIRED ON START: left by a crash or a shutdown; a broker repairs it when it starts",
+    Severity.NOTE: "NOTES: unusual, but harmless",
+}
+_STATES = {
+    DirectoryState.DELETED: "to be deleted",
+    DirectoryState.FUTURE: "being moved",
+    DirectoryState.STRAY: "stray",
+}
+#: Files named one by one under one kind in one directory; damage is always named.
+_FILES_SHOWN = 3
+
+
+def finding_document(finding: Finding) -> dict[str, object]:
+    """A finding as one JSON value."""
+    return {
+        "type": "finding",
+        "severity": finding.severity.value,
+        "kind": finding.kind.value,
+        "file": printable(finding.path),
+        "position": finding.position,
+        "offset": finding.offset,
+        "what": printable(finding.what),
+        "meaning": finding.meaning,
+    }
+
+
+def summary_document(summary: Summary) -> dict[str, object]:
+    """The summary as one JSON value."""
+    return {
+        "type": "summary",
+        "partitions": summary.partitions.total(),
+        **{state.value.removeprefix("-"): summary.partitions[state] for state in _STATES},
+        "files": summary.files,
+        "size_bytes": summary.size_bytes,
+        **{severity.value: summary.findings[severity] for severity in Severity},
+    }
+
+
+def lines(findings: Iterable[Finding], summary: Summary) -> Iterator[str]:
+    """Findings and summary as lines for people."""
+    by_severity: dict[Severity, dict[Kind, dict[tuple[str, str], list[Finding]]]] = {}
+    for finding in findings:
+        kinds = by_severity.setdefault(finding.severity, {})
+        directory = finding.path.rpartition("/")[0]
+        kinds.setdefault(finding.kind, {}).setdefault((directory, finding.meaning), []).append(finding)
+    for severity in Severity:
+        if severity not in by_severity:
+            continue
+        yield _TITLES[severity]
+        for kind, places in by_severity[severity].items():
+            explained = ""
+            for (directory, meaning), group in places.items():
+                if meaning != explained:
+                    yield f"\n  {kind}: {meaning}"
+                    explained = meaning
+                shown = group if severity is Severity.DAMAGE else group[:_FILES_SHOWN]
+                for finding in shown:
+                    yield f"    {_place(finding)}\n      {printable(finding.what)}"
+                if len(group) > len(shown):
+                    yield f"    … and {len(group) - len(shown)} more in {printable(directory)}"
+        yield ""
+    yield summary_line(summary)
+
+
+def _place(finding: Finding) -> str:
+    place = printable(finding.path)
+    if finding.position is not None:
+        place += f" at position {finding.position:,}"
+    if finding.offset is not None:
+        place += f" (offset {finding.offset:,})"
+    return place
+
+
+def summary_line(summary: Summary) -> str:
+    """What was checked, and what came of it, in one line."""
+    total = summary.partitions.total()
+    states = [f"{summary.partitions[state]} {words}" for state, words in _STATES.items() if summary.partitions[state]]
+    partitions = f"{total:,} partition{'s' * (total != 1)}" + (f" ({', '.join(states)})" if states else "")
+    files = f"{summary.files:,} file{'s' * (summary.files != 1)}"
+    counts = []
+    if damages := summary.findings[Severity.DAMAGE]:
+        counts.append(f"{damages:,} error{'s' * (damages != 1)}")
+    if recoveries := summary.findings[Severity.RECOVERY]:
+        counts.append(f"{recoveries:,} that a broker repairs on start")
+    if notes := summary.findings[Severity.NOTE]:
+        counts.append(f"{notes:,} note{'s' * (notes != 1)}")
+    result = ", ".join(counts) or "no problem found"
+    return f"checked {partitions}, {files}, {megabytes(summary.size_bytes)}: {result}"
+
+
+def megabytes(size_bytes: int) -> str:
+    """A size, in megabytes unless it is small."""
+    return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 50_000 else f"{size_bytes:,} bytes"
