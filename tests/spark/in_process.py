@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 Worker = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -28,3 +29,15 @@ class InThisProcess:
         """Nothing runs beside us."""
 
     removeTag = interruptTag = addTag  # noqa: N815
+
+
+class ProvingInThisProcess(InThisProcess):
+    """Tasks run in this process, and what they wrote is proved on Spark's SQL."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.sparkContext = spark.sparkContext
+
+    def newSession(self) -> SparkSession:  # noqa: N802
+        """The session that a proof runs on."""
+        return self._spark.newSession()

@@ -77,7 +77,7 @@ def test_little_room_takes_more_waves_to_the_same_end(spark: SparkSession, now_m
     assert result.in_place is not None
     assert result.in_place.waves > 1
     assert result.in_place.work_bytes_max <= room
-    # Each wave proves all of the log from its first segment on.
+    # The proof of each wave reads all of the log.
     assert (result.in_place.verified or 0) > copy.counts.records_read
     assert files(mine) == expected
     assert result.counts == copy.counts

@@ -419,7 +419,12 @@ class _Work:
         return found
 
     def _pair(self, task: PartitionTask, output: Output) -> Pair:
-        """A partition as it is, and as it will be."""
+        """A partition as it is, and as it will be.
+
+        The proof of each wave reads all of the log, the outputs of earlier waves, too. An earlier wave may have kept an
+        old value because a tombstone in a later wave hides it: a=1 in wave 1, a=∅ in wave 2. If wave 2 drops the
+        tombstone, a=1 is back. In the same way a marker in wave 2 must stay while wave 1 keeps data of its transaction.
+        """
         path, cleaned, settings = task.path, output.cleaned, task.settings
         going = output.replacement
         files = {
@@ -433,7 +438,6 @@ class _Work:
             None if place.name is None else place.name.topic_partition,
             Side(path, task.log_start_offset),
             Side(path, task.log_start_offset, files),
-            start=cleaned.replaced[0][0] if cleaned.replaced else 0,
             first_uncleanable=task.end,
             superseding_end=task.first_uncleanable,
             now_ms=task.now_ms,

@@ -106,7 +106,6 @@ class Pair:
     Attributes:
         topic_partition: None if the directory is not named like one.
         before, after: the states.
-        start: below it both are the same files, which are not looked at.
         first_uncleanable: from here on nothing may have changed. None: what a broker could know: the base of the active
             segment, limited by the last stable offset and `high_watermark`; where one lies in a segment, its base.
         superseding_end: records below it supersede older ones; None: those below `first_uncleanable`. For one wave of
@@ -126,7 +125,6 @@ class Pair:
     topic_partition: TopicPartition | None
     before: Side
     after: Side
-    start: int = 0
     first_uncleanable: int | None = None
     superseding_end: int | None = None
     high_watermark: int | None = None
@@ -142,4 +140,4 @@ class Pair:
     def lowest(self) -> int:
         """The lowest offset that is looked at."""
         moved = self.after.log_start_offset if self.retention else 0
-        return max(self.start, self.before.log_start_offset, moved)
+        return max(self.before.log_start_offset, moved)
