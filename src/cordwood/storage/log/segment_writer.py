@@ -23,7 +23,7 @@ from cordwood.types import NONE
 
 _FIRST_ROOM = 1024
 #: Bytes after which writing to the disk begins in the background, so that the sync at the end waits for less.
-_WRITE_BACK_BYTES = 8 << 20
+WRITE_BACK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class SegmentWriter:
         *,
         suffix: str = "",
         mode: int = 0o666,
+        write_back_bytes: int = WRITE_BACK_BYTES,
     ) -> None:
         self.base_offset = base_offset
         self.size_bytes = 0
@@ -66,6 +67,7 @@ class SegmentWriter:
         self._limits = limits
         self._suffix = suffix
         self._mode = mode
+        self._write_back_bytes = write_back_bytes
         self._state = np.zeros(encode.INDEX_STATE, np.int64)
         self._state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET, encode.LAST_TIMESTAMP]] = NONE
         self._index = np.empty((_FIRST_ROOM, 2), np.int64)
@@ -113,7 +115,7 @@ class SegmentWriter:
                 self._log.write(self.size_bytes, part)
             self.size_bytes += part.size
             left -= part.size
-        if self.size_bytes - self._sent_bytes >= _WRITE_BACK_BYTES:
+        if self.size_bytes - self._sent_bytes >= self._write_back_bytes:
             self._write_back()
         if done:
             self.next_offset = int(batches["last_offset"][done - 1]) + 1

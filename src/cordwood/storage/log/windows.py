@@ -47,7 +47,7 @@ LARGEST_HEADER_WINDOW_BYTES = 1 << 20
 MAX_BATCHES = 1 << 14
 #: A segment's offsets are less than this above its base.
 MAX_OFFSETS = 2**31
-_PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20
 #: Ends of a walk at bytes that no entry starts with.
 _BROKEN = (scan.PARTIAL, scan.BAD_SIZE, scan.BAD_MAGIC)
 _SEARCH_BYTES = 8 << 20
@@ -121,6 +121,7 @@ class WindowReader:
         end: int | None = None,
         search: bool = True,
         window_bytes: int = WINDOW_BYTES,
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         """Nothing is read yet.
 
@@ -133,8 +134,10 @@ class WindowReader:
             search: look for valid batches behind damage. The end of a file that is being written is incomplete, but
                 not damaged.
             window_bytes: size of a read.
+            piece_bytes: size of a read of what is not held whole.
         """
         self._file = file
+        self._piece_bytes = piece_bytes
         self._checks = checks
         self._base_offset = base_offset
         self._window_bytes = window_bytes
@@ -159,7 +162,7 @@ class WindowReader:
                     rows, next_valid = self._search_overrun(rows)
                 if rows.size:
                     part = data[scanned : scanned + consumed]
-                    yield BatchWindow(self._position, part, rows, _pieces_of(self._file))
+                    yield BatchWindow(self._position, part, rows, _pieces_of(self._file, self._piece_bytes))
                 scanned += consumed
                 self._position += consumed
             self._read_bytes = self._usual_read_bytes(data.size, scanned)
@@ -242,7 +245,7 @@ class WindowReader:
         rows = np.empty(1, BATCH_ROW)
         scan.scan_batches(header.ctypes.data, header.size, size, self._position, False, rows)
         row = rows[0]
-        pieces = _pieces_of(self._file)
+        pieces = _pieces_of(self._file, self._piece_bytes)
         if self._checks is Checks.WHOLE:
             crc = 0
             if row["magic"] == 2:
@@ -257,7 +260,7 @@ class WindowReader:
     def _gap(self, status: int, data: U8Array) -> Gap:
         """The gap at the position, up to where valid batches start again."""
         position, left = self._position, self._end - self._position
-        if _is_zero(self._file, position, self._end):
+        if _is_zero(self._file, position, self._end, self._piece_bytes):
             return Gap(position, left, GapKind.ZEROS, f"{left} zero bytes")
         what = _describe(status, data, left)
         found = self._search(position + 1)
@@ -312,10 +315,10 @@ def _entry_bytes(data: U8Array) -> int:
     return PREFIX.size + int(PREFIX.unpack_from(data)[1])
 
 
-def _pieces_of(file: File) -> Callable[[int, int], Iterator[bytes]]:
+def _pieces_of(file: File, piece_bytes: int) -> Callable[[int, int], Iterator[bytes]]:
     def pieces(position: int, size_bytes: int) -> Iterator[bytes]:
-        for at in range(position, position + size_bytes, _PIECE_BYTES):
-            yield file.read(at, min(_PIECE_BYTES, position + size_bytes - at))
+        for at in range(position, position + size_bytes, piece_bytes):
+            yield file.read(at, min(piece_bytes, position + size_bytes - at))
 
     return pieces
 
@@ -332,8 +335,8 @@ def _describe(status: int, data: U8Array, left: int) -> str:
     return f"a size field of {size} is too small for a batch of magic {magic}"
 
 
-def _is_zero(file: File, position: int, end: int) -> bool:
-    for at in range(position, end, _PIECE_BYTES):
-        if _read(file, at, min(_PIECE_BYTES, end - at)).any():
+def _is_zero(file: File, position: int, end: int, piece_bytes: int) -> bool:
+    for at in range(position, end, piece_bytes):
+        if _read(file, at, min(piece_bytes, end - at)).any():
             return False
     return True
