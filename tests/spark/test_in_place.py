@@ -11,12 +11,17 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean, clean_in_place
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import Decision
+from cordwood.cleaning.plan import Choices, Decision
+from cordwood.commands import clean_in_place as commands
+from cordwood.commands.clean_in_place import RESERVE_BYTES
+from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
 from cordwood.storage.formats import filenames
+from cordwood.tables import bytes_text
 from tests.fixtures import copy_of, facts, fixture
+from tests.fs.rooms import Room
 from tests.spark.in_process import InThisProcess
 
 #: Enough of a fixture's partitions to meet every rule, few enough to be quick.
@@ -100,6 +105,55 @@ def test_what_does_not_fit_is_left_as_it_is_and_the_rest_is_cleaned(now_ms: int,
         assert {k: v for k, v in before.items() if k.startswith(f"{name}/")} == {
             k: v for k, v in after.items() if k.startswith(f"{name}/")
         }
+
+
+def test_full_disk_is_explained_once_for_all_partitions_with_figures_that_differ(now_ms: int, tmp_path: Path) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    plan = make_plan(str(mine), now_ms=now_ms, single_copy=True)
+    needs = [max(one.compaction.group_bytes) for one in plan.with_decision(Decision.CLEAN) if one.compaction]
+    free = RESERVE_BYTES + 1
+    options = PlanOptions(choices=Choices(single_copy=True), now_ms=now_ms)
+    kept = tmp_path / "kept"
+    result = commands.clean_in_place(
+        [str(mine)], options, InPlaceOptions(keep_old=str(kept)), RunOptions(spark=IN_PROCESS), fs=Room(free)
+    )
+    failed = result.with_fate(Fate.FAILED)
+    assert len(failed) == len(needs) > 8
+    for one in failed:
+        assert one.failure is not None and one.failure.bytes_needed is not None
+        assert f"take up to {one.failure.bytes_needed:,} B at once" in one.why
+        assert f"{free:,} B of the disk are free, of which 8,388,608 B stay in reserve" in one.why
+        assert f"free at least {one.failure.bytes_needed - 1:,} B of that disk" in one.why
+        assert "--work-space" not in one.why
+    text = result.text()
+    assert text.count("NOT CLEANED: ") == text.count("stay in reserve") == 1
+    # What loading changed can be undone; where nothing was kept, nobody is told to undo it.
+    assert ("cordwood undo" in text) == kept.exists()
+
+
+def test_too_little_work_space_names_the_option_and_the_least_that_is_enough(now_ms: int, tmp_path: Path) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    options = PlanOptions(choices=Choices(single_copy=True), now_ms=now_ms)
+    few = InPlaceOptions(work_space=1)
+    run = RunOptions(spark=IN_PROCESS)
+    result = commands.clean_in_place([str(mine)], options, few, run, fs=Room(1 << 40))
+    one = result.with_fate(Fate.FAILED)[0]
+    assert one.failure is not None
+    assert f"give at least --work-space {one.failure.bytes_needed}" in one.why
+    assert "free at least" not in one.why
+
+
+def test_room_that_old_segments_keep_is_said(now_ms: int, tmp_path: Path) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    result = clean_in_place(
+        str(mine), spark=IN_PROCESS, now_ms=now_ms, topics=["orders"], keep_old=str(tmp_path / "kept"), verify=False
+    )
+    assert result.in_place is not None
+    kept = sum(path.stat().st_size for path in (tmp_path / "kept").rglob("orders-*/*"))
+    assert result.in_place.kept_bytes == kept > 0
+    assert (
+        f"the old files are in {tmp_path}/kept and take {bytes_text(kept)} there until you delete it" in result.text()
+    )
 
 
 def test_a_damaged_partition_is_refused_before_any_of_its_waves(now_ms: int, tmp_path: Path) -> None:

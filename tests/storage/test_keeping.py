@@ -389,6 +389,17 @@ def test_a_folder_that_is_of_no_use_is_refused_before_it_is_made(path: str, what
     assert tree(posix, str(tmp_path)) == before
 
 
+@pytest.mark.parametrize("was_there", [False, True])
+def test_folder_in_which_nothing_was_kept_is_removed_if_it_is_new(was_there: bool, tmp_path: Path) -> None:
+    partition = make_directory(posix, str(tmp_path / "logs"))
+    if was_there:
+        (tmp_path / "kept").mkdir()
+    before = tree(posix, str(tmp_path))
+    with contextlib.closing(KeepFolder(posix, str(tmp_path / "kept"), [str(tmp_path / "logs")], [partition])) as kept:
+        assert kept.is_empty
+    assert tree(posix, str(tmp_path)) == before
+
+
 def test_a_folder_on_another_disk_is_refused(other_disk: Path, tmp_path: Path) -> None:
     partition = make_directory(posix, str(tmp_path / "logs"))
     with pytest.raises(RequestError, match=r"is on another file system than .*/logs"):

@@ -56,14 +56,13 @@ from cordwood.storage.log.files import remove_tree, write_file
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tables import bytes_text
 from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
 from cordwood.verification.pairs import Count, Pair, Side
 from cordwood.verification.violations import Verdict
 
-#: Of the free space so much stays free: for checkpoints, the journal of a keep folder, and others.
-_RESERVE_BYTES = 8 << 20
+#: Outputs leave this much of the free space of a disk: for checkpoints, the manifest of a keep folder, other programs.
+RESERVE_BYTES = 8 << 20
 _PLENTY_BYTES = 1 << 62
 _BLOCK_BYTES = 4096
 #: The folder of tasks' counters, in a work folder.
@@ -113,6 +112,46 @@ def clean_in_place(
             raise
         finally:
             work.remove_folders()
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What outputs may take on one disk.
+
+    Attributes:
+        free_bytes: of the disk; None: unknown.
+        work_space: the limit that was asked for; None: there is none.
+    """
+
+    free_bytes: int | None
+    work_space: int | None
+
+    @property
+    def of_disk(self) -> int:
+        """What the disk itself allows."""
+        return _PLENTY_BYTES if self.free_bytes is None else max(0, self.free_bytes - RESERVE_BYTES)
+
+    @property
+    def size_bytes(self) -> int:
+        """What outputs may take."""
+        return self.of_disk if self.work_space is None else min(self.of_disk, self.work_space)
+
+    def __str__(self) -> str:
+        limits = []
+        if self.work_space is not None:
+            limits.append(f"--work-space is {self.work_space:,} B")
+        if self.free_bytes is not None:
+            limits.append(f"{self.free_bytes:,} B of the disk are free, of which {RESERVE_BYTES:,} B stay in reserve")
+        return f"new segments may take {self.size_bytes:,} B: {' and '.join(limits)}"
+
+    def advice(self, needed_bytes: int) -> str:
+        """What makes room for so much; empty if there is."""
+        advice = []
+        if self.of_disk < needed_bytes:
+            advice.append(f"free at least {needed_bytes - self.of_disk:,} B of that disk")
+        if self.work_space is not None and self.work_space < needed_bytes:
+            advice.append(f"give at least --work-space {needed_bytes}")
+        return " and ".join(advice)
 
 
 @dataclass
@@ -284,7 +323,8 @@ class _Work:
                 work_bytes_max=sum(waves.peak_bytes.values()),
                 verified=self.verified if in_place.verify else None,
                 verify_seconds=self.verify_seconds,
-                kept="" if self.kept is None else self.kept.path,
+                kept="" if self.kept is None or self.kept.is_empty else self.kept.path,
+                kept_bytes=0 if self.kept is None else self.kept.bytes_kept,
             ),
         )
 
@@ -307,7 +347,8 @@ class _Work:
         """Share out groups; those that do not all fit are cleaned on trial first, for damage and for exact sizes."""
         loads = {path: self._load(plans[path]) for path in tasks}
         room = self._room({load.device: path for path, load in loads.items()}, work_space)
-        waves = schedule(loads, room, kept=self.kept is not None)
+        sizes = {device: one.size_bytes for device, one in room.items()}
+        waves = schedule(loads, sizes, kept=self.kept is not None)
         if len(waves.waves) > 1 or waves.too_large:
             tried = list(tasks.values())
             for task, outcome in zip(tried, jobs.clean(tried, None, discard=True), strict=True):
@@ -316,9 +357,9 @@ class _Work:
                     del tasks[task.path], loads[task.path]
                 elif not loads[task.path].whole:
                     loads[task.path] = replace(loads[task.path], group_bytes=tuple(_exact(outcome)))
-            waves = schedule(loads, room, kept=self.kept is not None)
+            waves = schedule(loads, sizes, kept=self.kept is not None)
         for path in waves.too_large:
-            self.failed[path] = Failure(FailureKind.FULL, _too_large(path, loads[path], room, kept=self.kept))
+            self.failed[path] = _too_large(path, loads[path], room[loads[path].device], keeps_old=self.kept is not None)
         return waves
 
     def _load(self, plan: PartitionPlan) -> Load:
@@ -326,14 +367,9 @@ class _Work:
         device = self.fs.stat(plan.path).device
         return Load(device, plan.compaction.group_bytes, whole=plan.offset_map is not None)
 
-    def _room(self, disks: Mapping[int, str], work_space: int | None) -> dict[int, int]:
+    def _room(self, disks: Mapping[int, str], work_space: int | None) -> dict[int, _Room]:
         """What outputs may take on each disk, which a path on it stands for."""
-        found = {}
-        for device, path in disks.items():
-            free = self.fs.free_bytes(path)
-            room = _PLENTY_BYTES if free is None else max(0, free - _RESERVE_BYTES)
-            found[device] = room if work_space is None else min(room, work_space)
-        return found
+        return {device: _Room(self.fs.free_bytes(path), work_space) for device, path in disks.items()}
 
     def _wave(
         self,
@@ -555,10 +591,16 @@ def _not_proved(path: str, verdict: Verdict) -> str:
     )
 
 
-def _too_large(path: str, load: Load, room: Mapping[int, int], *, kept: KeepFolder | None) -> str:
-    there = f"outputs may take {bytes_text(room[load.device])} there"
-    if kept is not None:
-        return f"{path} needs up to {bytes_text(sum(load.group_bytes))} beside what is kept of it, and {there}"
-    largest = sum(load.group_bytes) if load.whole else max(load.group_bytes)
-    what = "all of it is written" if load.whole else "its largest group of segments takes"
-    return f"{path}: {what} up to {bytes_text(largest)} at once, and {there}. Make room, or give it more --work-space"
+def _too_large(path: str, load: Load, room: _Room, *, keeps_old: bool) -> Failure:
+    """There is no room for a partition."""
+    whole = load.whole or keeps_old
+    needed = sum(load.group_bytes) if whole else max(load.group_bytes)
+    what = "its new segments take" if whole else "the new segments of its largest group take"
+    because = ". With --keep-old, old segments make no room for new ones" if keeps_old else ""
+    advice = room.advice(needed) or "clean it in a run of its own: other partitions of this run take the room"
+    return Failure(
+        FailureKind.FULL,
+        f"{path}: {what} up to {needed:,} B at once, and {room}{because}. To clean it, {advice}",
+        bytes_needed=needed,
+        for_all=f"{room}{because}",
+    )

@@ -87,7 +87,8 @@ class InPlace:
         work_bytes_max: the most that outputs could take at a time, beside what they replaced.
         verified: records that were proved to be, or rightly not to be there; None: nobody looked.
         verify_seconds: how long that took.
-        kept: the folder that has what was replaced; empty: it is gone.
+        kept: the folder that has what was replaced; empty: it is gone, or nothing was replaced.
+        kept_bytes: of the files in that folder, which take room until it is deleted.
     """
 
     directories: tuple[str, ...]
@@ -96,6 +97,7 @@ class InPlace:
     verified: int | None
     verify_seconds: float
     kept: str
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,12 +75,16 @@ class Failure:
         what: in words, with the place.
         detail: where in our code, for a bug.
         memory: how much it would take, for too little memory.
+        bytes_needed: how much room it would take, where that is known of a disk that is too small.
+        for_all: the part of `what` that is the same for other partitions, which may be said once for all of them.
     """
 
     kind: FailureKind
     what: str
     detail: str = ""
     memory: MemoryNeed | None = None
+    bytes_needed: int | None = None
+    for_all: str = ""
 
 
 @dataclass(frozen=True, slots=True)

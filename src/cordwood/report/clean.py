@@ -178,11 +178,27 @@ def _table(cleaned: Sequence[PartitionResult]) -> tuple[list[Column], list[list[
 
 
 def _failed(result: CleanResult, what: str) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[PartitionResult]] = {}
     for one in result.with_fate(Fate.FAILED):
-        yield f"{what}: {printable(one.name)}"
-        yield f"  {printable(one.why)}"
-        if one.failure is not None and one.failure.detail:
-            yield one.failure.detail.rstrip()
+        assert one.failure is not None, "it failed"
+        groups.setdefault((one.failure.for_all or one.why, one.failure.detail), []).append(one)
+    for (sentence, detail), same in groups.items():
+        yield f"{what}: {names_text([printable(one.name) for one in same])}"
+        yield f"  {printable(same[0].why if len(same) == 1 else _needs(same) + sentence)}"
+        if detail:
+            yield detail.rstrip()
+
+
+def _needs(same: Sequence[PartitionResult]) -> str:
+    """How much room each of some partitions would take, where that is why they failed."""
+    needed = [
+        one.failure.bytes_needed for one in same if one.failure is not None and one.failure.bytes_needed is not None
+    ]
+    if not needed:
+        return ""
+    least, most = min(needed), max(needed)
+    between = f"{most:,} B" if least == most else f"{least:,} to {most:,} B"
+    return f"each takes up to {between} at once ({sum(needed):,} B all together), and "
 
 
 def _notes(result: CleanResult, deletes: str) -> Iterator[str]:
@@ -245,7 +261,10 @@ def _of_place(found: InPlace) -> Iterator[str]:
             yield f"verified before anything was replaced: {what}"
     if found.kept:
         command = shlex.join(["cordwood", "undo", found.kept])
-        yield f"the old files are in {printable(found.kept)}; to restore them: {printable(command)}"
+        yield (
+            f"the old files are in {printable(found.kept)} and take {bytes_text(found.kept_bytes)} there until you "
+            f"delete it; to restore them: {printable(command)}"
+        )
 
 
 def _rate(result: CleanResult) -> str:

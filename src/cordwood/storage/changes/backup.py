@@ -22,6 +22,7 @@ and new files are distinguished wherever a clean or an undo was interrupted, and
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import posixpath
@@ -82,7 +83,12 @@ def check_folder(fs: FileSystem, path: str, log_directories: Iterable[str], part
 
 
 class KeepFolder:
-    """The folder while a clean fills it. Several threads may use it."""
+    """The folder while a clean fills it. Several threads may use it.
+
+    Attributes:
+        path: of the folder.
+        bytes_kept: of the partitions' files in it.
+    """
 
     def __init__(
         self, fs: FileSystem, path: str, log_directories: Sequence[str], partitions: Iterable[str] = ()
@@ -101,15 +107,28 @@ class KeepFolder:
         self._before: dict[str, Mapping[str, FileInfo]] = {}
         self._known: dict[str, set[int]] = {}
         self._mode = mode_of(fs, *log_directories)
+        self._is_new = not fs.exists(self.path)
         self._make_folder(self.path)
         self._manifest = fs.create(f"{self.path}/{MANIFEST}", mode=self._mode & 0o666)
         self._size = 0
+        self.bytes_kept = 0
         self._write()
         fs.sync_directory(self.path)
 
     def close(self) -> None:
-        """Close the manifest; nothing more is kept."""
+        """Close the manifest; nothing more is kept. A folder in which nothing was kept is removed."""
         self._manifest.close()
+        if self.is_empty:
+            with contextlib.suppress(OSError):
+                self._fs.unlink(f"{self.path}/{MANIFEST}")
+                if self._is_new:
+                    self._fs.remove_directory(self.path)
+                    self._fs.sync_directory(posixpath.dirname(self.path))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was kept so far, so that there is nothing to undo."""
+        return not self._before
 
     def keep(self, partition: str, names: Sequence[str], coming: Sequence[str] | None = None) -> None:
         """Keep files of a partition that are about to be deleted or changed. On return they are durable in the folder.
@@ -136,6 +155,7 @@ class KeepFolder:
                 source = f"{partition}/{name}"
                 if name not in kept and fs.exists(source) and fs.stat(source).inode == before[name].inode:
                     fs.link(source, f"{folder}/{name}")
+                    self.bytes_kept += before[name].size_bytes
             fs.sync_directory(folder)
             found = _outputs(fs, partition, going) if coming is None else map(fs.stat, coming)
             # Files that a failed attempt left are noted with the group that they were for, and not again.
