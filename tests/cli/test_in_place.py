@@ -78,6 +78,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 def clean(directory: Path, *options: str) -> Result:
+    # Without the proof, which needs Spark: most tests here run tasks in this process.
     now = str(facts("kraft")["cleaning_1_ended_ms"])
     topics = ("--topic", "orders", "--topic", "payments")
     return run("clean", directory, "--in-place", "--no-verify", "--single-copy", "--now", now, *topics, *options)

@@ -142,7 +142,7 @@ def cleaned(name: str, tmp_path: Path, *, retention: bool = False) -> tuple[Path
         str(data),
         keep_old=str(tmp_path / "kept"),
         spark=InThisProcess(),  # type: ignore[arg-type]
-        verify=False,
+        verify=False,  # undo puts back the same with and without a proof, and the proof needs Spark
         now_ms=NOW_MS,
         ignore_ratio=True,
         high_watermark="end",

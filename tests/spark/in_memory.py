@@ -63,6 +63,7 @@ class Scene:
 
     def clean(self, fs: FileSystem, **changes: Any) -> CleanResult:
         """Clean all in place."""
+        # Without the proof: a scene is cleaned hundreds of times, and each proof on Spark takes seconds.
         options: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "verify": False}
         options |= {"no_broker_elsewhere": True, **self.options, **changes}
         return clean_in_place(ROOT, fs=fs, **options)

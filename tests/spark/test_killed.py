@@ -57,7 +57,7 @@ def clean(directory: Path) -> None:
     result = cordwood.clean_in_place(
         str(directory),
         spark=cast(SparkSession, InThisProcess()),
-        verify=False,
+        verify=False,  # the proof needs Spark; of the runs on Spark below, some prove what they wrote
         ignore_ratio=True,
         single_copy=True,
         overrides=OVERRIDES,
