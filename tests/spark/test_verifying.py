@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import os
 import uuid
 from collections.abc import Callable
@@ -314,36 +312,6 @@ def verdicts(spark: SparkSession, scene: Scene) -> dict[str, Verdict]:
         plant.do(state)
         pairs.append(scene.pair(state.write(scene.folder / "planted" / str(number) / "t-0")))
     return dict(zip((plant.what for plant in PLANTS), verify_pairs(spark, PosixFileSystem(), pairs), strict=True))
-
-
-def test_nothing_of_the_cleaner_is_imported() -> None:
-    forbidden = ("cordwood.cleaning", "cordwood.engine.partition", "cordwood.testing", "cordwood.engine.task")
-    kernels = tuple(f"cordwood.kernels.{name}" for name in ("latest", "offset_map", "hashing"))
-    to_do, seen = ["cordwood.commands.verify"], set()
-    while to_do:
-        name = to_do.pop()
-        seen.add(name)
-        spec = importlib.util.find_spec(name)
-        assert spec is not None and spec.origin is not None
-        for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                assert node.level == 0 and node.module is not None
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            assert not [one for one in names if one.startswith((*forbidden, *kernels))], name
-            to_do += [
-                one
-                for one in names
-                if one.startswith("cordwood.") and one not in seen and one not in to_do and _is_module(one)
-            ]
-    assert {"cordwood.spark.verify_sql", "cordwood.verification.compare", "cordwood.record.plain"} <= seen
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def test_a_clean_and_a_log_that_nobody_touched_are_proved(spark: SparkSession, scene: Scene) -> None:
