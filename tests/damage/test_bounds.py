@@ -242,10 +242,10 @@ def test_the_limit_of_a_container_counts_as_its_memory() -> None:
 READ = """
 import resource, sys
 from cordwood.storage.log.view import LogView
-from tests.damage.samples import memory
-log = LogView(sys.argv[1])
+from cordwood.fs.posix import PosixFileSystem
+log = LogView(sys.argv[1], fs=PosixFileSystem())
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-list(LogView(sys.argv[2]).columns())
+list(LogView(sys.argv[2], fs=PosixFileSystem()).columns())
 before = peak()
 count = sum(columns.rows.size for columns in log.columns())
 print(count, before, peak() - before)
