@@ -95,6 +95,13 @@ def test_options_reach_the_plan() -> None:
     assert "deleted by retention:" in run(fixture("kraft-before"), "--retention", *NOW)
 
 
+def test_retention_is_not_suggested_when_it_is_given(tmp_path: Path) -> None:
+    make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    words = (tmp_path, "--config", "cleanup.policy=delete")
+    assert "only old segments are deleted, with --retention" in run(*words)
+    assert "only old segments are deleted (" in run(*words, "--retention")
+
+
 def test_exactly_it_tells_figures_by_reason_and_by_segment(spark: SparkSession) -> None:
     words = (fixture("kraft-before-2"), "--topic", "orders", "--topic", "configured", *NOW, "--exact")
     lines = [" ".join(line.split()) for line in run(*words).splitlines()]

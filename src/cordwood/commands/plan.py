@@ -151,17 +151,22 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
         settings=tuple(_settings(config)),
     )
     if not config.compact and not choices.retention:
-        return _only_delete(left, config)
+        return _only_delete(left, config, choices)
     facts = log_facts(place, log, end, mark, now_ms, headers=config.compact)
     found = (
-        _with_compaction(left, node, facts, config, choices, now_ms) if config.compact else _only_delete(left, config)
+        _with_compaction(left, node, facts, config, choices, now_ms)
+        if config.compact
+        else _only_delete(left, config, choices)
     )
     return _with_retention(found, node, facts, config, now_ms) if choices.retention else found
 
 
-def _only_delete(left: PartitionPlan, config: TopicConfig) -> PartitionPlan:
+def _only_delete(left: PartitionPlan, config: TopicConfig, choices: Choices) -> PartitionPlan:
     policy = config["cleanup.policy"]
-    what = "only old segments are deleted, with --retention" if config.delete else "everything is kept"
+    deleted = (
+        "only old segments are deleted" if choices.retention else "only old segments are deleted, with --retention"
+    )
+    what = deleted if config.delete else "everything is kept"
     return replace(left, reason=config_reason("cleanup.policy", policy, what))
 
 
