@@ -95,7 +95,7 @@ def test_every_record_fares_as_the_story_says(left: tuple[Path, str]) -> None:
         if key:
             assert before[int(offset)] == (None if value == "∅" else value.encode())
     keys = {offset: key for offset, key, *_ in rows}
-    newer = re.findall(r"^ +(\d+) .* ✗ +superseded by (\d+)$", printed, re.MULTILINE)
+    newer = re.findall(r"^ +(\d+) .* ✗ +superseded by offset (\d+)$", printed, re.MULTILINE)
     assert len(newer) == 3
     assert all(keys[one] == keys[other] and int(one) < int(other) and int(other) in after for one, other in newer)
     assert f"{len(before) - len(after)} dropped: 3 superseded, 1 aborted, 1 expired tombstone" in printed
@@ -110,7 +110,7 @@ def test_the_story_fits_a_screen(left: tuple[Path, str]) -> None:
 
 @pytest.mark.slow
 def test_the_readme_shows_what_the_demo_prints(left: tuple[Path, str]) -> None:
-    story = left[1][: left[1].index("\nAll of it is in ")]
+    story = left[1][: left[1].index("\nEverything is in ")]
     assert f"```text\n$ make demo\n{story}```\n" in README.read_text()
 
 
