@@ -25,7 +25,7 @@ from cordwood.commands.options import (
 from cordwood.commands.selection import Selection
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.verification.result import VerifyResult
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def plan(
     *paths: str,
-    fs: FileSystem | None = None,
+    fs: Store | None = None,
     # Options:
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -111,7 +111,7 @@ def plan_exact(
     master: str = LOCAL_MASTER,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
-    fs: FileSystem | None = None,
+    fs: LocalFileSystem | None = None,
     # Options:
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -196,7 +196,7 @@ def clean(
     master: str = LOCAL_MASTER,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
-    fs: FileSystem | None = None,
+    fs: LocalFileSystem | None = None,
     # Options:
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -285,7 +285,7 @@ def clean_in_place(
     master: str = LOCAL_MASTER,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
-    fs: FileSystem | None = None,
+    fs: LocalFileSystem | None = None,
     # Options:
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -385,7 +385,7 @@ def verify(
     master: str = LOCAL_MASTER,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
-    fs: FileSystem | None = None,
+    fs: Store | None = None,
     # Options:
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),

@@ -70,7 +70,7 @@ def segment_files(directory: Path) -> dict[str, tuple[int, Path]]:
 def clean_copy(log: LogView, target: Path, **choice: Any) -> Cleaned:
     """Clean a log into a directory that then holds all of its segments, also those that were not cleaned."""
     target.mkdir(parents=True)
-    cleaned = clean_partition(log, str(target), **choice)
+    cleaned = clean_partition(PosixFileSystem(), log, str(target), **choice)
     replaced = {base for group in cleaned.replaced for base in group}
     for name, (base, path) in segment_files(Path(log.path)).items():
         if base not in replaced:
@@ -498,7 +498,7 @@ def _compare_retention(one: Round, name: str, count: int, before: Path, target: 
     bases = [base for _, some, _ in taken for base in some]
     if len(bases) != count:
         yield f"retention takes {bases} of {name}, in Kafka {count} segments"
-    remove_segments(log.fs, str(target), bases, log.next_offset)
+    remove_segments(PosixFileSystem(), str(target), bases, log.next_offset)
     for path in target.iterdir():
         if bases and len(bases) == len(facts):
             os.utime(path, ns=(one.clock_ms * 1_000_000,) * 2)
@@ -511,6 +511,7 @@ def _compare_recovery(one: Round, before: Path, after: Path, target: Path) -> It
     path.mkdir(parents=True)
     points, starts = (checkpoints.decode((before / file).read_bytes()) for file in (RECOVERY_POINTS, LOG_START_OFFSETS))
     came = recover_into_copy(
+        PosixFileSystem(),
         LogView(str(before / one.partition), log_start_offset=starts.get(name), fs=PosixFileSystem()),
         str(path),
         recovery_point=int(one.step.get("recovery_point", points[name])),

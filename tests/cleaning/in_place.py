@@ -14,7 +14,7 @@ from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.engine.facts import segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
 from cordwood.engine.settings import CleanSettings
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import swap_in
@@ -52,7 +52,7 @@ def in_parts(
     )
 
 
-def swap_in_groups(fs: FileSystem, partition: str, folder: str, cleaned: Cleaned) -> None:
+def swap_in_groups(fs: LocalFileSystem, partition: str, folder: str, cleaned: Cleaned) -> None:
     """Swap in what a clean wrote to a folder."""
     written = [(info.name, parse_file(info.name)) for info in fs.list(folder)]
     for replaced, outputs in zip(cleaned.replaced, cleaned.outputs, strict=True):
@@ -69,11 +69,12 @@ def clean_in_place(
 
     def clean(part: GroupRange) -> Cleaned:
         folder.mkdir()
-        now = LogView(str(target), log_start_offset=log.log_start_offset, fs=PosixFileSystem())
+        fs = PosixFileSystem()
+        now = LogView(str(target), log_start_offset=log.log_start_offset, fs=fs)
         done = clean_partition(
-            now, str(folder), first_uncleanable=first_uncleanable, settings=settings, part=part, **choice
+            fs, now, str(folder), first_uncleanable=first_uncleanable, settings=settings, part=part, **choice
         )
-        swap_in_groups(now.fs, str(target), str(folder), done)
+        swap_in_groups(fs, str(target), str(folder), done)
         folder.rmdir()
         return done
 

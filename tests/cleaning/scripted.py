@@ -223,6 +223,7 @@ class ScriptedLog:
 
         def part(of: GroupRange | None) -> Cleaned:
             done = clean_partition(
+                self.fs,
                 self.log(),
                 OUTPUTS,
                 first_dirty=dirty,
@@ -284,6 +285,7 @@ class ScriptedLog:
         if self.in_place:
             crashed, flushed = recovery_point is not None, recovery_point or 0
             recover_in_place(
+                self.fs,
                 log,
                 crashed=crashed,
                 recovery_point=flushed,
@@ -294,10 +296,10 @@ class ScriptedLog:
             self._load()
             return
         if recovery_point is not None:
-            recover_into_copy(log, LOADED, recovery_point=recovery_point, now_ms=self.now_ms, settings=loaded)
+            recover_into_copy(self.fs, log, LOADED, recovery_point=recovery_point, now_ms=self.now_ms, settings=loaded)
         else:
-            copy_partition(log, LOADED)
-            complete_indexes(LogView(LOADED, fs=self.fs), now_ms=self.now_ms, settings=loaded)
+            copy_partition(self.fs, log, LOADED)
+            complete_indexes(self.fs, LogView(LOADED, fs=self.fs), now_ms=self.now_ms, settings=loaded)
         for info in self.fs.list(self.path):
             self.fs.unlink(f"{self.path}/{info.name}")
         self._move_in(LOADED)

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cordwood.cli.main import VERBS, app
-from cordwood.fs.locks import LockHolder
+from cordwood.fs.base import LockHolder
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.node.directory import LogDirectory
 from tests.kafka_tools import Broker

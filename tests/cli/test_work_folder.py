@@ -63,7 +63,7 @@ def test_a_copy_has_no_work_folder_and_a_loader_would_not_touch_it(directory: Pa
     log = LogView(str(partition), fs=PosixFileSystem())
     assert (log.recovery.foreign, log.recovery.actions) == ((), actions)
     (tmp_path / "copy").mkdir()
-    copy_partition(log, str(tmp_path / "copy"))
+    copy_partition(PosixFileSystem(), log, str(tmp_path / "copy"))
     assert {path.name for path in (tmp_path / "copy").iterdir()} == {p.name for p in partition.iterdir() if p.is_file()}
 
 

@@ -6,7 +6,7 @@ import errno
 
 from hypothesis import strategies as st
 
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 
 paths = st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map("/".join)
 small = st.integers(0, 6)
@@ -20,7 +20,7 @@ steps = st.one_of(
 )
 
 
-def outcome(fs: FileSystem, root: str, verb: str, path: str, *arguments: object) -> object:
+def outcome(fs: LocalFileSystem, root: str, verb: str, path: str, *arguments: object) -> object:
     """What a step gives: its value, or the errno."""
     at = f"{root}/{path}"
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import posixpath
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,20 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import Bytes, FileSystem, PutMode
+from cordwood.fs.base import Bytes, LocalFileSystem, PutMode
 from cordwood.fs.memory import MemoryFileSystem, every_cut, lose_all
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.changes.workspace import Workspace
 from tests.fs.contract import outcome, steps
+from tests.fs.lock_holders import on_linux
 from tests.fs.trees import content, put, sync_everything, tree
 
 
 @pytest.fixture(params=["posix", "memory"])
-def fs(request: pytest.FixtureRequest) -> FileSystem:
+def fs(request: pytest.FixtureRequest) -> LocalFileSystem:
     return PosixFileSystem() if request.param == "posix" else MemoryFileSystem(now_ns=itertools.count().__next__)
 
 
 @pytest.fixture
-def root(fs: FileSystem, tmp_path: Path) -> str:
+def root(fs: LocalFileSystem, tmp_path: Path) -> str:
     if isinstance(fs, PosixFileSystem):
         return str(tmp_path)
     fs.make_directory("/logs")
@@ -39,7 +42,7 @@ def root(fs: FileSystem, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("data", [b"abc", bytearray(b"abc"), memoryview(b"abc"), np.frombuffer(b"abc", np.uint8)])
-def test_what_is_written_is_read_back(fs: FileSystem, root: str, data: Bytes) -> None:
+def test_what_is_written_is_read_back(fs: LocalFileSystem, root: str, data: Bytes) -> None:
     with fs.create(f"{root}/f") as file:
         file.write(0, data)
         assert file.read(0, 3) == b"abc"
@@ -52,7 +55,7 @@ def test_what_is_written_is_read_back(fs: FileSystem, root: str, data: Bytes) ->
     [(0, 5, b"01234"), (2, 2, b"23"), (2, 100, b"234"), (5, 1, b""), (99, 1, b""), (0, 0, b""), (0, 1 << 60, b"01234")],
 )
 def test_a_read_is_short_only_at_the_end(
-    fs: FileSystem, root: str, position: int, size_bytes: int, expected: bytes
+    fs: LocalFileSystem, root: str, position: int, size_bytes: int, expected: bytes
 ) -> None:
     put(fs, f"{root}/f", b"01234")
     with fs.open(f"{root}/f") as file:
@@ -62,7 +65,7 @@ def test_a_read_is_short_only_at_the_end(
         assert target == expected.ljust(len(target), b"-")
 
 
-def test_read_into_fills_an_array_of_any_type(fs: FileSystem, root: str) -> None:
+def test_read_into_fills_an_array_of_any_type(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", np.arange(5, dtype=np.int64).tobytes())
     target = np.full(4, -1, np.int64)
     with fs.open(f"{root}/f") as file:
@@ -70,7 +73,7 @@ def test_read_into_fills_an_array_of_any_type(fs: FileSystem, root: str) -> None
     assert target.tolist() == [1, 2, 3, 4]
 
 
-def test_negative_positions_and_lengths_are_refused(fs: FileSystem, root: str) -> None:
+def test_negative_positions_and_lengths_are_refused(fs: LocalFileSystem, root: str) -> None:
     with fs.create(f"{root}/f") as file:
         file.write(0, b"abc")
         for act in (
@@ -84,7 +87,7 @@ def test_negative_positions_and_lengths_are_refused(fs: FileSystem, root: str) -
             assert raised.value.errno == errno.EINVAL
 
 
-def test_writing_within_a_file_keeps_the_bytes_around_it(fs: FileSystem, root: str) -> None:
+def test_writing_within_a_file_keeps_the_bytes_around_it(fs: LocalFileSystem, root: str) -> None:
     with fs.create(f"{root}/f") as file:
         file.write(0, b"aaaaa")
         file.write(1, b"bb")
@@ -93,14 +96,14 @@ def test_writing_within_a_file_keeps_the_bytes_around_it(fs: FileSystem, root: s
     assert content(fs, f"{root}/f") == b"abbacc"
 
 
-def test_a_hole_reads_as_zeros(fs: FileSystem, root: str) -> None:
+def test_a_hole_reads_as_zeros(fs: LocalFileSystem, root: str) -> None:
     with fs.create(f"{root}/f") as file:
         file.write(3, b"x")
         file.write(9, b"")  # a write of nothing makes no hole
     assert content(fs, f"{root}/f") == b"\0\0\0x"
 
 
-def test_truncate_cuts_and_lengthens_with_zeros(fs: FileSystem, root: str) -> None:
+def test_truncate_cuts_and_lengthens_with_zeros(fs: LocalFileSystem, root: str) -> None:
     with fs.create(f"{root}/f") as file:
         file.write(0, b"abcdef")
         file.truncate(2)
@@ -109,7 +112,7 @@ def test_truncate_cuts_and_lengthens_with_zeros(fs: FileSystem, root: str) -> No
     assert content(fs, f"{root}/f") == b"ab\0\0"
 
 
-def test_open_for_update_keeps_what_is_there(fs: FileSystem, root: str) -> None:
+def test_open_for_update_keeps_what_is_there(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"abc")
     with fs.open_for_update(f"{root}/f") as file:
         file.write(1, b"x")
@@ -117,7 +120,7 @@ def test_open_for_update_keeps_what_is_there(fs: FileSystem, root: str) -> None:
         assert file.read(0, 3) == b"axc"
 
 
-def test_a_file_opened_for_reading_cannot_be_changed(fs: FileSystem, root: str) -> None:
+def test_a_file_opened_for_reading_cannot_be_changed(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"abc")
     with fs.open(f"{root}/f") as file:
         with pytest.raises(OSError):
@@ -128,7 +131,7 @@ def test_a_file_opened_for_reading_cannot_be_changed(fs: FileSystem, root: str) 
     assert content(fs, f"{root}/f") == b"abc"
 
 
-def test_a_closed_file_does_nothing_but_close_again(fs: FileSystem, root: str) -> None:
+def test_a_closed_file_does_nothing_but_close_again(fs: LocalFileSystem, root: str) -> None:
     file = fs.create(f"{root}/f")
     file.write(0, b"abc")
     file.close()
@@ -147,7 +150,7 @@ def test_a_closed_file_does_nothing_but_close_again(fs: FileSystem, root: str) -
     assert content(fs, f"{root}/f") == b"abc"
 
 
-def test_two_open_files_see_each_others_writes(fs: FileSystem, root: str) -> None:
+def test_two_open_files_see_each_others_writes(fs: LocalFileSystem, root: str) -> None:
     with fs.create(f"{root}/f") as writer, fs.open(f"{root}/f") as reader:
         assert reader.size() == 0
         writer.write(0, b"abc")
@@ -157,7 +160,7 @@ def test_two_open_files_see_each_others_writes(fs: FileSystem, root: str) -> Non
 # Names
 
 
-def test_exclusive_create_refuses_a_name_that_exists(fs: FileSystem, root: str) -> None:
+def test_exclusive_create_refuses_a_name_that_exists(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"abc")
     fs.make_directory(f"{root}/d")
     for name in ("f", "d"):
@@ -166,7 +169,7 @@ def test_exclusive_create_refuses_a_name_that_exists(fs: FileSystem, root: str) 
     assert tree(fs, root) == {"f": b"abc", "d": None}
 
 
-def test_create_without_exclusive_cuts_an_existing_file_in_place(fs: FileSystem, root: str) -> None:
+def test_create_without_exclusive_cuts_an_existing_file_in_place(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"abc")
     with fs.open(f"{root}/f") as reader, fs.create(f"{root}/f", exclusive=False) as file:
         assert file.size() == 0
@@ -174,12 +177,12 @@ def test_create_without_exclusive_cuts_an_existing_file_in_place(fs: FileSystem,
         assert reader.read(0, 3) == b"x"
 
 
-def test_a_new_file_gets_the_mode_that_was_asked_for(fs: FileSystem, root: str) -> None:
+def test_a_new_file_gets_the_mode_that_was_asked_for(fs: LocalFileSystem, root: str) -> None:
     fs.create(f"{root}/f", mode=0o600).close()
     assert fs.stat(f"{root}/f").mode == 0o600
 
 
-def test_a_listing_is_sorted_and_tells_files_from_directories(fs: FileSystem, root: str) -> None:
+def test_a_listing_is_sorted_and_tells_files_from_directories(fs: LocalFileSystem, root: str) -> None:
     for name in ("b", "a10", "a9", "Z", "é"):
         put(fs, f"{root}/{name}", name.encode())
     fs.make_directory(f"{root}/c")
@@ -191,20 +194,20 @@ def test_a_listing_is_sorted_and_tells_files_from_directories(fs: FileSystem, ro
     assert fs.list(f"{root}/c") == []
 
 
-def test_stat_names_the_last_part_of_the_path(fs: FileSystem, root: str) -> None:
+def test_stat_names_the_last_part_of_the_path(fs: LocalFileSystem, root: str) -> None:
     fs.make_directory(f"{root}/d")
     assert fs.stat(f"{root}/d/").name == "d"
     assert fs.stat("/").name == ""
     assert fs.stat("/").is_directory
 
 
-def test_exists_says_whether_a_path_leads_anywhere(fs: FileSystem, root: str) -> None:
+def test_exists_says_whether_a_path_leads_anywhere(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"")
     found = {path: fs.exists(path) for path in (root, f"{root}/f", f"{root}/g", f"{root}/g/h", f"{root}/f/h", "")}
     assert [path for path, there in found.items() if there] == [root, f"{root}/f"]
 
 
-def test_a_directory_is_removed_only_when_empty(fs: FileSystem, root: str) -> None:
+def test_a_directory_is_removed_only_when_empty(fs: LocalFileSystem, root: str) -> None:
     fs.make_directory(f"{root}/d")
     put(fs, f"{root}/d/f", b"")
     with pytest.raises(OSError) as raised:
@@ -215,7 +218,7 @@ def test_a_directory_is_removed_only_when_empty(fs: FileSystem, root: str) -> No
     assert tree(fs, root) == {}
 
 
-def test_rename_replaces_a_file(fs: FileSystem, root: str) -> None:
+def test_rename_replaces_a_file(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/new", b"new")
     put(fs, f"{root}/old", b"old")
     inode = fs.stat(f"{root}/new").inode
@@ -224,13 +227,13 @@ def test_rename_replaces_a_file(fs: FileSystem, root: str) -> None:
     assert fs.stat(f"{root}/old").inode == inode
 
 
-def test_rename_to_the_same_name_changes_nothing(fs: FileSystem, root: str) -> None:
+def test_rename_to_the_same_name_changes_nothing(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"abc")
     fs.rename(f"{root}/f", f"{root}/f")
     assert tree(fs, root) == {"f": b"abc"}
 
 
-def test_rename_moves_a_directory_with_all_that_is_in_it(fs: FileSystem, root: str) -> None:
+def test_rename_moves_a_directory_with_all_that_is_in_it(fs: LocalFileSystem, root: str) -> None:
     fs.make_directory(f"{root}/a")
     fs.make_directory(f"{root}/a/b")
     fs.make_directory(f"{root}/empty")
@@ -253,7 +256,9 @@ def test_rename_moves_a_directory_with_all_that_is_in_it(fs: FileSystem, root: s
         ("d/g", "d", errno.ENOTEMPTY),
     ],
 )
-def test_renames_that_make_no_sense_are_refused(fs: FileSystem, root: str, source: str, target: str, code: int) -> None:
+def test_renames_that_make_no_sense_are_refused(
+    fs: LocalFileSystem, root: str, source: str, target: str, code: int
+) -> None:
     put(fs, f"{root}/f", b"abc")
     for name in ("d", "d/e", "e"):
         fs.make_directory(f"{root}/{name}")
@@ -265,7 +270,7 @@ def test_renames_that_make_no_sense_are_refused(fs: FileSystem, root: str, sourc
     assert tree(fs, root) == before
 
 
-def test_a_link_is_one_more_name_of_the_same_file(fs: FileSystem, root: str) -> None:
+def test_a_link_is_one_more_name_of_the_same_file(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"abc")
     fs.make_directory(f"{root}/d")
     fs.link(f"{root}/f", f"{root}/d/g")
@@ -291,7 +296,9 @@ def test_a_link_is_one_more_name_of_the_same_file(fs: FileSystem, root: str) -> 
         ("f", "f/f", errno.ENOTDIR),
     ],
 )
-def test_links_that_make_no_sense_are_refused(fs: FileSystem, root: str, source: str, target: str, code: int) -> None:
+def test_links_that_make_no_sense_are_refused(
+    fs: LocalFileSystem, root: str, source: str, target: str, code: int
+) -> None:
     put(fs, f"{root}/f", b"abc")
     put(fs, f"{root}/g", b"def")
     fs.make_directory(f"{root}/d")
@@ -302,7 +309,7 @@ def test_links_that_make_no_sense_are_refused(fs: FileSystem, root: str, source:
     assert tree(fs, root) == before
 
 
-def test_owner_and_mode_are_what_was_set(fs: FileSystem, root: str) -> None:
+def test_owner_and_mode_are_what_was_set(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"abc")
     fs.make_directory(f"{root}/d")
     # Only root may give files away.
@@ -314,7 +321,7 @@ def test_owner_and_mode_are_what_was_set(fs: FileSystem, root: str) -> None:
         assert (info.uid, info.gid, info.mode) == (uid, gid, 0o750)
 
 
-def test_an_open_file_outlives_its_name(fs: FileSystem, root: str) -> None:
+def test_an_open_file_outlives_its_name(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"abc")
     with fs.open_for_update(f"{root}/f") as file:
         fs.unlink(f"{root}/f")
@@ -325,7 +332,7 @@ def test_an_open_file_outlives_its_name(fs: FileSystem, root: str) -> None:
     assert tree(fs, root) == {"f": b"another"}
 
 
-def test_an_open_file_stays_itself_when_renamed_or_replaced(fs: FileSystem, root: str) -> None:
+def test_an_open_file_stays_itself_when_renamed_or_replaced(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/old", b"old")
     put(fs, f"{root}/new", b"new")
     with fs.open(f"{root}/old") as old, fs.open_for_update(f"{root}/new") as new:
@@ -335,7 +342,7 @@ def test_an_open_file_stays_itself_when_renamed_or_replaced(fs: FileSystem, root
     assert tree(fs, root) == {"old": b"newer"}
 
 
-def test_mtime_is_what_was_set_until_the_next_write(fs: FileSystem, root: str) -> None:
+def test_mtime_is_what_was_set_until_the_next_write(fs: LocalFileSystem, root: str) -> None:
     with fs.create(f"{root}/f") as file:
         file.write(0, b"abc")
         fs.set_mtime_ns(f"{root}/f", 1_700_000_000_123_000_000)
@@ -344,7 +351,7 @@ def test_mtime_is_what_was_set_until_the_next_write(fs: FileSystem, root: str) -
     assert fs.stat(f"{root}/f").mtime_ns != 1_700_000_000_123_000_000
 
 
-def test_bytes_on_their_way_to_the_disk_are_what_they_were(fs: FileSystem, root: str) -> None:
+def test_bytes_on_their_way_to_the_disk_are_what_they_were(fs: LocalFileSystem, root: str) -> None:
     with fs.create(f"{root}/f") as file:
         file.write(0, data := os.urandom(10_000))
         file.write_back(0, 4096)
@@ -352,7 +359,7 @@ def test_bytes_on_their_way_to_the_disk_are_what_they_were(fs: FileSystem, root:
         assert file.read(0, 20_000) == data
 
 
-def test_syncing_changes_nothing_that_can_be_seen(fs: FileSystem, root: str) -> None:
+def test_syncing_changes_nothing_that_can_be_seen(fs: LocalFileSystem, root: str) -> None:
     fs.make_directory(f"{root}/d")
     put(fs, f"{root}/d/f", b"abc")
     before = tree(fs, root)
@@ -362,7 +369,7 @@ def test_syncing_changes_nothing_that_can_be_seen(fs: FileSystem, root: str) -> 
 
 # What goes wrong
 
-VERBS: dict[str, Callable[[FileSystem, str], object]] = {
+VERBS: dict[str, Callable[[LocalFileSystem, str], object]] = {
     "list": lambda fs, path: fs.list(path),
     "stat": lambda fs, path: fs.stat(path),
     "open": lambda fs, path: fs.open(path),
@@ -376,7 +383,7 @@ VERBS: dict[str, Callable[[FileSystem, str], object]] = {
     "rename": lambda fs, path: fs.rename(path, path + "2"),
     "link": lambda fs, path: fs.link(path, path + "2"),
 }
-MAKERS: dict[str, Callable[[FileSystem, str], object]] = {
+MAKERS: dict[str, Callable[[LocalFileSystem, str], object]] = {
     "create": lambda fs, path: fs.create(path),
     "make_directory": lambda fs, path: fs.make_directory(path),
 }
@@ -384,35 +391,35 @@ OPENERS = {name: (VERBS | MAKERS)[name] for name in ("open", "open_for_update", 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_missing_path_is_not_found(fs: FileSystem, root: str, verb: str) -> None:
+def test_a_missing_path_is_not_found(fs: LocalFileSystem, root: str, verb: str) -> None:
     for path in (f"{root}/missing", f"{root}/missing/f", ""):
         with pytest.raises(FileNotFoundError):
             VERBS[verb](fs, path)
 
 
 @pytest.mark.parametrize("verb", MAKERS)
-def test_nothing_is_made_in_a_missing_directory(fs: FileSystem, root: str, verb: str) -> None:
+def test_nothing_is_made_in_a_missing_directory(fs: LocalFileSystem, root: str, verb: str) -> None:
     with pytest.raises(FileNotFoundError):
         MAKERS[verb](fs, f"{root}/missing/f")
     assert tree(fs, root) == {}
 
 
 @pytest.mark.parametrize("verb", VERBS | MAKERS)
-def test_a_path_through_a_file_names_no_directory(fs: FileSystem, root: str, verb: str) -> None:
+def test_a_path_through_a_file_names_no_directory(fs: LocalFileSystem, root: str, verb: str) -> None:
     put(fs, f"{root}/f", b"")
     with pytest.raises(NotADirectoryError):
         (VERBS | MAKERS)[verb](fs, f"{root}/f/g")
 
 
 @pytest.mark.parametrize("verb", ["list", "remove_directory", "sync_directory"])
-def test_verbs_for_directories_refuse_a_file(fs: FileSystem, root: str, verb: str) -> None:
+def test_verbs_for_directories_refuse_a_file(fs: LocalFileSystem, root: str, verb: str) -> None:
     put(fs, f"{root}/f", b"")
     with pytest.raises(NotADirectoryError):
         VERBS[verb](fs, f"{root}/f")
 
 
 @pytest.mark.parametrize("verb", ["open", "open_for_update", "unlink"])
-def test_verbs_for_files_refuse_a_directory(fs: FileSystem, root: str, verb: str) -> None:
+def test_verbs_for_files_refuse_a_directory(fs: LocalFileSystem, root: str, verb: str) -> None:
     fs.make_directory(f"{root}/d")
     with pytest.raises((IsADirectoryError, PermissionError)):  # macOS: EPERM for unlink
         VERBS[verb](fs, f"{root}/d")
@@ -421,7 +428,7 @@ def test_verbs_for_files_refuse_a_directory(fs: FileSystem, root: str, verb: str
 
 
 @pytest.mark.parametrize("verb", OPENERS)
-def test_the_lock_file_is_never_opened(fs: FileSystem, root: str, verb: str) -> None:
+def test_the_lock_file_is_never_opened(fs: LocalFileSystem, root: str, verb: str) -> None:
     with pytest.raises(RequestError, match=r"\.lock"):
         OPENERS[verb](fs, f"{root}/.lock")
     assert tree(fs, root) == {}
@@ -431,12 +438,12 @@ def test_the_lock_file_is_never_opened(fs: FileSystem, root: str, verb: str) -> 
 
 
 @pytest.mark.parametrize("mode", PutMode)
-def test_put_writes_a_whole_file_and_leaves_nothing_beside_it(fs: FileSystem, root: str, mode: PutMode) -> None:
+def test_put_writes_a_whole_file_and_leaves_nothing_beside_it(fs: LocalFileSystem, root: str, mode: PutMode) -> None:
     fs.put(f"{root}/f", b"abc", mode)
     assert tree(fs, root) == {"f": b"abc"}
 
 
-def test_put_replaces_a_file_only_if_told_to(fs: FileSystem, root: str) -> None:
+def test_put_replaces_a_file_only_if_told_to(fs: LocalFileSystem, root: str) -> None:
     put(fs, f"{root}/f", b"old")
     with pytest.raises(FileExistsError):
         fs.put(f"{root}/f", b"new", PutMode.CREATE)
@@ -448,7 +455,7 @@ def test_put_replaces_a_file_only_if_told_to(fs: FileSystem, root: str) -> None:
 
 
 @pytest.mark.parametrize("mode", PutMode)
-def test_put_refuses_the_name_of_a_directory(fs: FileSystem, root: str, mode: PutMode) -> None:
+def test_put_refuses_the_name_of_a_directory(fs: LocalFileSystem, root: str, mode: PutMode) -> None:
     fs.make_directory(f"{root}/d")
     with pytest.raises((IsADirectoryError, FileExistsError)):
         fs.put(f"{root}/d", b"abc", mode)
@@ -476,7 +483,7 @@ def test_a_power_cut_during_put_leaves_the_old_file_or_the_new_one() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, (2 << 20) + 1])
-def test_a_copy_has_the_same_bytes_and_a_name_of_its_own(fs: FileSystem, root: str, size: int) -> None:
+def test_a_copy_has_the_same_bytes_and_a_name_of_its_own(fs: LocalFileSystem, root: str, size: int) -> None:
     put(fs, f"{root}/source", data := os.urandom(size))
     fs.copy(f"{root}/source", f"{root}/target", mode=0o600)
     assert content(fs, f"{root}/target") == data
@@ -486,7 +493,7 @@ def test_a_copy_has_the_same_bytes_and_a_name_of_its_own(fs: FileSystem, root: s
         fs.copy(f"{root}/source", f"{root}/target")
 
 
-def test_a_temporary_directory_is_new_and_private(fs: FileSystem) -> None:
+def test_a_temporary_directory_is_new_and_private(fs: LocalFileSystem) -> None:
     paths = [fs.make_temporary_directory("test-") for _ in range(2)]
     assert len(set(paths)) == 2
     for path in paths:
@@ -505,3 +512,33 @@ def test_memory_answers_as_the_disk_does(script: list[tuple[str, ...]]) -> None:
         for step in script:
             assert outcome(memory, "", *step) == outcome(PosixFileSystem(), root, *step), step
         assert tree(memory, "/") == tree(PosixFileSystem(), root)
+
+
+# Locks and paths
+
+
+@on_linux
+def test_the_holder_of_a_lock_is_seen_until_it_is_released(fs: LocalFileSystem, root: str) -> None:
+    assert fs.lock_holder(root) is None
+    with fs.lock_directory(root):
+        holder = fs.lock_holder(root)
+        assert holder is not None and holder.pid == os.getpid() and not holder.is_broker
+    assert fs.lock_holder(root) is None
+    assert fs.lock_holder(f"{root}/missing") is None
+
+
+def test_a_real_path_has_no_detours_and_need_not_exist(fs: LocalFileSystem, root: str) -> None:
+    real = fs.real_path(root)
+    assert fs.real_path(f"{root}//a/./b/../c/") == f"{real}/a/c"
+    assert fs.real_path("/") == fs.real_path("//") == "/"
+
+
+def test_a_path_in_memory_does_not_follow_symlinks_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "alias").symlink_to("logs")
+    fs = MemoryFileSystem(now_ns=itertools.count().__next__)
+    parts = (tmp_path / "alias").parts
+    for count in range(2, len(parts) + 1):
+        fs.make_directory(posixpath.join(*parts[:count]))
+    target = str(tmp_path / "alias" / "new")
+    assert Workspace(fs, target, []).target == target

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import cordwood
 from cordwood.cli.main import app
 from cordwood.errors import LockedError, RequestError
-from cordwood.fs.base import DirectoryLock, FileSystem
+from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.fs.locks import check_local, directories_to_lock, lock_holder, network_file_system
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
@@ -306,14 +306,15 @@ def test_a_partitions_lock_is_its_parents_and_that_of_where_it_really_is(
     (tmp_path / "a/t-0").symlink_to(tmp_path / "b/t-0")
     (tmp_path / "spelled").symlink_to("a")
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    assert directories_to_lock([f"{a}/t-1"]) == directories_to_lock([f"{tmp_path}/spelled/t-1/", f"{a}/t-1"]) == [a]
-    assert directories_to_lock([f"{a}/t-1", f"{a}/t-0"]) == [a, b]
+    assert directories_to_lock(FS, [f"{a}/t-1"]) == [a]
+    assert directories_to_lock(FS, [f"{tmp_path}/spelled/t-1/", f"{a}/t-1"]) == [a]
+    assert directories_to_lock(FS, [f"{a}/t-1", f"{a}/t-0"]) == [a, b]
     monkeypatch.chdir(a)
-    assert directories_to_lock(["t-1"]) == [a]
+    assert directories_to_lock(FS, ["t-1"]) == [a]
 
 
 @pytest.mark.parametrize("fs", [MemoryFileSystem(lambda: 0), WrappedFileSystem(MemoryFileSystem(lambda: 0))])
-def test_in_memory_a_lock_is_held_once_and_ends_with_the_power(fs: FileSystem) -> None:
+def test_in_memory_a_lock_is_held_once_and_ends_with_the_power(fs: LocalFileSystem) -> None:
     fs.make_directory("logs")
     lock = fs.lock_directory("logs")
     with pytest.raises(LockedError):
@@ -389,8 +390,7 @@ def test_a_running_broker_keeps_us_out_and_we_keep_a_broker_out(kafka_broker: Br
     pid = int(kafka_broker("status", data).split()[1])
     with pytest.raises(LockedError, match=rf"held by java \(pid {pid}\)"):
         FS.lock_directory(str(data))
-    made = (data / ".lock").stat()
-    holder = lock_holder(made.st_dev, made.st_ino)
+    holder = lock_holder(str(data))
     assert holder is not None and holder.pid == pid, "our attempt dropped the broker's lock"
     kafka_broker("stop", data)
     with FS.lock_directory(str(data)):

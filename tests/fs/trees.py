@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import Change
 
 #: Every path below a root: a file's bytes, None for a directory.
 Tree = dict[str, bytes | None]
 
 
-def tree(fs: FileSystem, root: str = "/") -> Tree:
+def tree(fs: LocalFileSystem, root: str = "/") -> Tree:
     """The files and directories below `root`, by their path from there."""
     found: Tree = {}
     to_visit = [""]
@@ -29,13 +29,13 @@ def tree(fs: FileSystem, root: str = "/") -> Tree:
     return found
 
 
-def content(fs: FileSystem, path: str) -> bytes:
+def content(fs: LocalFileSystem, path: str) -> bytes:
     """All bytes of a file."""
     with fs.open(path) as file:
         return file.read(0, file.size())
 
 
-def put(fs: FileSystem, path: str, data: bytes, *, sync: bool = False) -> None:
+def put(fs: LocalFileSystem, path: str, data: bytes, *, sync: bool = False) -> None:
     """Write a new file, or an existing one anew."""
     with fs.create(path, exclusive=False) as file:
         file.write(0, data)
@@ -43,7 +43,7 @@ def put(fs: FileSystem, path: str, data: bytes, *, sync: bool = False) -> None:
             file.sync()
 
 
-def sync_everything(fs: FileSystem, root: str = "/") -> None:
+def sync_everything(fs: LocalFileSystem, root: str = "/") -> None:
     """Make all files and names below `root` durable."""
     for path, data in tree(fs, root).items():
         if data is None:

@@ -12,7 +12,7 @@ import pytest
 from cordwood.api import clean_in_place
 from cordwood.commands import clean_in_place as clean_in_place_module
 from cordwood.engine.results import CleanResult, Fate
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.recover_copy import RecoverySettings
@@ -61,14 +61,14 @@ class Scene:
     fs: MemoryFileSystem
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def clean(self, fs: FileSystem, **changes: Any) -> CleanResult:
+    def clean(self, fs: LocalFileSystem, **changes: Any) -> CleanResult:
         """Clean all in place."""
         # Without the proof: a scene is cleaned hundreds of times, and each proof on Spark takes seconds.
         options: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "verify": False}
         options |= {"no_broker_elsewhere": True, **self.options, **changes}
         return clean_in_place(ROOT, fs=fs, **options)
 
-    def again(self, fs: FileSystem) -> CleanResult:
+    def again(self, fs: LocalFileSystem) -> CleanResult:
         """Clean once more, and keep nothing."""
         return self.clean(fs, keep_old=None)
 
@@ -85,7 +85,7 @@ class Scene:
         """What may be seen of each partition: each group is old or new, and retention takes the oldest segments."""
         found: dict[str, set[View]] = {path: {view_of(self.fs, path)} for path in PATHS}
 
-        def swapped(fs: FileSystem, path: str, part: Replacement, **options: Any) -> None:
+        def swapped(fs: LocalFileSystem, path: str, part: Replacement, **options: Any) -> None:
             before, end = view_of(fs, path), end_of(fs, part)
             first, bases = min(part.replaced), sorted(part.replaced)
             behind = min(s.base_offset for s in LogView(path, fs=fs).segments if s.base_offset > bases[-1])
@@ -100,7 +100,7 @@ class Scene:
                     rest = [one for one in after if one[0] >= behind]
                     found[path].add((*new, *left, *rest))
 
-        def dropped(fs: FileSystem, path: str, bases: Sequence[int], *rest: Any, **options: Any) -> None:
+        def dropped(fs: LocalFileSystem, path: str, bases: Sequence[int], *rest: Any, **options: Any) -> None:
             starts = [
                 segment.base_offset for segment in LogView(path, fs=fs).segments if segment.base_offset not in bases
             ]
@@ -117,13 +117,13 @@ class Scene:
         return found
 
 
-def end_of(fs: FileSystem, part: Replacement) -> int:
+def end_of(fs: LocalFileSystem, part: Replacement) -> int:
     """Where the outputs end, as a loader sees it."""
     last = max(part.outputs)
     return next_offset(fs, f"{part.folder}/{offset_name(last, FileKind.LOG)}", last)
 
 
-def view_of(fs: FileSystem, path: str) -> View:
+def view_of(fs: LocalFileSystem, path: str) -> View:
     """What a reader gets, once the partition has been loaded if the broker did not shut down cleanly."""
     return view(opened(fs, path))
 
@@ -139,18 +139,20 @@ def table(log: LogView) -> dict[bytes | None, bytes | None]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def opened(fs: FileSystem, path: str) -> LogView:
+def opened(fs: LocalFileSystem, path: str) -> LogView:
     """The log, loaded aside if need be."""
     if not fs.exists(f"{ROOT}/{filenames.CLEAN_SHUTDOWN}"):
         assert isinstance(fs, MemoryFileSystem)
         point = offsets_in(fs, filenames.RECOVERY_POINTS).get(NAMES[PATHS.index(path)], 0)
         fs = durable(fs)
         settings = RecoverySettings(INTERVAL_BYTES)
-        recover_in_place(LogView(path, fs=fs), crashed=True, recovery_point=point, now_ms=LATER_MS, settings=settings)
+        recover_in_place(
+            fs, LogView(path, fs=fs), crashed=True, recovery_point=point, now_ms=LATER_MS, settings=settings
+        )
     return LogView(path, fs=fs)
 
 
-def offsets_in(fs: FileSystem, name: str) -> dict[TopicPartition, int]:
+def offsets_in(fs: LocalFileSystem, name: str) -> dict[TopicPartition, int]:
     """The entries of a checkpoint."""
     return dict(checkpoints.decode(read_file(fs, f"{ROOT}/{name}")))
 

@@ -19,6 +19,7 @@ from cordwood.cleaning.plan import Plan
 from cordwood.commands import copies
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.task import PartitionTask, tasks_of
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.location import Location
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
@@ -47,7 +48,7 @@ def run(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: p
     (folder / "server.properties").write_text(pair.server_properties)
     times = pair.times_ms
 
-    def at_their_times(plan: Plan, location: Location) -> list[PartitionTask]:
+    def at_their_times(plan: Plan, location: Location[LocalFileSystem]) -> list[PartitionTask]:
         tasks = tasks_of(plan, location)
         return [replace(task, now_ms=times.get(Path(task.path).name, plan.now_ms)) for task in tasks]
 

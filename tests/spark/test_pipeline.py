@@ -24,6 +24,7 @@ from cordwood.engine.results import CleanResult, Fate, PartitionResult
 from cordwood.engine.settings import clean_settings
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import LockedError, NoSpaceError, NotFoundError, RequestError
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark import packing
 from cordwood.storage.changes import copy
@@ -80,6 +81,7 @@ def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
             log = LogView(str(partition), fs=PosixFileSystem())
             settings = clean_settings(planned)
             found = clean_partition(
+                PosixFileSystem(),
                 log,
                 str(outputs),
                 first_dirty=planned.compaction.range.first_dirty_offset,
@@ -332,8 +334,8 @@ def test_a_copy_during_which_a_broker_ran_is_not_published(
     source = copy_of(fixture("kraft-before"), tmp_path / "logs")
     copy_files = copy.DirectoryCopy.copy_files
 
-    def run_meanwhile(copy: copy.DirectoryCopy) -> None:
-        copy_files(copy)
+    def run_meanwhile(copy: copy.DirectoryCopy, fs: LocalFileSystem) -> None:
+        copy_files(copy, fs)
         data = (source / name).read_bytes()
         (source / name).unlink()
         (source / name).write_bytes(data)

@@ -32,6 +32,7 @@ def in_rounds(
 ) -> Cleaned:
     target.mkdir(parents=True)
     return clean_in_rounds(
+        PosixFileSystem(),
         log,
         str(target),
         first_dirty=first_dirty,
@@ -196,6 +197,7 @@ def test_rounds_are_those_of_a_cleaner_thread(kafka_oracle: Oracle, tmp_path: Pa
         target = tmp_path / f"ours-{seed}" / "t-0"
         target.mkdir(parents=True)
         cleaned = clean_in_rounds(
+            PosixFileSystem(),
             log,
             str(target),
             first_dirty=theirs[0]["first_dirty"],

@@ -115,6 +115,7 @@ def test_a_segment_without_timestamps_is_as_old_as_its_file(tmp_path: Path) -> N
 def clean(log: LogView, target: Path, end: int, suffix: str = "") -> partition.Cleaned:
     target.mkdir()
     return clean_partition(
+        PosixFileSystem(),
         log,
         str(target),
         first_dirty=0,
@@ -184,6 +185,7 @@ def test_damage_in_any_window_fails_the_clean(tmp_path: Path, codec: Codec, dirt
         target.mkdir()
         with pytest.raises(CorruptBatchError, match="CRC-32C mismatch") as caught:
             clean_partition(
+                PosixFileSystem(),
                 log,
                 str(target),
                 first_dirty=0 if dirty else second,
@@ -241,6 +243,7 @@ def test_a_clean_that_fails_leaves_no_thread_behind(
     before = threading.enumerate()
     with pytest.raises((CordwoodError, OSError)) as caught:
         clean_partition(
+            PosixFileSystem(),
             log,
             str(tmp_path),
             first_dirty=0,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from cordwood.engine.facts import load_producers
 from cordwood.engine.partition import clean_partition
 from cordwood.engine.settings import CleanSettings
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.backup import KeepFolder
@@ -34,7 +34,7 @@ GROUP_SEGMENTS = 2
 Tree = dict[str, tuple[object, ...]]
 
 
-def make_directory(fs: FileSystem, root: str) -> str:
+def make_directory(fs: LocalFileSystem, root: str) -> str:
     """A log directory with one partition of eight segments, as a broker leaves it; returns the partition's path."""
     partition = f"{root}/{T0}"
     for path in (root, partition):
@@ -60,7 +60,7 @@ def make_directory(fs: FileSystem, root: str) -> str:
     return partition
 
 
-def append(fs: FileSystem, partition: str, base: int, keys: str, mode: int = 0o640) -> None:
+def append(fs: LocalFileSystem, partition: str, base: int, keys: str, mode: int = 0o640) -> None:
     """Write a segment of a batch per record."""
     writer = SegmentWriter(fs, partition, base, IndexLimits(interval_bytes=64), mode=mode)
     for offset, key in enumerate(keys, base):
@@ -69,7 +69,7 @@ def append(fs: FileSystem, partition: str, base: int, keys: str, mode: int = 0o6
     writer.finish(mtime_ns=NOW_MS * 1_000_000 + base * SECOND_NS)
 
 
-def write(fs: FileSystem, path: str, data: bytes) -> None:
+def write(fs: LocalFileSystem, path: str, data: bytes) -> None:
     """Write a small file as brokers do: aside, then renamed."""
     with fs.create(f"{path}.tmp") as file:
         if data:
@@ -79,7 +79,7 @@ def write(fs: FileSystem, path: str, data: bytes) -> None:
     fs.sync_directory(posixpath.dirname(path))
 
 
-def clean(fs: FileSystem, partition: str, folder: str | None, *, first_dirty: int = 0, retained: int = 0) -> None:
+def clean(fs: LocalFileSystem, partition: str, folder: str | None, *, first_dirty: int = 0, retained: int = 0) -> None:
     """Clean all but the active segment in place, in several groups.
 
     Args:
@@ -105,7 +105,7 @@ def clean(fs: FileSystem, partition: str, folder: str | None, *, first_dirty: in
         kept.close()
 
 
-def clean_groups(fs: FileSystem, partition: str, kept: KeepFolder | None, first_dirty: int = 0) -> int:
+def clean_groups(fs: LocalFileSystem, partition: str, kept: KeepFolder | None, first_dirty: int = 0) -> int:
     """Clean and swap in; returns the new first dirty offset."""
     log = LogView(partition, fs=fs)
     work = f"{partition}/{WORK_FOLDER}"
@@ -114,6 +114,7 @@ def clean_groups(fs: FileSystem, partition: str, kept: KeepFolder | None, first_
             fs.make_directory(path)
     group_bytes = GROUP_SEGMENTS * max(segment.size_bytes for segment in log.segments)
     cleaned = clean_partition(
+        fs,
         log,
         f"{work}/1",
         first_dirty=first_dirty,
@@ -130,13 +131,13 @@ def clean_groups(fs: FileSystem, partition: str, kept: KeepFolder | None, first_
     return cleaned.end_offset
 
 
-def _retain(fs: FileSystem, partition: str, start: int, kept: KeepFolder | None) -> None:
+def _retain(fs: LocalFileSystem, partition: str, start: int, kept: KeepFolder | None) -> None:
     log = LogView(partition, fs=fs)
     bases = [segment.base_offset for segment in log.segments if segment.base_offset < start]
     drop_segments(fs, partition, bases, log.next_offset, keep=None if kept is None else kept.keep)
 
 
-def set_offsets(fs: FileSystem, path: str, entries: Mapping[TopicPartition, int | None]) -> None:
+def set_offsets(fs: LocalFileSystem, path: str, entries: Mapping[TopicPartition, int | None]) -> None:
     """Change entries of a checkpoint."""
     with fs.open(path) as file:
         now = checkpoints.decode(file.read(0, file.size()))
@@ -149,7 +150,7 @@ def _offset(name: str) -> int:
     return -1 if file is None else file.offset
 
 
-def tree(fs: FileSystem, path: str, *, but: Sequence[str] = (filenames.LOCK,)) -> Tree:
+def tree(fs: LocalFileSystem, path: str, *, but: Sequence[str] = (filenames.LOCK,)) -> Tree:
     """All files of a directory: bytes, permissions and time of modification."""
     found: Tree = {}
     for info in fs.list(path):
@@ -162,6 +163,6 @@ def tree(fs: FileSystem, path: str, *, but: Sequence[str] = (filenames.LOCK,)) -
     return found
 
 
-def records(fs: FileSystem, partition: str) -> dict[int, tuple[bytes | None, bytes | None]]:
+def records(fs: LocalFileSystem, partition: str) -> dict[int, tuple[bytes | None, bytes | None]]:
     """Keys and values of a partition's records by offset, as a reader gets them."""
     return {one.offset: (one.key, one.value) for one in LogView(partition, fs=fs)}

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from cordwood.engine.partition import clean_partition
 from cordwood.engine.settings import CleanSettings
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
@@ -49,7 +49,7 @@ class Scene:
     fs: MemoryFileSystem
     replacements: Sequence[Replacement]
 
-    def swap(self, fs: FileSystem) -> None:
+    def swap(self, fs: LocalFileSystem) -> None:
         """Swap in all outputs."""
         for one in self.replacements:
             swap_in(fs, PATH, one)
@@ -86,7 +86,7 @@ def offset_of(name: str) -> int:
     return int(name.partition(".")[0])
 
 
-def segment_files(fs: FileSystem, path: str = PATH) -> dict[str, bytes]:
+def segment_files(fs: LocalFileSystem, path: str = PATH) -> dict[str, bytes]:
     """The files of the segments by their names; an empty transaction index is as good as none."""
     found = {}
     for info in fs.list(path):
@@ -182,6 +182,7 @@ def with_outputs(
         if not fs.exists(path):
             fs.make_directory(path)
     done = clean_partition(
+        fs,
         log,
         OUTPUTS,
         first_dirty=0,

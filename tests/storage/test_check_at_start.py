@@ -185,8 +185,8 @@ def refused(partition: Path, tmp_path: Path, file: str) -> None:
     before, log, target = contents(partition), LogView(str(partition), fs=PosixFileSystem()), tmp_path / "target"
     target.mkdir()
     with pytest.raises(CorruptFileError) as caught:
-        recover_into_copy(log, str(target), recovery_point=0, now_ms=0)
+        recover_into_copy(PosixFileSystem(), log, str(target), recovery_point=0, now_ms=0)
     assert caught.value.path is not None and caught.value.path.endswith(file)
     with pytest.raises(CorruptFileError):
-        recover_in_place(log, crashed=True, recovery_point=0, now_ms=0)
+        recover_in_place(PosixFileSystem(), log, crashed=True, recovery_point=0, now_ms=0)
     assert contents(partition) == before

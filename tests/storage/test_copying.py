@@ -29,7 +29,7 @@ def copied(
     log: LogView, target: Path, replacement: Replacement | None = None, *, link: Link | None = None
 ) -> dict[str, bytes]:
     target.mkdir()
-    copy_partition(log, str(target), replacement, link=link)
+    copy_partition(fs, log, str(target), replacement, link=link)
     return contents(target)
 
 
@@ -175,7 +175,7 @@ def test_a_folder_is_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
 
 def laid_out(root: Path, *paths: Path) -> dict[str, tuple[str, bool, int]]:
     texts = [str(path) for path in paths]
-    copies = lay_out(Node.open(fs, texts), texts, str(root))
+    copies = lay_out(fs, Node.open(fs, texts), texts, str(root))
     return {copy.source.path: (copy.path, copy.whole, len(copy.places)) for copy in copies}
 
 
@@ -204,10 +204,10 @@ def test_a_directory_that_someone_holds_is_refused(tmp_path: Path) -> None:
 
 def test_checkpoints_keep_their_entries_and_get_the_new_first_dirty_offsets(tmp_path: Path) -> None:
     source = fixture("kraft-after")
-    (copy,) = lay_out(Node.open(fs, [str(source)]), [str(source)], str(tmp_path))
+    (copy,) = lay_out(fs, Node.open(fs, [str(source)]), [str(source)], str(tmp_path))
     copy.cleaner_offsets[TopicPartition("orders", 0)] = 999
-    copy.copy_files()
-    copy.write_checkpoints()
+    copy.copy_files(fs)
+    copy.write_checkpoints(fs)
     before = checkpoints.decode((source / filenames.CLEANER_OFFSETS).read_bytes())
     after = checkpoints.decode((tmp_path / filenames.CLEANER_OFFSETS).read_bytes())
     assert after == {**before, TopicPartition("orders", 0): 999}
@@ -220,9 +220,9 @@ def test_checkpoints_keep_their_entries_and_get_the_new_first_dirty_offsets(tmp_
 def test_a_partition_that_was_asked_for_takes_only_its_own_entries_along(tmp_path: Path) -> None:
     source = fixture("kraft-after")
     paths = [str(source / "orders-1")]
-    (copy,) = lay_out(Node.open(fs, paths), paths, str(tmp_path))
-    copy.copy_files()
-    copy.write_checkpoints()
+    (copy,) = lay_out(fs, Node.open(fs, paths), paths, str(tmp_path))
+    copy.copy_files(fs)
+    copy.write_checkpoints(fs)
     for name in (filenames.CLEANER_OFFSETS, filenames.HIGH_WATERMARKS, filenames.RECOVERY_POINTS):
         before = checkpoints.decode((source / name).read_bytes())
         name_of_it = TopicPartition("orders", 1)

@@ -145,7 +145,7 @@ def test_an_undo_that_is_cut_off_anywhere_loses_nothing_and_goes_on(
         count += 1
         assert is_unlost(fs, retained)
         if loaded:
-            recover_in_place(LogView(PARTITION, fs=fs), crashed=False, recovery_point=0, now_ms=NOW_MS)
+            recover_in_place(fs, LogView(PARTITION, fs=fs), crashed=False, recovery_point=0, now_ms=NOW_MS)
             assert is_unlost(fs, retained)
         if fs.exists(KEPT) and fs.list(KEPT):
             result = undo(KEPT, fs=fs)
@@ -329,7 +329,7 @@ def crashed() -> MemoryFileSystem:
 def recover(fs: MemoryFileSystem) -> None:
     with contextlib.closing(KeepFolder(fs, KEPT, [ROOT], [PARTITION])) as kept:
         came = recover_in_place(
-            LogView(PARTITION, fs=fs), crashed=True, recovery_point=12, now_ms=NOW_MS, keep=kept.keep
+            fs, LogView(PARTITION, fs=fs), crashed=True, recovery_point=12, now_ms=NOW_MS, keep=kept.keep
         )
         kept.checkpoints(ROOT, {filenames.RECOVERY_POINTS: {T0: came.next_offset}}, clean_shutdown=True)
         checkpoints.update(fs, f"{ROOT}/{filenames.RECOVERY_POINTS}", {T0: came.next_offset})
@@ -338,7 +338,7 @@ def recover(fs: MemoryFileSystem) -> None:
 
 def recover_and_clean(fs: MemoryFileSystem) -> None:
     with contextlib.closing(KeepFolder(fs, KEPT, [ROOT], [PARTITION])) as kept:
-        recover_in_place(LogView(PARTITION, fs=fs), crashed=True, recovery_point=12, now_ms=NOW_MS, keep=kept.keep)
+        recover_in_place(fs, LogView(PARTITION, fs=fs), crashed=True, recovery_point=12, now_ms=NOW_MS, keep=kept.keep)
         clean_groups(fs, PARTITION, kept)
 
 

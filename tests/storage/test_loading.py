@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import CorruptBatchError, DataError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -48,8 +48,8 @@ def kept(partition: str, names: Sequence[str]) -> None:
     """As if somebody had them: so that whole batches behind damage may go."""
 
 
-def load(fs: FileSystem, *, crashed: bool = False, path: str = PATH) -> None:
-    recover_in_place(LogView(path, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
+def load(fs: LocalFileSystem, *, crashed: bool = False, path: str = PATH) -> None:
+    recover_in_place(fs, LogView(path, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
 
 
 # ---- beside a copy ---------------------------------------------------------------------------------------------------
@@ -69,9 +69,10 @@ def test_after_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(na
         point = place.directory.recovery_points.get(place.name.topic_partition, 0)
         settings = RecoverySettings(node.config_of(place.topic).integer("index.interval.bytes"))
         restored = recover_into_copy(
-            place.log(), str(target), recovery_point=point, now_ms=FIXTURES_NOW_MS, settings=settings
+            posix, place.log(), str(target), recovery_point=point, now_ms=FIXTURES_NOW_MS, settings=settings
         )
         loaded = recover_in_place(
+            posix,
             LogView(str(inside), log_start_offset=place.log().log_start_offset, fs=posix),
             crashed=True,
             recovery_point=point,
@@ -91,8 +92,8 @@ def test_a_log_that_ends_below_its_start_begins_anew_there_as_in_a_copy(tmp_path
     inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     log, target = LogView(str(inside), log_start_offset=1_000_000, fs=posix), tmp_path / "copy"
     target.mkdir()
-    recover_into_copy(log, str(target), recovery_point=0, now_ms=FIXTURES_NOW_MS)
-    loaded = recover_in_place(log, crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    recover_into_copy(posix, log, str(target), recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    loaded = recover_in_place(posix, log, crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
     assert loaded.next_offset == 1_000_000 and "ends below its log start offset" in loaded.notes[-1]
     assert contents(inside) == contents(target)
 
@@ -109,16 +110,16 @@ def test_crashed_log_with_whole_batches_behind_damage_is_not_emptied_in_place(tm
     log = torn_start(tmp_path)
     before = contents(tmp_path / "t-0")
     with pytest.raises(CorruptBatchError, match="no whole batch, but there are some behind it"):
-        recover_in_place(log, crashed=True, recovery_point=0, now_ms=NOW_MS)
+        recover_in_place(posix, log, crashed=True, recovery_point=0, now_ms=NOW_MS)
     assert contents(tmp_path / "t-0") == before
-    recover_in_place(log, crashed=True, recovery_point=0, now_ms=NOW_MS, keep=kept)
+    recover_in_place(posix, log, crashed=True, recovery_point=0, now_ms=NOW_MS, keep=kept)
     assert set(contents(tmp_path / "t-0")) == {offset_name(12, kind) for kind in (FileKind.LOG, *TWO_INDEXES)}
 
 
 def test_log_whose_batches_reach_its_start_behind_damage_is_not_emptied(tmp_path: Path) -> None:
     log = torn_start(tmp_path)
     assert not log.ends_below_start
-    recover_in_place(log, crashed=False, recovery_point=0, now_ms=NOW_MS)
+    recover_in_place(posix, log, crashed=False, recovery_point=0, now_ms=NOW_MS)
     assert LogView(str(tmp_path / "t-0"), fs=posix).size_bytes == log.size_bytes
 
 
@@ -128,13 +129,13 @@ def test_emptied_log_is_finished_wherever_the_load_was_cut_off(crashed: bool, tm
     inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     ended = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "whole" / "orders-0")
     recover_in_place(
-        LogView(str(ended), log_start_offset=10**6, fs=posix), crashed=crashed, recovery_point=0, now_ms=NOW_MS
+        posix, LogView(str(ended), log_start_offset=10**6, fs=posix), crashed=crashed, recovery_point=0, now_ms=NOW_MS
     )
     for path in inside.iterdir():
         if path.suffix in SEGMENT_KINDS:
             path.unlink()
     recover_in_place(
-        LogView(str(inside), log_start_offset=10**6, fs=posix), crashed=crashed, recovery_point=0, now_ms=NOW_MS
+        posix, LogView(str(inside), log_start_offset=10**6, fs=posix), crashed=crashed, recovery_point=0, now_ms=NOW_MS
     )
     assert contents(inside) == contents(ended)
     assert all(path.stat().st_mode & 0o777 == 0o644 for path in inside.glob("*.log"))
@@ -150,16 +151,16 @@ def test_without_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(
         target, inside = tmp_path / "copy" / place.name.name, tmp_path / "in place" / place.name.name
         target.mkdir(parents=True)
         copy_of(Path(place.path), inside)
-        copy_partition(place.log(), str(target))
-        complete_indexes(LogView(str(target), fs=posix), now_ms=FIXTURES_NOW_MS)
-        recover_in_place(LogView(str(inside), fs=posix), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+        copy_partition(posix, place.log(), str(target))
+        complete_indexes(posix, LogView(str(target), fs=posix), now_ms=FIXTURES_NOW_MS)
+        recover_in_place(posix, LogView(str(inside), fs=posix), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
         assert contents(inside) == contents(target)
 
 
 def test_a_partition_in_good_order_stays_as_it_is(tmp_path: Path) -> None:
     path = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     before = {one.name: (one.stat().st_ino, one.stat().st_mtime_ns) for one in path.iterdir()}
-    recover_in_place(LogView(str(path), fs=posix), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    recover_in_place(posix, LogView(str(path), fs=posix), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
     assert {one.name: (one.stat().st_ino, one.stat().st_mtime_ns) for one in path.iterdir()} == before
 
 
@@ -174,6 +175,7 @@ def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Pat
     interval = Node.open(posix, [str(original)]).config_of("payments").integer("index.interval.bytes")
     for _ in range(2):
         recover_in_place(
+            posix,
             LogView(str(source), fs=posix),
             crashed=False,
             recovery_point=0,
@@ -198,7 +200,7 @@ def test_offsets_of_another_segment_leave_a_partition_as_it_was(tmp_path: Path) 
         (source / offset_name(last, suffix)).rename(source / offset_name(last + 10**6, suffix))
     before = contents(source)
     with pytest.raises(DataError, match="does not belong"):
-        recover_in_place(LogView(str(source), fs=posix), crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+        recover_in_place(posix, LogView(str(source), fs=posix), crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
     assert contents(source) == before
 
 
@@ -227,7 +229,7 @@ def test_what_goes_or_changes_is_kept_before() -> None:
             assert tree(fs, PATH)[name] == before[name]
         kept.update(names)
 
-    recover_in_place(LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS, keep=keep)
+    recover_in_place(fs, LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS, keep=keep)
     after = tree(fs, PATH)
     assert kept >= {name for name, data in before.items() if data is not None and after.get(name) != data}
 
@@ -289,9 +291,9 @@ def test_emptying_that_was_cut_off_comes_to_the_same_the_next_time(
     script = Script()("7:a=1 7:abort b=1 | 7:c=1 c=2 | e=1")
     script.stop(clean=not crashed)
 
-    def empty(fs: FileSystem) -> None:
+    def empty(fs: LocalFileSystem) -> None:
         log = LogView(PATH, fs=fs, log_start_offset=1000)
-        recover_in_place(log, crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
+        recover_in_place(fs, log, crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
 
     expected = durable(script.fs)
     empty(expected)
@@ -405,7 +407,7 @@ def test_a_load_that_completes_a_swap_can_be_cut_off_as_well(name: str, record_p
 def test_an_overflowed_segment_becomes_several() -> None:
     # case 154
     fs = durable(overflowed())
-    loaded = recover_in_place(LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+    loaded = recover_in_place(fs, LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
     assert [segment.base_offset for segment in LogView(PATH, fs=fs).segments] == [0, 3 << 31]
     assert loaded.next_offset == (3 << 31) + 2
     assert "becomes 2 segments" in loaded.notes[0]
@@ -429,7 +431,7 @@ def test_a_log_is_not_cut_before_whole_batches_that_nobody_keeps(behind: str) ->
         write_file(fs, f"{PATH}/{offset_name(base, FileKind.LOG)}", data)
     before = tree(fs, PATH)
     with pytest.raises(CorruptBatchError, match="--keep-old") as found:
-        recover_in_place(LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+        recover_in_place(fs, LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
     assert found.value.position == len(batches[0]) * 2
     assert tree(fs, PATH) == before
     load(fs, crashed=True)
@@ -440,5 +442,5 @@ def test_a_torn_tail_is_cut_though_nobody_keeps_it() -> None:
     fs = empty_partition()
     batch = encode_batch([Record(0, NOW_MS, b"k", b"v")], leader_epoch=0)
     write_file(fs, f"{PATH}/{offset_name(0, FileKind.LOG)}", batch + batch[:40])
-    loaded = recover_in_place(LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+    loaded = recover_in_place(fs, LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
     assert (loaded.next_offset, LogView(PATH, fs=fs).size_bytes) == (1, len(batch))

@@ -41,7 +41,7 @@ def test_a_crashed_directory_becomes_what_the_next_broker_made_of_it(name: str, 
         point = place.directory.recovery_points.get(place.name.topic_partition, 0)
         interval = node.config_of(place.topic).integer("index.interval.bytes")
         recover_into_copy(
-            place.log(), str(target), recovery_point=point, now_ms=NOW_MS, settings=RecoverySettings(interval)
+            fs, place.log(), str(target), recovery_point=point, now_ms=NOW_MS, settings=RecoverySettings(interval)
         )
         found, expected = contents(target), contents(fixture(f"{name}-recovered") / place.name.name)
         # It led the partition in a new epoch; the history before that is the same.
@@ -56,7 +56,7 @@ def test_a_crashed_directory_becomes_what_the_next_broker_made_of_it(name: str, 
 
 def test_what_is_cut_off_is_said(tmp_path: Path) -> None:
     log = LogView(str(fixture("kraft-crashed-torn") / "moving-0"), fs=fs)
-    came = recover_into_copy(log, str(tmp_path), recovery_point=416, now_ms=NOW_MS)
+    came = recover_into_copy(fs, log, str(tmp_path), recovery_point=416, now_ms=NOW_MS)
     assert came.next_offset == 2439
     cut, left_out = came.notes
     assert "00000000000000002374.log is cut at position 2918: 576 bytes" in cut
@@ -66,7 +66,7 @@ def test_what_is_cut_off_is_said(tmp_path: Path) -> None:
 def test_a_log_that_ends_below_its_start_begins_anew_there(tmp_path: Path) -> None:
     # case 168
     log = LogView(str(fixture("kraft-before") / "orders-0"), log_start_offset=1_000_000, fs=fs)
-    restored = recover_into_copy(log, str(tmp_path), recovery_point=0, now_ms=0)
+    restored = recover_into_copy(fs, log, str(tmp_path), recovery_point=0, now_ms=0)
     assert restored.next_offset == 1_000_000
     assert "ends below its log start offset 1000000" in restored.notes[-1]
     empty = dict.fromkeys([f"{1_000_000:020}{kind}" for kind in (".log", ".index", ".timeindex")], b"")
@@ -83,7 +83,7 @@ def test_nothing_below_the_recovery_point_is_read(tmp_path: Path) -> None:
     for point, notes in ((10**9, 0), (0, 2)):
         target = tmp_path / str(point)
         target.mkdir()
-        came = recover_into_copy(LogView(str(source), fs=fs), str(target), recovery_point=point, now_ms=NOW_MS)
+        came = recover_into_copy(fs, LogView(str(source), fs=fs), str(target), recovery_point=point, now_ms=NOW_MS)
         assert len(came.notes) == notes
     assert contents(tmp_path / "1000000000")[Path(first.path).name] == data
 
@@ -97,7 +97,7 @@ def test_offsets_of_another_segment_are_not_taken(tmp_path: Path) -> None:
         old = source / filenames.offset_name(last.base_offset, suffix)
         old.rename(source / filenames.offset_name(last.base_offset + 10**6, suffix))
     with pytest.raises(DataError, match="does not belong"):
-        recover_into_copy(LogView(str(source), fs=fs), str(target), recovery_point=0, now_ms=NOW_MS)
+        recover_into_copy(fs, LogView(str(source), fs=fs), str(target), recovery_point=0, now_ms=NOW_MS)
 
 
 def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Path) -> None:
@@ -109,16 +109,16 @@ def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Pat
         log.with_suffix(".index").unlink()
     logs[1].write_bytes(logs[1].read_bytes()[:-1])
     interval = Node.open(fs, [str(original)]).config_of("payments").integer("index.interval.bytes")
-    complete_indexes(LogView(str(source), fs=fs), now_ms=NOW_MS, settings=RecoverySettings(interval))
+    complete_indexes(fs, LogView(str(source), fs=fs), now_ms=NOW_MS, settings=RecoverySettings(interval))
     assert not logs[1].with_suffix(".index").exists()
     logs[1].write_bytes((original / logs[1].name).read_bytes())
-    complete_indexes(LogView(str(source), fs=fs), now_ms=NOW_MS, settings=RecoverySettings(interval))
+    complete_indexes(fs, LogView(str(source), fs=fs), now_ms=NOW_MS, settings=RecoverySettings(interval))
     assert contents(source) == contents(original)
 
 
 def test_the_snapshot_of_the_end_holds_open_transactions(tmp_path: Path) -> None:
     log = LogView(str(fixture("kraft-crashed-writes") / "trans-0"), fs=fs)
-    came = recover_into_copy(log, str(tmp_path), recovery_point=174, now_ms=NOW_MS)
+    came = recover_into_copy(fs, log, str(tmp_path), recovery_point=174, now_ms=NOW_MS)
     data = (tmp_path / filenames.offset_name(came.next_offset, FileKind.PRODUCER_SNAPSHOT)).read_bytes()
     assert any(entry.current_transaction_first_offset >= 0 for entry in producer_state.decode(data))
 
@@ -168,7 +168,7 @@ def test_after_a_crash_the_same_producers_are_known_as_to_kafka(
     target = tmp_path / "t-0"
     target.mkdir()
     recover_into_copy(
-        LogView(str(tmp_path / "left" / "live" / "t-0"), fs=fs), str(target), recovery_point=0, now_ms=now_ms
+        fs, LogView(str(tmp_path / "left" / "live" / "t-0"), fs=fs), str(target), recovery_point=0, now_ms=now_ms
     )
     assert set(load_producers(LogView(str(target), fs=fs), now_ms=now_ms).by_id) == kafkas == remembered
     last = filenames.offset_name(4, FileKind.PRODUCER_SNAPSHOT)

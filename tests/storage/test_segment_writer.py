@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.fs.base import Bytes, File, FileSystem
+from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.record.batch import encode_batch
@@ -20,7 +20,7 @@ from tests.record.windows import window
 class Disk(WrappedFileSystem):
     """Notes what becomes of a log; syncing it can fail."""
 
-    def __init__(self, fs: FileSystem, *, fails: bool = False) -> None:
+    def __init__(self, fs: LocalFileSystem, *, fails: bool = False) -> None:
         super().__init__(fs)
         self.notes: list[str] = []
         self.fails = fails

@@ -13,7 +13,7 @@ import pytest
 
 from cordwood.commands.read import check
 from cordwood.errors import RequestError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem, lose_all
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.changes.recover_in_place import recover_in_place
@@ -43,7 +43,7 @@ RecordProperty = Callable[[str, object], None]
 
 
 def load(fs: MemoryFileSystem, *, crashed: bool = False) -> None:
-    recover_in_place(LogView(PATH, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
+    recover_in_place(fs, LogView(PATH, fs=fs), crashed=crashed, recovery_point=0, now_ms=NOW_MS)
 
 
 def check_state(scene: Scene, fs: MemoryFileSystem, *, known: set[frozenset[str]]) -> None:
@@ -115,7 +115,7 @@ def test_what_lies_behind_the_end_goes_from_the_lowest_on() -> None:
 class WithoutOneSync(WrappedFileSystem):
     """Leaves out one of the syncs of directories, counted from 1."""
 
-    def __init__(self, fs: FileSystem, left_out: int) -> None:
+    def __init__(self, fs: LocalFileSystem, left_out: int) -> None:
         super().__init__(fs)
         self.left_out = left_out
         self.syncs: list[str] = []
@@ -149,7 +149,7 @@ def test_each_sync_is_needed(name: str) -> None:
 def can_fail(scene: Scene, *, without: int) -> bool:
     """Whether a power cut can leave what it must not when a swap omits one of its syncs."""
 
-    def act(fs: FileSystem) -> None:
+    def act(fs: LocalFileSystem) -> None:
         scene.swap(WithoutOneSync(fs, without))
 
     if any(
@@ -167,7 +167,7 @@ def can_fail(scene: Scene, *, without: int) -> bool:
 class Failing(WrappedFileSystem):
     """Its renames and syncs of directories fail from some call on, and with `once` only that call."""
 
-    def __init__(self, fs: FileSystem, calls: int, *, once: bool) -> None:
+    def __init__(self, fs: LocalFileSystem, calls: int, *, once: bool) -> None:
         super().__init__(fs)
         self._left, self._once = calls, once
 

@@ -159,9 +159,8 @@ def write_log(folder: Path) -> None:
         for base_offset, batches in _segments().items():
             (Path(bare) / offset_name(base_offset, FileKind.LOG)).write_bytes(b"".join(batches))
         # Its indexes, snapshots and leader epochs are what a broker makes of the batches.
-        recover_into_copy(
-            LogView(bare, fs=PosixFileSystem()), str(before / str(USERS)), recovery_point=0, now_ms=NOW_MS
-        )
+        fs = PosixFileSystem()
+        recover_into_copy(fs, LogView(bare, fs=fs), str(before / str(USERS)), recovery_point=0, now_ms=NOW_MS)
     (before / CLEANER_OFFSETS).write_bytes(checkpoints.encode({USERS: _FIRST_DIRTY}))
     (before / CLEAN_SHUTDOWN).write_bytes(encode_clean_shutdown(None))
     (folder / SETTINGS).write_text(_PROPERTIES)

@@ -33,7 +33,7 @@ from cordwood.cli.formats import (
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, tell
 from cordwood.errors import DataError, NotFoundError, RequestError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.layout import CODEC_MASK
 from cordwood.record.batch import Batch
@@ -112,13 +112,13 @@ class Dump:
     """
 
     def __init__(
-        self, choice: Choice, printer: Printer, write: Callable[[bytes], object], *, fs: FileSystem | None = None
+        self, choice: Choice, printer: Printer, write: Callable[[bytes], object], *, fs: Store | None = None
     ) -> None:
         self.choice = choice
         self.printer = printer
         self.damaged = False
         self.unreadable = False
-        self._fs: FileSystem = fs or PosixFileSystem()
+        self._fs: Store = fs or PosixFileSystem()
         self._write = write
         self._lines: list[bytes] = []
         self._lines_bytes = 0

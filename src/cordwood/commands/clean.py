@@ -45,7 +45,7 @@ from cordwood.commands.options import (
 )
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.links import Link
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.jobs import Jobs
@@ -77,7 +77,7 @@ def clean(
     copy: CopyOptions,
     run: RunOptions,
     *,
-    fs: FileSystem | None = None,
+    fs: LocalFileSystem | None = None,
     clock: Clock = system_clock,
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start; see `cordwood.clean`."""
@@ -90,16 +90,16 @@ def clean(
     select_partitions(node, sources, options.selection)  # or refuse it before a directory is recovered for it
     linked = Link.HARD if copy.link else None
     with explain_full_disk(fs, output), Workspace(fs, output, read_only) as work:
-        copies = lay_out(node, sources, work.data)
+        copies = lay_out(fs, node, sources, work.data)
         check_space(fs, work.path, copies, link=linked)
-        restored = recover_crashed(node, copies, work, now_ms, link=linked)
+        restored = recover_crashed(fs, node, copies, work, now_ms, link=linked)
         plan = plan_recovered(fs, node, copies, restored, options)
         with Jobs(fs, work.progress, run.spark, run.master, run.on_progress) as jobs:
             outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, run.on_plan)
         if options.choices.retention:
-            plan = with_retention(node, copies, restored, plan, outcomes)
+            plan = with_retention(fs, node, copies, restored, plan, outcomes)
 
-        built = _build(copies, plan, outcomes, restored, node, now_ms, link=linked)
+        built = _build(fs, copies, plan, outcomes, restored, node, now_ms, link=linked)
         _retain(fs, built)
         results = [_measured(fs, one) for one in built]
         for directory in node.directories:
@@ -141,6 +141,7 @@ class _Built:
 
 
 def _build(
+    fs: LocalFileSystem,
     copies: Sequence[DirectoryCopy],
     plan: Plan,
     outcomes: Mapping[str, Output | Failure],
@@ -163,28 +164,29 @@ def _build(
         log = place.log()
         if loaded is not None:
             if replacement is not None:
-                replace_segments(copy.source.fs, path, replacement)
+                replace_segments(fs, path, replacement)
         else:
-            _copy(node, copy, place, log, replacement, now_ms, link=link)
+            _copy(fs, node, copy, place, log, replacement, now_ms, link=link)
         came = None if loaded is None else loaded.get(place.path)
         result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
         # What was recovered was read in the copy; people know its source.
         result = replace(result, why=name_source(result.why, copy))
         return _Built(copy, place, plans.get(path), result, log.size_bytes)
 
-    built = in_parallel(node.fs.concurrency, one, work)
+    built = in_parallel(fs.concurrency, one, work)
     for partition in built:
         name, end = partition.result.topic_partition, partition.result.end_offset
         if name is not None and end is not None:
             partition.copy.cleaner_offsets[name] = end
     for copy in copies:
         if copy.path not in restored:
-            copy.copy_files()
-        copy.write_checkpoints()
+            copy.copy_files(fs)
+        copy.write_checkpoints(fs)
     return built
 
 
 def _copy(
+    fs: LocalFileSystem,
     node: Node,
     copy: DirectoryCopy,
     place: LocatedPartition,
@@ -194,24 +196,24 @@ def _copy(
     *,
     link: Link | None,
 ) -> None:
-    fs, target = copy.source.fs, copy.target_of(place)
+    target = copy.target_of(place)
     fs.make_directory(target, mode=mode_of(fs, place.path))
     current = place.name is not None and place.name.state is DirectoryState.CURRENT
     if not current or not broker_would_load(place.name):
         copy_unchanged(fs, place.path, target)
         return
-    copy_partition(log, target, replacement, link=link)
+    copy_partition(fs, log, target, replacement, link=link)
     assert place.name is not None and place.topic is not None, "a partition that is loaded has a name"
     if log.ends_below_start:
-        start = start_anew(log, target, clean_shutdown=True).next_offset
+        start = start_anew(fs, log, target, clean_shutdown=True).next_offset
         copy.recovery_points[place.name.topic_partition] = start
         fs.sync_directory(target)
         return
     mine = LogView(target, fs=fs, log_start_offset=log.log_start_offset)
-    complete_indexes(mine, now_ms=now_ms, settings=recovery_settings(node, place.topic))
+    complete_indexes(fs, mine, now_ms=now_ms, settings=recovery_settings(node, place.topic))
 
 
-def _retain(fs: FileSystem, built: Sequence[_Built]) -> None:
+def _retain(fs: LocalFileSystem, built: Sequence[_Built]) -> None:
     """Remove from the copy what retention takes."""
     for one in built:
         found = one.plan
@@ -219,7 +221,7 @@ def _retain(fs: FileSystem, built: Sequence[_Built]) -> None:
             remove_segments(fs, one.target, found.retained_away, found.log_end_offset)
 
 
-def _measured(fs: FileSystem, built: _Built) -> PartitionResult:
+def _measured(fs: LocalFileSystem, built: _Built) -> PartitionResult:
     after = sum(info.size_bytes for info in fs.list(built.target) if info.name.endswith(".log"))
     found = built.plan
     return replace(

@@ -36,10 +36,11 @@ from cordwood.commands.options import (
 )
 from cordwood.commands.plan import make_plan, retain_after
 from cordwood.engine.partition import Cleaned, CleanState, GroupRange
+from cordwood.engine.progress import Counters
 from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, tasks_of
 from cordwood.errors import DataError
-from cordwood.fs.base import DirectoryLock, FileSystem
+from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.jobs import Jobs
@@ -75,7 +76,7 @@ def clean_in_place(
     in_place: InPlaceOptions,
     run: RunOptions,
     *,
-    fs: FileSystem | None = None,
+    fs: LocalFileSystem | None = None,
     clock: Clock = system_clock,
 ) -> CleanResult:
     """Clean one broker's directories themselves; see `cordwood.clean_in_place`."""
@@ -85,7 +86,7 @@ def clean_in_place(
     selection = options.selection
     sources = [posixpath.abspath(path) for path in paths]
     node = open_node(fs, sources, selection)
-    to_lock = directories_to_lock(place.path for place in select_partitions(node, sources, selection))
+    to_lock = directories_to_lock(fs, (place.path for place in select_partitions(node, sources, selection)))
     with ExitStack() as held:
         for path in to_lock:
             check_local(fs, path, no_broker_elsewhere=in_place.no_broker_elsewhere)
@@ -199,7 +200,7 @@ class _Work:
         verify_seconds: how long that took.
     """
 
-    fs: FileSystem
+    fs: LocalFileSystem
     node: Node
     places: Sequence[LocatedPartition]
     locks: Sequence[DirectoryLock]
@@ -230,6 +231,7 @@ class _Work:
                 if place.directory.failure is not None:
                     raise place.directory.failure
                 return recover_in_place(
+                    self.fs,
                     log,
                     crashed=place.directory.crashed,
                     recovery_point=place.directory.recovery_points.get(place.name.topic_partition, 0) if current else 0,
@@ -445,7 +447,7 @@ class _Work:
             return list(outcomes)
         pairs = [self._pair(todo[at], outcome) for at in written if isinstance(outcome := outcomes[at], Output)]
         started = time.monotonic()
-        verdicts = verify_pairs(jobs.session(), self.fs, pairs, progress=jobs.progress)
+        verdicts = verify_pairs(jobs.session(), self.fs, pairs, counters=Counters(self.fs.location(), jobs.progress))
         self.verify_seconds += time.monotonic() - started
         found = list(outcomes)
         for at, verdict in zip(written, verdicts, strict=True):

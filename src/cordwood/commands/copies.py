@@ -11,14 +11,14 @@ from cordwood.commands.options import PlanOptions, recovery_settings
 from cordwood.commands.plan import make_plan, retain_after
 from cordwood.engine.task import Failure, FailureKind, Output, tasks_of
 from cordwood.errors import DataError, NoSpaceError
-from cordwood.fs.base import FileSystem, is_full
+from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.links import Link
 from cordwood.spark.jobs import Jobs, stop_if_full
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
 from cordwood.storage.changes.recover_copy import Recovered, recover_into_copy
 from cordwood.storage.changes.workspace import Workspace, leftovers
 from cordwood.storage.formats.filenames import DirectoryState
-from cordwood.storage.log.files import lock_holder_in, mode_of, remove_tree
+from cordwood.storage.log.files import mode_of, remove_tree
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -26,7 +26,7 @@ from cordwood.threads import in_parallel
 
 
 def plan_recovered(
-    fs: FileSystem,
+    fs: LocalFileSystem,
     node: Node,
     copies: Sequence[DirectoryCopy],
     restored: Mapping[str, object],
@@ -39,7 +39,7 @@ def plan_recovered(
 
 
 @contextlib.contextmanager
-def explain_full_disk(fs: FileSystem, output: str) -> Iterator[None]:
+def explain_full_disk(fs: LocalFileSystem, output: str) -> Iterator[None]:
     """Say of a disk that is full what came of that, and what else may take its room."""
     try:
         yield
@@ -65,26 +65,33 @@ def left_by_another_run(path: str) -> str:
 
 def needs_recovery(copy: DirectoryCopy) -> bool:
     """Whether a directory was not shut down cleanly, and no process holds its lock."""
-    return copy.source.crashed and lock_holder_in(copy.source.fs, copy.source.path) is None
+    return copy.source.crashed and copy.source.fs.lock_holder(copy.source.path) is None
 
 
 def recover_crashed(
-    node: Node, copies: Sequence[DirectoryCopy], work: Workspace, now_ms: int, *, link: Link | None
+    fs: LocalFileSystem,
+    node: Node,
+    copies: Sequence[DirectoryCopy],
+    work: Workspace,
+    now_ms: int,
+    *,
+    link: Link | None,
 ) -> dict[str, dict[str, Recovered]]:
     """Recover what needs it into its copy. Returns what came of the partitions, by the path of the copy."""
     for copy in copies:
         if copy.path != work.data:
-            node.fs.make_directory(copy.path, mode=mode_of(node.fs, copy.source.path))
-    return {copy.path: _load(node, copy, now_ms, link=link) for copy in copies if needs_recovery(copy)}
+            fs.make_directory(copy.path, mode=mode_of(fs, copy.source.path))
+    return {copy.path: _load(fs, node, copy, now_ms, link=link) for copy in copies if needs_recovery(copy)}
 
 
-def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) -> dict[str, Recovered]:
+def _load(
+    fs: LocalFileSystem, node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None
+) -> dict[str, Recovered]:
     """Make the copy of a directory as the next start of a broker would leave the directory.
 
     Returns:
         what came of the partitions that were recovered, by the path of their source.
     """
-    fs = copy.source.fs
 
     def one(place: LocatedPartition) -> Recovered | None:
         target = copy.target_of(place)
@@ -97,6 +104,7 @@ def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) ->
             if copy.source.failure is not None:
                 raise copy.source.failure
             return recover_into_copy(
+                fs,
                 place.log(),
                 target,
                 recovery_point=copy.source.recovery_points.get(place.name.topic_partition, 0),
@@ -122,8 +130,8 @@ def _load(node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) ->
             if mark > came.next_offset:
                 copy.high_watermarks[name] = came.next_offset
     copy.clean_shutdown = all(came.complete for came in restored.values())
-    copy.copy_files()
-    copy.write_checkpoints()
+    copy.copy_files(fs)
+    copy.write_checkpoints(fs)
     return restored
 
 
@@ -186,6 +194,7 @@ def run_tasks(
 
 
 def with_retention(
+    fs: LocalFileSystem,
     node: Node,
     copies: Sequence[DirectoryCopy],
     restored: Mapping[str, Mapping[str, Recovered]],
@@ -193,7 +202,7 @@ def with_retention(
     outcomes: Mapping[str, Output | Failure],
 ) -> Plan:
     """The plan with what retention takes, by the sizes and times after the clean."""
-    places = {path: (place, log) for _, place, path, log in recovered_partitions(copies, restored)}
+    places = {path: (place, log) for _, place, path, log in recovered_partitions(fs, copies, restored)}
 
     def one(found: PartitionPlan) -> PartitionPlan:
         outcome = outcomes.get(found.path)
@@ -208,7 +217,7 @@ def with_retention(
 
 
 def recovered_partitions(
-    copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
+    fs: LocalFileSystem, copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
 ) -> Iterator[tuple[DirectoryCopy, LocatedPartition, str, LogView]]:
     """Every partition with its path and log as it is loaded: its source, or a recovered copy."""
     for copy in copies:
@@ -216,7 +225,7 @@ def recovered_partitions(
             if copy.path in restored:
                 path = copy.target_of(place)
                 start = place.log().log_start_offset
-                yield copy, place, path, LogView(path, fs=copy.source.fs, log_start_offset=start)
+                yield copy, place, path, LogView(path, fs=fs, log_start_offset=start)
             else:
                 yield copy, place, place.path, place.log()
 

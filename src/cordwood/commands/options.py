@@ -22,7 +22,7 @@ from cordwood.commands.selection import Selection
 from cordwood.config import Layer, resolve_broker
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError, RequestError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.option import Option
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.changes.recover_copy import RecoverySettings
@@ -139,7 +139,7 @@ class RunOptions:
     on_progress: OnProgress | None = None
 
 
-def open_node(fs: FileSystem, paths: Sequence[str], selection: Selection) -> Node:
+def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
     """Open the directories with the configs of a selection; see `Node.open`."""
     return Node.open(fs, paths, selection.metadata, selection.server_properties, selection.overrides)
 

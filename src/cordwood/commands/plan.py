@@ -32,7 +32,7 @@ from cordwood.commands.policy import NEVER_CLEANED, policy_in_doubt
 from cordwood.config import TopicConfig
 from cordwood.engine.facts import log_facts
 from cordwood.errors import CorruptFileError, NotFoundError, RequestError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.log.view import LogView
@@ -53,7 +53,7 @@ SETTINGS = (
 
 
 def make_plan(
-    paths: Sequence[str], options: PlanOptions, *, fs: FileSystem | None = None, clock: Clock = system_clock
+    paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None, clock: Clock = system_clock
 ) -> Plan:
     """Plan a clean of one broker's directories; see `cordwood.plan`."""
     selection, choices = options.selection, options.choices

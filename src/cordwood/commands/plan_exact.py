@@ -25,7 +25,7 @@ from cordwood.commands.copies import (
 from cordwood.commands.options import PlanOptions, RunOptions, open_node, select_partitions
 from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.links import Link
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.jobs import Jobs
@@ -44,7 +44,7 @@ def plan_exact(
     options: PlanOptions,
     run: RunOptions,
     *,
-    fs: FileSystem | None = None,
+    fs: LocalFileSystem | None = None,
     clock: Clock = system_clock,
 ) -> ExactPlan:
     """Plan a clean, and run it without writing, for exact figures instead of bounds; see `cordwood.plan_exact`."""
@@ -56,20 +56,20 @@ def plan_exact(
     asked = select_partitions(node, sources, options.selection)
     # What is recovered there is nobody else's business: no other user can read this folder.
     with temporary_directory(fs, "cordwood-plan-") as folder, _planned_in(fs, folder) as work:
-        copies = lay_out(node, sources, work.data, locked_too=True)
+        copies = lay_out(fs, node, sources, work.data, locked_too=True)
         for copy in copies:
             copy.places = [one for one in copy.places if one in asked]
         to_load = [copy for copy in copies if needs_recovery(copy)]
         advice = "Make room, or name another temporary folder with TMPDIR"
         check_space(fs, work.path, to_load, link=Link.SYMBOLIC, advice=advice)
-        restored = recover_crashed(node, copies, work, now_ms, link=Link.SYMBOLIC)
+        restored = recover_crashed(fs, node, copies, work, now_ms, link=Link.SYMBOLIC)
         plan = plan_recovered(fs, node, copies, restored, options)
         with Jobs(fs, work.progress, run.spark, run.master, run.on_progress) as jobs:
             failed = dict(not_recovered(copies, restored))
             outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, discard=True)
         if options.choices.retention:
-            plan = with_retention(node, copies, restored, plan, outcomes)
-        results = tuple(_foretell(copies, plan, outcomes, restored))
+            plan = with_retention(fs, node, copies, restored, plan, outcomes)
+        results = tuple(_foretell(fs, copies, plan, outcomes, restored))
     return ExactPlan(
         _of_sources(plan, copies),
         CleanResult(
@@ -83,7 +83,7 @@ def plan_exact(
 
 
 @contextlib.contextmanager
-def _planned_in(fs: FileSystem, folder: str) -> Iterator[Workspace]:
+def _planned_in(fs: LocalFileSystem, folder: str) -> Iterator[Workspace]:
     """A work folder in a temporary one."""
     with explain_full_disk(fs, folder), Workspace(fs, f"{folder}/plan", ()) as work:
         yield work
@@ -93,6 +93,7 @@ def _planned_in(fs: FileSystem, folder: str) -> Iterator[Workspace]:
 
 
 def _foretell(
+    fs: LocalFileSystem,
     copies: Sequence[DirectoryCopy],
     plan: Plan,
     outcomes: Mapping[str, Output | Failure],
@@ -100,7 +101,7 @@ def _foretell(
 ) -> Iterator[PartitionResult]:
     """What a clean would have said of each partition that was asked for."""
     plans = {one.path: one for one in plan.partitions}
-    for copy, place, path, log in recovered_partitions(copies, restored):
+    for copy, place, path, log in recovered_partitions(fs, copies, restored):
         found, outcome = plans.get(path), outcomes.get(path)
         came = restored.get(copy.path, {}).get(place.path)
         result = result_of(place, found, outcome, () if came is None else came.notes)

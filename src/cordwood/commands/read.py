@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Check, Finding
 from cordwood.storage.log import view
@@ -13,7 +13,7 @@ from cordwood.storage.node.listing import Listing, list_partitions
 from cordwood.storage.node.node import Node
 
 
-def open_log(path: str, *, fs: LocalFileSystem | None = None) -> LogView:
+def open_log(path: str, *, fs: Store | None = None) -> LogView:
     """Open the log of one partition for reading, also while a broker writes to it.
 
     Args:
@@ -34,7 +34,7 @@ def ls(
     server_properties: str | None = None,
     overrides: Iterable[str] = (),
     index_entries: bool = False,
-    fs: LocalFileSystem | None = None,
+    fs: Store | None = None,
 ) -> Listing:
     """List the partitions of one broker's directories.
 
@@ -57,7 +57,7 @@ def ls(
     return list_partitions(node, paths, topics, partitions, index_entries=index_entries)
 
 
-def check(*paths: str, fs: LocalFileSystem | None = None) -> list[Finding]:
+def check(*paths: str, fs: Store | None = None) -> list[Finding]:
     """Everything that is wrong with the files at some paths. Damage has `Severity.DAMAGE`.
 
     Args:

@@ -13,7 +13,7 @@ from cordwood.commands.options import VerifyOptions, open_node
 from cordwood.engine import progress
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError
-from cordwood.fs.base import FileSystem, LocalFileSystem
+from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import LOCAL_MASTER, session
 from cordwood.spark.verify_sql import verify_pairs
@@ -44,7 +44,7 @@ def verify(
     master: str = LOCAL_MASTER,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
-    fs: LocalFileSystem | None = None,
+    fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> VerifyResult:
     """Prove that one state of log directories is what a clean may leave of another; see `cordwood.verify`."""
@@ -66,10 +66,12 @@ def verify(
     if on_start is not None:
         size_bytes = sum(place.log().size_bytes for twin in twins for place in twin)
         on_start(f"{number(len(pairs), 'partition')} to compare", size_bytes)
-    with session(spark, master=master) as running, temporary_directory(fs, "cordwood-verify-") as folder:
+    # Tasks count in files of this machine: the store may be one that cannot be written to.
+    local = PosixFileSystem()
+    with session(spark, master=master) as running, temporary_directory(local, "cordwood-verify-") as folder:
         started = time.monotonic()
-        with progress.Watch(fs, folder, on_progress):
-            verdicts = verify_pairs(running, fs, pairs, progress=folder)
+        with progress.Watch(local, folder, on_progress):
+            verdicts = verify_pairs(running, fs, pairs, counters=progress.Counters(local.location(), folder))
         violations += _checkpoints(twins)
         violations += _files(fs, before, after, [theirs for _, theirs in twins], whole=not topics and not partitions)
         seconds = time.monotonic() - started
@@ -173,7 +175,7 @@ def _checkpoints(twins: Sequence[tuple[LocatedPartition, LocatedPartition]]) -> 
 
 
 def _files(
-    fs: FileSystem, before: str, after: str, places: Sequence[LocatedPartition], *, whole: bool
+    fs: Store, before: str, after: str, places: Sequence[LocatedPartition], *, whole: bool
 ) -> Iterator[Violation]:
     """Damage that `check` finds in the state after, and does not find in the one before."""
     found = _damage(fs, [after] if whole else [place.path for place in places])
@@ -185,5 +187,5 @@ def _files(
             yield Violation(ViolationKind.INDEX, f"{one.kind}: {one.what}", one.path, one.offset)
 
 
-def _damage(fs: LocalFileSystem, paths: Sequence[str]) -> list[Finding]:
+def _damage(fs: Store, paths: Sequence[str]) -> list[Finding]:
     return [finding for finding in Check(fs).run(paths) if finding.severity is Severity.DAMAGE]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.engine.partition import Cleaned
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.formats import offset_index, time_index
@@ -27,9 +27,7 @@ _ALONE_BYTES = 32 << 20
 _KEPT = ["base_offset", "last_offset", "position", "size_bytes", "record_count", "max_timestamp"]
 
 
-def faults(
-    fs: FileSystem, folder: str, files: Sequence[tuple[str, int]], cleaned: Cleaned, last_end: int
-) -> Iterator[str]:
+def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cleaned, last_end: int) -> Iterator[str]:
     """What is wrong with the outputs of a clean, in words; nothing when all is well.
 
     Args:

@@ -27,6 +27,7 @@ from cordwood.engine.keys import DirtyKeys, collect_keys, empty_table
 from cordwood.engine.rewrite import WrittenGroup, rewrite_groups
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
+from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.view import LogView
 from cordwood.types import NONE
@@ -89,6 +90,7 @@ class Cleaned:
 
 
 def clean_partition(
+    fs: LocalFileSystem,
     log: LogView,
     target: str,
     *,
@@ -107,6 +109,7 @@ def clean_partition(
     room for a key of the first batch.
 
     Args:
+        fs: where the outputs are written.
         log: of the partition; it is only read.
         target: an existing directory for the outputs.
         first_dirty: keys are collected from here on.
@@ -157,6 +160,7 @@ def clean_partition(
         strict_kafka=settings.strict_kafka,
     )
     written = rewrite_groups(
+        fs,
         log,
         target,
         [[by_base[base] for base in group] for group in groups],

@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
-from cordwood.fs.base import File, FileSystem
-from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
+from cordwood.fs.base import File, LocalFileSystem, Store
+from cordwood.fs.location import Location
+from cordwood.fs.wrapped import WrappedFile, WrappedStore
 from cordwood.storage.log.files import read_file
+from cordwood.types import override
 
 _WRITE_EVERY_SECONDS = 0.5
 _READ_EVERY_SECONDS = 0.25
@@ -19,18 +23,25 @@ _READ_EVERY_SECONDS = 0.25
 OnProgress = Callable[[int], None]
 
 
-class Counted(WrappedFileSystem):
-    """A file system that counts the bytes read from `.log` files, and writes the sum to a file now and then."""
+class Counted(WrappedStore):
+    """A store that counts the bytes read from `.log` files, and writes the sum to a file now and then.
 
-    def __init__(self, fs: FileSystem, path: str) -> None:
-        super().__init__(fs)
+    Args:
+        store: to read from.
+        fs: where the sum is written.
+        path: of the file with the sum.
+    """
+
+    def __init__(self, store: Store, fs: LocalFileSystem, path: str) -> None:
+        super().__init__(store)
+        self._fs = fs
         self._path = path
         self._bytes = 0
         self._written = time.monotonic()
 
+    @override
     def open(self, path: str) -> File:
-        """Open for reading, counted."""
-        file = self._fs.open(path)
+        file = super().open(path)
         return _CountedFile(file, self) if path.endswith(".log") else file
 
     def count(self, size_bytes: int) -> None:
@@ -55,6 +66,23 @@ class Counted(WrappedFileSystem):
             pass
 
 
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The folder that tasks write their sums to. Plain values, to be pickled.
+
+    Attributes:
+        location: of the file system.
+        path: of the folder.
+    """
+
+    location: Location[LocalFileSystem]
+    path: str
+
+    def counted(self, store: Store) -> Counted:
+        """A store that counts what is read, and writes the sum to a new file of the folder."""
+        return Counted(store, self.location.open(), f"{self.path}/{uuid4().hex}")
+
+
 class _CountedFile(WrappedFile):
     """A file open for reading whose windows are counted."""
 
@@ -62,6 +90,7 @@ class _CountedFile(WrappedFile):
         super().__init__(file)
         self._counted = counted
 
+    @override
     def read_into(self, position: int, target: memoryview) -> int:
         count = super().read_into(position, target)
         self._counted.count(count)
@@ -71,7 +100,7 @@ class _CountedFile(WrappedFile):
 class Watch:
     """Sums up what tasks wrote, while a `with` block runs."""
 
-    def __init__(self, fs: FileSystem, path: str, on_progress: OnProgress | None) -> None:
+    def __init__(self, fs: LocalFileSystem, path: str, on_progress: OnProgress | None) -> None:
         self._fs = fs
         self._path = path
         self._on_progress = on_progress
@@ -96,7 +125,7 @@ class Watch:
             self._on_progress(total(self._fs, self._path))
 
 
-def total(fs: FileSystem, path: str) -> int:
+def total(fs: LocalFileSystem, path: str) -> int:
     """The sum of all counters in a folder; a counter that is being written right now is counted next time."""
     done = 0
     for info in fs.list(path):

@@ -17,7 +17,7 @@ from cordwood.engine.facts import aborted_transactions
 from cordwood.engine.readahead import TrackedWindow, decode_batches, read_ahead, reading_threads, tracked_windows
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError, RequestError
-from cordwood.fs.base import OWNER_WRITES
+from cordwood.fs.base import OWNER_WRITES, LocalFileSystem
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment import Segment
@@ -29,15 +29,23 @@ class GroupWriter:
     """The outputs of one group: one segment, or several if one index cannot hold all entries."""
 
     def __init__(
-        self, log: LogView, target: str, base_offset: int, settings: CleanSettings, suffix: str, mode: int
+        self,
+        fs: LocalFileSystem,
+        log: LogView,
+        target: str,
+        base_offset: int,
+        settings: CleanSettings,
+        suffix: str,
+        mode: int,
     ) -> None:
-        self._log, self._target, self._settings, self._suffix, self._mode = log, target, settings, suffix, mode
+        self._fs, self._log, self._target = fs, log, target
+        self._settings, self._suffix, self._mode = settings, suffix, mode
         self._done: list[SegmentWriter] = []
         self._writer = self._open(base_offset)
 
     def _open(self, base_offset: int) -> SegmentWriter:
         limits, mode = self._settings.index, self._mode | OWNER_WRITES
-        return SegmentWriter(self._log.fs, self._target, base_offset, limits, suffix=self._suffix, mode=mode)
+        return SegmentWriter(self._fs, self._target, base_offset, limits, suffix=self._suffix, mode=mode)
 
     def append(self, pieces: Sequence[np.ndarray], batches: BatchRows, aborted: Sequence[AbortedTransaction]) -> None:
         """Write batches (their bytes, and a row each) and the aborted transactions whose markers are among them."""
@@ -107,6 +115,7 @@ class WrittenGroup:
 
 
 def rewrite_groups(
+    fs: LocalFileSystem,
     log: LogView,
     target: str,
     groups: Sequence[Sequence[Segment]],
@@ -120,6 +129,7 @@ def rewrite_groups(
     """Write what stays of each group, all windows of all groups as one stream.
 
     Args:
+        fs: where the outputs are written.
         log: of the partition; it is only read.
         target: an existing directory for the outputs.
         groups: segments in log order.
@@ -139,7 +149,7 @@ def rewrite_groups(
             # An output has the modification time of the newest segment of its group, and the mode of the first.
             first, newest = group[0], group[-1]
             mode = first.files.log.mode
-            with closing(GroupWriter(log, target, first.base_offset, settings, suffix, mode)) as writer:
+            with closing(GroupWriter(fs, log, target, first.base_offset, settings, suffix, mode)) as writer:
                 while coming is not None and coming[0].segment.base_offset <= newest.base_offset:
                     window, rewritten = coming
                     counts[window.segment.base_offset].add(rewritten.counts)

@@ -18,6 +18,7 @@ from cordwood.engine.facts import segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.overlay import Overlay
 from cordwood.storage.formats.filenames import FileKind, offset_name, parse_file
 from cordwood.storage.log.producers import Producers
@@ -28,6 +29,7 @@ from cordwood.types import NONE
 
 
 def clean_in_rounds(
+    fs: LocalFileSystem,
     log: LogView,
     target: str,
     *,
@@ -41,7 +43,7 @@ def clean_in_rounds(
     """Clean a log as often as Kafka would with the offset map of the settings; once without a map.
 
     Args:
-        log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part: see `clean_partition`.
+        fs, log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part: see `clean_partition`.
 
     Returns:
         the result for the log's own segments. Counts compare the log before and after all rounds: a record counts once,
@@ -54,6 +56,7 @@ def clean_in_rounds(
     slots, factor = settings.offset_map_slots, settings.offset_map_load_factor
     if slots is None:
         return clean_partition(
+            fs,
             log,
             target,
             first_dirty=first_dirty,
@@ -76,6 +79,7 @@ def clean_in_rounds(
         rounds += 1
         suffix = f".{rounds}"
         cleaned = clean_partition(
+            fs,
             seen,
             target,
             first_dirty=done.end_offset,
@@ -87,11 +91,11 @@ def clean_in_rounds(
         )
         assert cleaned.end_offset > done.end_offset, "there is room for a key"
         done = _behind(done, cleaned) if rounds > 1 else cleaned
-        files = _after(log, target, suffix, files, cleaned)
+        files = _after(fs, target, suffix, files, cleaned)
         seen = LogView(log.path, fs=Overlay(log.fs, log.path, files), log_start_offset=log.log_start_offset)
     for name, path in files.items():
         if path == f"{target}/{name}.{rounds}":
-            log.fs.rename(path, f"{target}/{name}")
+            fs.rename(path, f"{target}/{name}")
     return replace(done, rounds=rounds)
 
 
@@ -158,7 +162,7 @@ def _files_of(segment: Segment) -> dict[str, str]:
     return {offset_name(segment.base_offset, kind): f"{segment.directory}/{info.name}" for kind, info in infos.items()}
 
 
-def _after(log: LogView, target: str, suffix: str, files: Mapping[str, str], cleaned: Cleaned) -> dict[str, str]:
+def _after(fs: LocalFileSystem, target: str, suffix: str, files: Mapping[str, str], cleaned: Cleaned) -> dict[str, str]:
     """The files of the log after a round. Outputs of the round before are removed, as they are no longer needed."""
     replaced = {base for group in cleaned.replaced for base in group}
     left = {}
@@ -168,6 +172,6 @@ def _after(log: LogView, target: str, suffix: str, files: Mapping[str, str], cle
         if file.offset not in replaced:
             left[name] = path
         elif path.startswith(f"{target}/"):
-            log.fs.unlink(path)
-    written = [info.name for info in log.fs.list(target) if info.name.endswith(suffix)]
+            fs.unlink(path)
+    written = [info.name for info in fs.list(target) if info.name.endswith(suffix)]
     return left | {name.removesuffix(suffix): f"{target}/{name}" for name in written}

@@ -16,7 +16,7 @@ from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.settings import CleanSettings, clean_settings
 from cordwood.errors import CordwoodError, DataError, MemoryNeed, TooLittleMemoryError
-from cordwood.fs.base import is_full
+from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.discarding import DiscardingFileSystem
 from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
@@ -40,7 +40,7 @@ class PartitionTask:
         part: only some of its groups.
     """
 
-    location: Location
+    location: Location[LocalFileSystem]
     path: str
     log_start_offset: int
     first_dirty: int
@@ -116,7 +116,7 @@ class Output:
         )
 
 
-def tasks_of(plan: Plan, location: Location) -> list[PartitionTask]:
+def tasks_of(plan: Plan, location: Location[LocalFileSystem]) -> list[PartitionTask]:
     """The partitions of a plan that are to be cleaned, of the file system at a location."""
     tasks = []
     memory = MemoryShare(memory_bytes() // 4 if plan.choices.memory is None else plan.choices.memory)
@@ -151,16 +151,18 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
         discard: write nothing.
     """
     attempt = uuid4().hex
-    counted = Counted(task.location.open(), f"{progress}/{attempt}")
+    fs = task.location.open()
     folder = f"{outputs or f'{task.path}/{WORK_FOLDER}'}/{attempt}"
     # A further round reads what the one before it wrote.
     kept = not discard or task.settings.offset_map_slots is not None
-    written = counted if kept else DiscardingFileSystem(counted, folder)
+    written = fs if kept else DiscardingFileSystem(fs, folder)
+    counted = Counted(written, fs, f"{progress}/{attempt}")
     try:
         written.make_directory(folder)
-        log = LogView(task.path, fs=written, log_start_offset=task.log_start_offset)
+        log = LogView(task.path, fs=counted, log_start_offset=task.log_start_offset)
         producers = load_producers(log, now_ms=task.now_ms, expiration_ms=task.settings.producer_expiration_ms)
         cleaned = clean_in_rounds(
+            written,
             log,
             folder,
             first_dirty=task.first_dirty,

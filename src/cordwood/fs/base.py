@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from cordwood.errors import RequestError
 from cordwood.fs.location import Location, location_in_this_process
+from cordwood.types import override
 
 #: Permissions that a copy's owner has, also when the original is kept read-only.
 OWNER_WRITES = 0o600
@@ -130,6 +131,27 @@ class File(Protocol):
         self.close()
 
 
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The process that holds a lock.
+
+    Attributes:
+        pid: 0 or less when it runs where we cannot see it, such as in another container.
+        program: its name, empty if unknown.
+    """
+
+    pid: int
+    program: str
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether it is, or may be, a Kafka broker. Brokers run on Java; who cannot be seen may be one."""
+        return self.program in ("java", "")
+
+    def __str__(self) -> str:
+        return f"{self.program or 'a process'} ({f'pid {self.pid}' if self.pid > 0 else 'not visible from here'})"
+
+
 class DirectoryLock(Protocol):
     """The lock of a log directory, held until `release`. A `with` block releases it."""
 
@@ -165,7 +187,7 @@ class Store(Protocol):
         """How many operations at a time keep this store busy; 1 makes callers do one after the other, in order."""
         return 1
 
-    def location(self) -> Location:
+    def location(self) -> Location[Store]:
         """A small picklable value that opens this store again, where a task runs.
 
         By default it finds this object, in this process only.
@@ -221,6 +243,13 @@ class Store(Protocol):
             IsADirectoryError: it is a directory.
         """
 
+    def lock_holder(self, path: str) -> LockHolder | None:
+        """The process that holds the lock of a log directory; None: no process does, or that is unknown.
+
+        The directory's `.lock` is not opened. A store on which no broker can run has no locks.
+        """
+        return None
+
 
 class LocalFileSystem(Store, Protocol):
     """A `Store` whose files and directories are changed in place, durably in the order that the caller chooses.
@@ -228,6 +257,10 @@ class LocalFileSystem(Store, Protocol):
     Bytes are durable after `sync` of the file, names (creation, rename, unlink) after `sync_directory` of their folder;
     a rename from one folder to another after both.
     """
+
+    @override
+    def location(self) -> Location[LocalFileSystem]:
+        return location_in_this_process(self)
 
     @abstractmethod
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
@@ -307,6 +340,10 @@ class LocalFileSystem(Store, Protocol):
             LockedError: another process holds it; the message says which.
             RequestError: the lock cannot be taken: the directory is read-only, or belongs to another user.
         """
+
+    @abstractmethod
+    def real_path(self, path: str) -> str:
+        """The absolute path, without symlinks, `.` and `..`. What does not exist keeps its name."""
 
     def network_kind(self, path: str) -> str | None:
         """The kind of network file system that a path is on (`nfs4`, `cifs`); None: a local disk, or unknown.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from cordwood.fs.base import LocalFileSystem, Store
+    from cordwood.fs.base import Store
+
+S = TypeVar("S", bound="Store", covariant=True)
 
 
-class Location(Protocol):
+class Location(Protocol[S]):
     """Where a store is."""
 
     @property
@@ -19,7 +21,7 @@ class Location(Protocol):
         """Whether only this process can open it, so that work on it cannot be given to another process."""
         ...
 
-    def open(self) -> LocalFileSystem:
+    def open(self) -> S:
         """The store itself."""
         ...
 

@@ -21,11 +21,10 @@ import posixpath
 import stat
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from cordwood.errors import LockedError, RequestError
-from cordwood.fs.base import DirectoryLock, LocalFileSystem
+from cordwood.fs.base import DirectoryLock, LocalFileSystem, LockHolder
 from cordwood.fs.users import user_name
 from cordwood.types import override
 
@@ -50,29 +49,15 @@ _Identity = tuple[int, int]
 # ---- who holds it ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LockHolder:
-    """The process that holds a lock.
-
-    Attributes:
-        pid: 0 or less when it runs where we cannot see it, such as in another container.
-        program: its name, empty if unknown.
-    """
-
-    pid: int
-    program: str
-
-    @property
-    def is_broker(self) -> bool:
-        """Whether it is, or may be, a Kafka broker. Brokers run on Java; who cannot be seen may be one."""
-        return self.program in ("java", "")
-
-    def __str__(self) -> str:
-        return f"{self.program or 'a process'} ({f'pid {self.pid}' if self.pid > 0 else 'not visible from here'})"
+def lock_holder(directory: str) -> LockHolder | None:
+    """The process that holds the lock of a log directory; see `Store.lock_holder`."""
+    try:
+        return _holder_of(*_identity(os.stat(f"{directory}/{_NAME}")))
+    except OSError:
+        return None
 
 
-def lock_holder(device: int, inode: int) -> LockHolder | None:
-    """Who holds a lock on a file, if anyone who can be seen does."""
+def _holder_of(device: int, inode: int) -> LockHolder | None:
     try:
         lines = _LOCKS.read_text().splitlines()
     except OSError:
@@ -253,7 +238,7 @@ def _why_not(directory: str, descriptor: int, error: OSError) -> RequestError:
         return RequestError(
             f"{directory}/{_NAME} cannot be locked: {error.strerror}. Without locks nothing is changed there"
         )
-    holder = lock_holder(*_identity(os.fstat(descriptor)))
+    holder = _holder_of(*_identity(os.fstat(descriptor)))
     return LockedError(
         f"{directory} is held by {holder or 'another process'}, so nothing in it may be changed. "
         "Stop that first, or clean a snapshot of the disk"
@@ -271,14 +256,14 @@ def _identity(status: os.stat_result) -> _Identity:
     return status.st_dev, status.st_ino
 
 
-def directories_to_lock(partitions: Iterable[str]) -> list[str]:
+def directories_to_lock(fs: LocalFileSystem, partitions: Iterable[str]) -> list[str]:
     """The log directories whose locks protect some partitions: real paths, in an order that is always the same.
 
     Of a partition that is a symlink there are two: a broker on either would use it.
     """
     paths = [path.rstrip("/") or "/" for path in partitions]
-    parents = {os.path.realpath(posixpath.dirname(path) or ".") for path in paths}
-    return sorted(parents | {posixpath.dirname(os.path.realpath(path)) for path in paths})
+    parents = {fs.real_path(posixpath.dirname(path) or ".") for path in paths}
+    return sorted(parents | {posixpath.dirname(fs.real_path(path)) for path in paths})
 
 
 # ---- other machines --------------------------------------------------------------------------------------------------

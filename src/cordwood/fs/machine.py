@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 
 #: Where Linux tells a container its limit: a number or `max`; with cgroups of version 2 and of version 1.
@@ -18,7 +18,7 @@ def memory_bytes() -> int:
     return container_memory_bytes(PosixFileSystem(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def container_memory_bytes(fs: FileSystem, machine_bytes: int) -> int:
+def container_memory_bytes(fs: Store, machine_bytes: int) -> int:
     """The lowest limit that a container has; what the machine has without one."""
     lowest = machine_bytes
     for path in CONTAINER_LIMITS:

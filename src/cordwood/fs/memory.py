@@ -27,6 +27,7 @@ import errno
 import functools
 import itertools
 import os
+import posixpath
 import random
 import threading
 from abc import ABC, abstractmethod
@@ -35,7 +36,16 @@ from dataclasses import dataclass, field, replace
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from cordwood.errors import LockedError
-from cordwood.fs.base import Bytes, DirectoryLock, File, FileInfo, LocalFileSystem, refuse_lock_file, view_of
+from cordwood.fs.base import (
+    Bytes,
+    DirectoryLock,
+    File,
+    FileInfo,
+    LocalFileSystem,
+    LockHolder,
+    refuse_lock_file,
+    view_of,
+)
 from cordwood.types import override
 
 _ROOT = 1
@@ -550,6 +560,19 @@ class MemoryFileSystem(LocalFileSystem):
         if inode in self._locked:
             raise LockedError(f"{path} is held by this process already")
         return MemoryLock(self._locked, inode)
+
+    @override
+    @_serialized
+    def lock_holder(self, path: str) -> LockHolder | None:
+        try:
+            inode = self._find(path)
+        except OSError:
+            return None
+        return LockHolder(os.getpid(), "python") if inode in self._locked else None
+
+    @override
+    def real_path(self, path: str) -> str:
+        return posixpath.normpath(f"/{path.lstrip('/')}")
 
     # The journal
 

@@ -12,22 +12,22 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cordwood.fs.base import File, FileInfo, LocalFileSystem
-from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.fs.base import Bytes, File, FileInfo, PutMode, Store
+from cordwood.fs.wrapped import WrappedStore
 from cordwood.types import override
 
 
-class Overlay(WrappedFileSystem):
-    """A file system with such a directory.
+class Overlay(WrappedStore):
+    """A store with such a directory.
 
     Args:
-        fs: where the files are.
+        store: where the files are.
         directory: the path that is seen so.
         files: path of the file that each name in it stands for.
     """
 
-    def __init__(self, fs: LocalFileSystem, directory: str, files: Mapping[str, str]) -> None:
-        super().__init__(fs)
+    def __init__(self, store: Store, directory: str, files: Mapping[str, str]) -> None:
+        super().__init__(store)
         self._directory = directory
         self._files = dict(files)
 
@@ -64,41 +64,9 @@ class Overlay(WrappedFileSystem):
         return super().open(self._real(path))
 
     @override
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        return super().create(self._outside(path), exclusive=exclusive, mode=mode)
+    def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
+        super().put(self._outside(path), data, mode)
 
     @override
-    def open_for_update(self, path: str) -> File:
-        return super().open_for_update(self._outside(path))
-
-    @override
-    def rename(self, source: str, target: str) -> None:
-        super().rename(self._outside(source), self._outside(target))
-
-    @override
-    def link(self, source: str, target: str) -> None:
-        super().link(self._real(source), self._outside(target))
-
-    @override
-    def symlink(self, source: str, target: str) -> None:
-        super().symlink(self._real(source), self._outside(target))
-
-    @override
-    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
-        super().copy(self._real(source), self._outside(target), mode=mode)
-
-    @override
-    def unlink(self, path: str) -> None:
-        super().unlink(self._outside(path))
-
-    @override
-    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        super().set_mtime_ns(self._outside(path), mtime_ns)
-
-    @override
-    def set_owner(self, path: str, uid: int, gid: int) -> None:
-        super().set_owner(self._outside(path), uid, gid)
-
-    @override
-    def set_mode(self, path: str, mode: int) -> None:
-        super().set_mode(self._outside(path), mode)
+    def delete(self, path: str) -> None:
+        super().delete(self._outside(path))

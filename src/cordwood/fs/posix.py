@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cordwood.fs.base import Bytes, File, FileInfo, LocalFileSystem, copy_bytes, refuse_lock_file, view_of
+from cordwood.fs.base import Bytes, File, FileInfo, LocalFileSystem, LockHolder, copy_bytes, refuse_lock_file, view_of
 from cordwood.fs.location import Location
-from cordwood.fs.locks import RecordLock, network_file_system, record_lock
+from cordwood.fs.locks import RecordLock, lock_holder, network_file_system, record_lock
 from cordwood.types import override
 
 #: Linux' own; unlike fsync it commits no journal, so that other writers need not wait.
@@ -145,7 +145,7 @@ class PosixFileSystem(LocalFileSystem):
         return _CONCURRENCY
 
     @override
-    def location(self) -> Location:
+    def location(self) -> Location[LocalFileSystem]:
         # Another process would not have what a subclass adds.
         return PosixLocation() if type(self) is PosixFileSystem else super().location()
 
@@ -250,6 +250,14 @@ class PosixFileSystem(LocalFileSystem):
     @override
     def lock_directory(self, path: str) -> RecordLock:
         return record_lock(path)
+
+    @override
+    def lock_holder(self, path: str) -> LockHolder | None:
+        return lock_holder(path)
+
+    @override
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
 
     @override
     def network_kind(self, path: str) -> str | None:

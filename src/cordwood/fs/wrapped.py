@@ -1,11 +1,51 @@
-"""A file system that passes everything on to another: the base of those that differ in a verb or two."""
+"""Stores, file systems and files that pass everything on to another: the base of those that differ in a verb or two."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cordwood.fs.base import Bytes, DirectoryLock, File, FileInfo, LocalFileSystem
+from cordwood.fs.base import Bytes, DirectoryLock, File, FileInfo, LocalFileSystem, LockHolder, PutMode, Store
 from cordwood.types import override
+
+
+class WrappedStore(Store):
+    """Passes every verb on to the store within."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    @override
+    def concurrency(self) -> int:
+        return self._store.concurrency
+
+    @override
+    def list(self, path: str) -> Sequence[FileInfo]:
+        return self._store.list(path)
+
+    @override
+    def stat(self, path: str) -> FileInfo:
+        return self._store.stat(path)
+
+    @override
+    def exists(self, path: str) -> bool:
+        return self._store.exists(path)
+
+    @override
+    def open(self, path: str) -> File:
+        return self._store.open(path)
+
+    @override
+    def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
+        self._store.put(path, data, mode)
+
+    @override
+    def delete(self, path: str) -> None:
+        self._store.delete(path)
+
+    @override
+    def lock_holder(self, path: str) -> LockHolder | None:
+        return self._store.lock_holder(path)
 
 
 class WrappedFileSystem(LocalFileSystem):
@@ -90,6 +130,14 @@ class WrappedFileSystem(LocalFileSystem):
     @override
     def lock_directory(self, path: str) -> DirectoryLock:
         return self._fs.lock_directory(path)
+
+    @override
+    def lock_holder(self, path: str) -> LockHolder | None:
+        return self._fs.lock_holder(path)
+
+    @override
+    def real_path(self, path: str) -> str:
+        return self._fs.real_path(path)
 
     @override
     def network_kind(self, path: str) -> str | None:

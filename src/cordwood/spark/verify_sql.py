@@ -14,8 +14,8 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cordwood.engine.progress import Counted
-from cordwood.fs.base import FileSystem
+from cordwood.engine.progress import Counters
+from cordwood.fs.base import Store
 from cordwood.fs.location import Location
 from cordwood.spark.session import cores as cores_of
 from cordwood.verification.compare import compare
@@ -54,7 +54,7 @@ _SETTINGS = {
 
 
 def verify_pairs(
-    spark: SparkSession, fs: FileSystem, pairs: Sequence[Pair], *, progress: str | None = None
+    spark: SparkSession, fs: Store, pairs: Sequence[Pair], *, counters: Counters | None = None
 ) -> list[Verdict]:
     """Prove of each pair that what is in it now is what a clean may leave of what was in it.
 
@@ -62,7 +62,7 @@ def verify_pairs(
         spark: a session; its settings stay as they are.
         fs: where both states are. What no other process can open is read by this one; Spark compares it all the same.
         pairs: partitions, or parts of them.
-        progress: folder for counters of the bytes read, see `spark.progress`.
+        counters: where tasks write how many bytes they have read.
     """
     if not pairs:
         return []
@@ -83,7 +83,7 @@ def verify_pairs(
         kinds = {row["what"] for row in batches.select("what").distinct().collect()}
         for row in _sampled(_of_batches(batches, _known(own, looked), kinds)) if kinds else ():
             notes.add(row)
-        records = _frame(own, fs.location(), pairs, parts, cores, compare, FACT_SCHEMA, progress)
+        records = _frame(own, fs.location(), pairs, parts, cores, compare, FACT_SCHEMA, counters)
         if TRANSACTION in kinds:
             records = records.join(_not_committed(batches), ["pair", "batch"], "left_anti")
         judged = _judged(records)
@@ -125,7 +125,7 @@ def _given(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: str) -> 
     return spark.range(0, 1, 1, 1).mapInArrow(run, schema)
 
 
-def _look(spark: SparkSession, fs: FileSystem, pairs: Sequence[Pair], cores: int) -> list[LookedAt]:
+def _look(spark: SparkSession, fs: Store, pairs: Sequence[Pair], cores: int) -> list[LookedAt]:
     location = fs.location()
     if location.in_this_process:
         return [look_at(number, pair, fs) for number, pair in enumerate(pairs)]
@@ -150,23 +150,21 @@ def _look(spark: SparkSession, fs: FileSystem, pairs: Sequence[Pair], cores: int
 
 def _frame(
     spark: SparkSession,
-    location: Location,
+    location: Location[Store],
     pairs: Sequence[Pair],
     parts: Sequence[Range],
     cores: int,
     read: Reader,
     schema: str,
-    progress: str | None,
+    counters: Counters | None,
 ) -> DataFrame:
     """What a reader makes of all ranges, as a DataFrame."""
     packs = _packed([(part, pairs[part.pair]) for part in parts], [part.size_bytes for part in parts], cores)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from uuid import uuid4
-
         fs = location.open()
-        if progress is not None:
-            fs = Counted(fs, f"{progress}/{uuid4().hex}")
+        if counters is not None:
+            fs = counters.counted(fs)
         for batch in batches:
             for pack in batch.column(0).to_pylist():
                 for part, pair in packs[pack]:

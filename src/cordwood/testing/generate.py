@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.kernels.encode import write_headers
 from cordwood.kernels.layout import BATCH_ROW, HEADER
 from cordwood.kernels.scan import scan_batches
@@ -72,7 +72,7 @@ def _batches(shape: Shape, seed: int) -> list[bytes]:
 
 
 def write_log(
-    fs: FileSystem,
+    fs: LocalFileSystem,
     directory: str,
     *,
     size_bytes: int,
@@ -113,7 +113,7 @@ def write_log(
 
 
 def write_keyed_log(
-    fs: FileSystem,
+    fs: LocalFileSystem,
     directory: str,
     *,
     size_bytes: int,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import DataError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.kernels.gather import list_headers
 from cordwood.kernels.layout import (
     BATCH_ROW,
@@ -166,7 +166,7 @@ class _Stream:
                 self._facts.broken(ViolationKind.READERS, int(rows["offset"][0]))
 
 
-def compare(part: Range, pair: Pair, fs: FileSystem) -> Iterator[pa.RecordBatch]:
+def compare(part: Range, pair: Pair, fs: Store) -> Iterator[pa.RecordBatch]:
     """The facts of a range, as record batches of `FACT_SCHEMA`."""
     facts = Facts(part.pair)
     log = pair.before.open(fs)

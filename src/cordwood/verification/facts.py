@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.kernels.layout import (
     BatchRows,
     U8Array,
@@ -144,4 +144,4 @@ def binary(data: U8Array, starts: npt.NDArray[np.int32], sizes: npt.NDArray[np.i
 
 
 #: Makes rows of a range.
-Reader = Callable[[Range, Pair, FileSystem], Iterator["pa.RecordBatch"]]
+Reader = Callable[[Range, Pair, Store], Iterator["pa.RecordBatch"]]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.kernels.layout import (
     TRANSACTIONAL,
     BatchRows,
@@ -33,7 +33,7 @@ BATCH_NAMES = [part.split()[0] for part in BATCH_SCHEMA.split(", ")]
 PLAIN, TRANSACTION, ABORT, COMMIT, OTHER, ENTRY, DISORDER, UNREADABLE = range(8)
 
 
-def headers(part: Range, pair: Pair, fs: FileSystem) -> Iterator[pa.RecordBatch]:
+def headers(part: Range, pair: Pair, fs: Store) -> Iterator[pa.RecordBatch]:
     """Batches with a producer, and transaction indexes, of a range: record batches of `BATCH_SCHEMA`."""
     for after, side in ((False, pair.before), (True, pair.after)):
         if after and part.same:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.fs.overlay import Overlay
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -88,7 +88,7 @@ class Side:
     log_start_offset: int
     files: Mapping[str, str] | None = None
 
-    def open(self, fs: FileSystem) -> LogView:
+    def open(self, fs: Store) -> LogView:
         """The log."""
         seen = fs if self.files is None else Overlay(fs, self.path, self.files)
         return LogView(self.path, fs=seen, log_start_offset=self.log_start_offset)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.view import LogView
 from cordwood.verification.pairs import Pair, Side
@@ -45,7 +45,7 @@ def limit_of(pair: Pair, log: LogView) -> int:
     return max((base for base in bases if base <= min(known)), default=0)
 
 
-def ranges_of(number: int, pair: Pair, fs: FileSystem, *, range_bytes: int) -> list[Range]:
+def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[Range]:
     """A pair cut at segments of the state before, into ranges of about so many bytes."""
     before, after = pair.before.open(fs), pair.after.open(fs)
     limit = limit_of(pair, before)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cordwood.errors import CordwoodError, CorruptFileError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.properties import decode_partition_metadata, encode_id
@@ -35,7 +35,7 @@ class LookedAt:
     producers: tuple[tuple[int, int, int], ...] = ()
 
 
-def look_at(number: int, pair: Pair, fs: FileSystem) -> LookedAt:
+def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
     """Compare what surrounds the records of a pair, and cut it into ranges; what cannot be read is a violation."""
     try:
         ranges = ranges_of(number, pair, fs, range_bytes=RANGE_BYTES)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.verification.pairs import CODES, NAMES, Count, Pair, Side, ViolationKind
 
 #: Of each kind of violation in a partition so many are named; all are counted.
@@ -144,11 +144,11 @@ class ViolationNotes:
         if totals[kind] <= NAMED_MAX:
             self._violations[number].append(Violation(kind, what, path))
 
-    def verdicts(self, fs: FileSystem) -> list[Verdict]:
+    def verdicts(self, fs: Store) -> list[Verdict]:
         """All that was taken down. Files are looked up in `fs`."""
         return [self._verdict(fs, number, pair) for number, pair in enumerate(self._pairs)]
 
-    def _verdict(self, fs: FileSystem, number: int, pair: Pair) -> Verdict:
+    def _verdict(self, fs: Store, number: int, pair: Pair) -> Verdict:
         totals = self._totals[number]
         order = list(ViolationKind)
         violations = sorted(
@@ -162,7 +162,7 @@ class ViolationNotes:
         )
 
 
-def with_files(fs: FileSystem, pair: Pair, violations: Sequence[Violation]) -> Iterator[Violation]:
+def with_files(fs: Store, pair: Pair, violations: Sequence[Violation]) -> Iterator[Violation]:
     """The violations, each with its file."""
     places: dict[bool, Callable[[int], str]] = {}
     for one in violations:
@@ -175,7 +175,7 @@ def with_files(fs: FileSystem, pair: Pair, violations: Sequence[Violation]) -> I
         yield Violation(one.kind, one.what, places[in_before](one.offset), one.offset, one.key)
 
 
-def file_finder(side: Side, fs: FileSystem) -> Callable[[int], str]:
+def file_finder(side: Side, fs: Store) -> Callable[[int], str]:
     """A function from an offset to the `.log` that holds it."""
     log = side.open(fs)
     return lambda offset: side.file_of(log.segments_from(offset)[0]) if log.segments else side.path

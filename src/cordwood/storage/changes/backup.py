@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cordwood.errors import BadNameError, CorruptFileError, NotFoundError, RequestError
-from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.storage.changes.workspace import is_within
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, is_component, parse_file
@@ -54,16 +54,18 @@ Offsets = Mapping[str, Mapping[TopicPartition, int | None]]
 # ---- keeping ---------------------------------------------------------------------------------------------------------
 
 
-def check_folder(fs: FileSystem, path: str, log_directories: Iterable[str], partitions: Iterable[str] = ()) -> None:
+def check_folder(
+    fs: LocalFileSystem, path: str, log_directories: Iterable[str], partitions: Iterable[str] = ()
+) -> None:
     """Refuse a folder that cannot hold the backup of some directories.
 
     Raises:
         RequestError: it is not new or empty, lies in a directory or around one, or is on another disk.
     """
-    folder = posixpath.realpath(path)
+    folder = fs.real_path(path)
     parent = posixpath.dirname(folder)
     places = [*log_directories, *partitions]
-    for place in map(posixpath.realpath, places):
+    for place in map(fs.real_path, places):
         if is_within(folder, place):
             raise RequestError(f"{path} is in {place}, where a broker would stumble over it. Name a folder elsewhere")
         if is_within(place, folder):
@@ -91,7 +93,7 @@ class KeepFolder:
     """
 
     def __init__(
-        self, fs: FileSystem, path: str, log_directories: Sequence[str], partitions: Iterable[str] = ()
+        self, fs: LocalFileSystem, path: str, log_directories: Sequence[str], partitions: Iterable[str] = ()
     ) -> None:
         """Make the folder, durably.
 
@@ -100,10 +102,10 @@ class KeepFolder:
         """
         check_folder(fs, path, log_directories, partitions)
         log_directories = [posixpath.abspath(directory) for directory in log_directories]
-        self.path = posixpath.realpath(path)
+        self.path = fs.real_path(path)
         self._fs = fs
         self._mutex = threading.Lock()
-        self._folders = dict(zip(log_directories, _folder_names(log_directories), strict=True))
+        self._folders = dict(zip(log_directories, _folder_names(fs, log_directories), strict=True))
         self._before: dict[str, Mapping[str, FileInfo]] = {}
         self._known: dict[str, set[int]] = {}
         self._mode = mode_of(fs, *log_directories)
@@ -214,17 +216,17 @@ class KeepFolder:
         self._size += len(data)
 
 
-def _folder_names(log_directories: Sequence[str]) -> list[str]:
+def _folder_names(fs: LocalFileSystem, log_directories: Sequence[str]) -> list[str]:
     """The names of log directories, made unique."""
     found: list[str] = []
     for directory in log_directories:
-        name = posixpath.basename(posixpath.realpath(directory)) or "disk"
+        name = posixpath.basename(fs.real_path(directory)) or "disk"
         tries = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
         found.append(next(one for one in tries if one not in (*found, MANIFEST)))
     return found
 
 
-def files_by_name(fs: FileSystem, partition: str) -> dict[str, FileInfo]:
+def files_by_name(fs: LocalFileSystem, partition: str) -> dict[str, FileInfo]:
     """The files of a partition by the names that they have once it is loaded; all snapshots, also stray ones."""
     return {name: replace(info, name=name) for info, name in files_after_swaps(LogView(partition, fs=fs))}
 
@@ -246,7 +248,7 @@ def _that_go(before: Mapping[str, FileInfo], names: Sequence[str]) -> list[str]:
     return sorted(wanted & before.keys())
 
 
-def _outputs(fs: FileSystem, partition: str, names: Sequence[str]) -> list[FileInfo]:
+def _outputs(fs: LocalFileSystem, partition: str, names: Sequence[str]) -> list[FileInfo]:
     """The files in a partition's work folder that belong to some segments; all of them if none is named."""
     work = f"{partition}/{WORK_FOLDER}"
     if not fs.exists(work):
@@ -270,7 +272,7 @@ def base_of(name: str) -> int | None:
     return file.offset if file is not None and file.kind is FileKind.LOG and not file.temporary else None
 
 
-def _walk(fs: FileSystem, folder: str) -> Iterator[FileInfo]:
+def _walk(fs: LocalFileSystem, folder: str) -> Iterator[FileInfo]:
     for info in fs.list(folder):
         if info.is_directory:
             yield from _walk(fs, f"{folder}/{info.name}")
@@ -350,7 +352,7 @@ class Manifest:
     size_bytes: int = 0
 
 
-def read_manifest(fs: FileSystem, path: str) -> Manifest:
+def read_manifest(fs: LocalFileSystem, path: str) -> Manifest:
     """Read what a folder keeps. An incomplete last line belongs to a change that was never made.
 
     Raises:
@@ -416,7 +418,7 @@ def _component(name: str) -> str:
     return name
 
 
-def mark_undone(fs: FileSystem, path: str, end: int) -> None:
+def mark_undone(fs: LocalFileSystem, path: str, end: int) -> None:
     """Record that everything was put back: from here on the kept files may go, and changes of the logs do not count."""
     with fs.open_for_update(f"{path}/{MANIFEST}") as file:
         file.truncate(end)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cordwood.errors import LockedError, NoSpaceError, RequestError
-from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.fs.links import Link
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import (
@@ -30,7 +30,7 @@ from cordwood.storage.formats.filenames import (
     parse_file,
     topic_fault,
 )
-from cordwood.storage.log.files import copy_file, lock_holder_in, read_file, write_file
+from cordwood.storage.log.files import copy_file, read_file, write_file
 from cordwood.storage.log.recovered import files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
@@ -76,17 +76,17 @@ class Replacement:
 
 
 def copy_partition(
-    log: LogView, target: str, replacement: Replacement | None = None, *, link: Link | None = None
+    fs: LocalFileSystem, log: LogView, target: str, replacement: Replacement | None = None, *, link: Link | None = None
 ) -> None:
     """Copy a partition as a broker would load it, with cleaned segments instead of those that they replace.
 
     Args:
+        fs: where the partition is, and its copy.
         log: of the partition; it is only read.
         target: an existing, empty directory.
         replacement: its files are moved, not copied.
         link: how to link the logs of closed segments instead of copying them.
     """
-    fs = log.fs
     active = log.segments[-1].base_offset if log.segments else None
     for source, name, file in files_after_recovery(log):
         if replacement is None or not replacement.removes(file):
@@ -97,7 +97,7 @@ def copy_partition(
     fs.sync_directory(target)
 
 
-def replace_segments(fs: FileSystem, path: str, replacement: Replacement) -> None:
+def replace_segments(fs: LocalFileSystem, path: str, replacement: Replacement) -> None:
     """Put cleaned segments into a copy of a partition that has not got its final name yet."""
     for info in fs.list(path):
         if not info.is_directory and replacement.removes(parse_file(info.name)):
@@ -106,12 +106,12 @@ def replace_segments(fs: FileSystem, path: str, replacement: Replacement) -> Non
     fs.sync_directory(path)
 
 
-def _move_in(fs: FileSystem, path: str, replacement: Replacement) -> None:
+def _move_in(fs: LocalFileSystem, path: str, replacement: Replacement) -> None:
     for name in replacement.names:
         fs.rename(f"{replacement.folder}/{name}", f"{path}/{name}")
 
 
-def remove_segments(fs: FileSystem, path: str, base_offsets: Sequence[int], log_end_offset: int) -> None:
+def remove_segments(fs: LocalFileSystem, path: str, base_offsets: Sequence[int], log_end_offset: int) -> None:
     """Remove segments from a copy of a partition. If none is left, it gets an empty one at the log end."""
     logs = 0
     for info in fs.list(path):
@@ -128,7 +128,7 @@ def remove_segments(fs: FileSystem, path: str, base_offsets: Sequence[int], log_
     fs.sync_directory(path)
 
 
-def copy_unchanged(fs: FileSystem, source: str, target: str) -> None:
+def copy_unchanged(fs: LocalFileSystem, source: str, target: str) -> None:
     """Copy all regular files of a directory under their own names."""
     for info in fs.list(source):
         if not info.is_directory and info.name != filenames.LOCK:
@@ -172,14 +172,14 @@ class DirectoryCopy:
         names = [info.name for info in self.source.entries if info.is_directory and info.name not in known]
         return [f"{self.source.path}/{name}" for name in names] if self.whole else []
 
-    def copy_files(self) -> None:
+    def copy_files(self, fs: LocalFileSystem) -> None:
         """Copy the directory's own files, except those that say how it was shut down."""
         if self.whole:
             for info in self.source.entries:
                 if not info.is_directory and info.name not in _REWRITTEN:
-                    copy_file(self.source.fs, f"{self.source.path}/{info.name}", f"{self.path}/{info.name}")
+                    copy_file(fs, f"{self.source.path}/{info.name}", f"{self.path}/{info.name}")
 
-    def write_checkpoints(self) -> None:
+    def write_checkpoints(self, fs: LocalFileSystem) -> None:
         """Write the checkpoints and the clean-shutdown file; call it once the partitions are durable."""
         changes = {
             filenames.CLEANER_OFFSETS: self.cleaner_offsets,
@@ -187,16 +187,16 @@ class DirectoryCopy:
             filenames.HIGH_WATERMARKS: self.high_watermarks,
         }
         for name in filenames.OFFSET_CHECKPOINTS:
-            self._write_checkpoint(name, changes.get(name, {}))
+            self._write_checkpoint(fs, name, changes.get(name, {}))
         if self.source.clean_shutdown:
             left = read_file(self.source.fs, f"{self.source.path}/{filenames.CLEAN_SHUTDOWN}")
-            write_file(self.source.fs, f"{self.path}/{filenames.CLEAN_SHUTDOWN}", left)
+            write_file(fs, f"{self.path}/{filenames.CLEAN_SHUTDOWN}", left)
         elif self.clean_shutdown:
             data = properties.encode_clean_shutdown(None)
-            write_file(self.source.fs, f"{self.path}/{filenames.CLEAN_SHUTDOWN}", data)
-        self.source.fs.sync_directory(self.path)
+            write_file(fs, f"{self.path}/{filenames.CLEAN_SHUTDOWN}", data)
+        fs.sync_directory(self.path)
 
-    def _write_checkpoint(self, name: str, changes: Mapping[TopicPartition, int]) -> None:
+    def _write_checkpoint(self, fs: LocalFileSystem, name: str, changes: Mapping[TopicPartition, int]) -> None:
         source = self.source
         before = {
             filenames.CLEANER_OFFSETS: source.cleaner_offsets,
@@ -210,16 +210,19 @@ class DirectoryCopy:
             after = {key: offset for key, offset in after.items() if key in mine}
         path = f"{self.path}/{name}"
         if source.info(name) is not None and after == before:
-            write_file(source.fs, path, read_file(source.fs, f"{source.path}/{name}"))
+            write_file(fs, path, read_file(source.fs, f"{source.path}/{name}"))
         elif after or source.info(name) is not None:
             named = {key: offset for key, offset in after.items() if topic_fault(key.topic) is None}
-            write_file(source.fs, path, checkpoints.encode(named))
+            write_file(fs, path, checkpoints.encode(named))
 
 
-def lay_out(node: Node, paths: Sequence[str], root: str, *, locked_too: bool = False) -> list[DirectoryCopy]:
+def lay_out(
+    fs: LocalFileSystem, node: Node, paths: Sequence[str], root: str, *, locked_too: bool = False
+) -> list[DirectoryCopy]:
     """Where the copy of each log directory goes: to `root` if it was named itself, else to a folder in it.
 
     Args:
+        fs: where the directories are.
         node: opened on `paths`.
         paths: log directories, folders of several, or partitions' directories.
         root: folder of the copy.
@@ -238,7 +241,7 @@ def lay_out(node: Node, paths: Sequence[str], root: str, *, locked_too: bool = F
         # A partition that was named stands for its log directory, without the other partitions there.
         whole = not any(place.path in named for place in node.places if place.directory is directory)
         alone = len(node.directories) == 1 and (directory.path in named or not whole)
-        path = root if alone else f"{root}/{posixpath.basename(posixpath.realpath(directory.path))}"
+        path = root if alone else f"{root}/{posixpath.basename(fs.real_path(directory.path))}"
         places = [place for place in node.places if place.directory is directory]
         copy = DirectoryCopy(directory, path, places, whole)
         if not whole and directory.info(filenames.META_PROPERTIES) is not None:
@@ -259,7 +262,7 @@ def check_unlocked(directory: LogDirectory) -> None:
     Raises:
         LockedError: names the lock holder.
     """
-    holder = lock_holder_in(directory.fs, directory.path)
+    holder = directory.fs.lock_holder(directory.path)
     if holder is not None:
         raise LockedError(
             f"{directory.path} is held by {holder}, so its files may change while they are read. "
@@ -292,7 +295,7 @@ def _version(info: FileInfo | None) -> tuple[int, int] | None:
 
 
 def check_space(
-    fs: FileSystem,
+    fs: LocalFileSystem,
     folder: str,
     copies: Iterable[DirectoryCopy],
     *,

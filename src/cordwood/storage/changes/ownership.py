@@ -11,12 +11,12 @@ import posixpath
 from collections.abc import Iterable, Iterator
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.fs.users import User, group_name, user_name
 from cordwood.storage.formats.filenames import OFFSET_CHECKPOINTS, WORK_FOLDER
 
 
-def check_ownership(fs: FileSystem, partitions: Iterable[str], user: User | None = None) -> None:
+def check_ownership(fs: LocalFileSystem, partitions: Iterable[str], user: User | None = None) -> None:
     """Refuse partitions whose files this user cannot replace by files of the same owner and group.
 
     Args:
@@ -51,7 +51,7 @@ def check_ownership(fs: FileSystem, partitions: Iterable[str], user: User | None
             )
 
 
-def _written_to(fs: FileSystem, partitions: Iterable[str]) -> Iterator[tuple[str, FileInfo]]:
+def _written_to(fs: LocalFileSystem, partitions: Iterable[str]) -> Iterator[tuple[str, FileInfo]]:
     partitions = [path.rstrip("/") for path in partitions]
     for path in partitions:
         yield path, fs.stat(path)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
-from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES
+from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES, LocalFileSystem
 from cordwood.fs.links import Link
 from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.record.columns import BatchWindow, decode, is_valid
@@ -113,6 +113,7 @@ class Rewritten:
 
 
 def recover_into_copy(
+    fs: LocalFileSystem,
     log: LogView,
     target: str,
     *,
@@ -124,6 +125,7 @@ def recover_into_copy(
     """Write a partition as a broker would leave it after its next start.
 
     Args:
+        fs: where the partition is, and where it is written.
         log: of the partition; it is only read.
         target: an existing, empty directory.
         recovery_point: everything below this offset was flushed.
@@ -134,16 +136,17 @@ def recover_into_copy(
     Raises:
         DataError: a segment holds offsets that don't belong there; what was written does not count.
     """
-    new = rewrite_unflushed(log, target, recovery_point=recovery_point, now_ms=now_ms, settings=settings)
+    new = rewrite_unflushed(fs, log, target, recovery_point=recovery_point, now_ms=now_ms, settings=settings)
     for source, name, file in files_after_recovery(log):
         if new.stays(log, source, file):
             is_log = file is not None and file.kind is FileKind.LOG
-            copy_file(log.fs, f"{log.path}/{source}", f"{target}/{name}", link=link if is_log else None)
-    log.fs.sync_directory(target)
+            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if is_log else None)
+    fs.sync_directory(target)
     return Recovered(new.next_offset, new.notes)
 
 
 def rewrite_unflushed(
+    fs: LocalFileSystem,
     log: LogView,
     folder: str,
     *,
@@ -155,6 +158,7 @@ def rewrite_unflushed(
     """Write what a broker that starts after a crash would rewrite.
 
     Args:
+        fs: where the folder is.
         log: is only read.
         folder: an existing directory without such files.
         recovery_point: everything below this offset was flushed.
@@ -167,7 +171,7 @@ def rewrite_unflushed(
         CorruptFileError: a transaction index has an unknown version, or the leader epochs cannot be read: a broker
             does not load such a log, and what is in these files would be lost.
     """
-    fs, settings = log.fs, settings or RecoverySettings()
+    settings = settings or RecoverySettings()
     _check_versions(log)
     bases = [segment.base_offset for segment in log.segments]
     unflushed = max(0, bisect.bisect_right(bases, recovery_point) - 1)
@@ -184,7 +188,7 @@ def rewrite_unflushed(
         # A snapshot that is not at a segment start is removed, even if an earlier recovery wrote it.
         stays = base_offset in bases and _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT))
         if base_offset != bases[0] and not stays:
-            _write_snapshot(log, folder, producers, base_offset)
+            _write_snapshot(fs, folder, producers, base_offset)
         if segments:
             # A broker takes a snapshot at each segment start and reloads it, which drops expired producers; so do we.
             producers.expire(now_ms=now_ms, expiration_ms=settings.producer_expiration_ms)
@@ -216,14 +220,15 @@ def rewrite_unflushed(
                 notes.append(f"{len(left)} segments behind the cut are left out, {size} bytes")
             break
     if next_offset < log.log_start_offset:
-        return start_anew(log, folder, clean_shutdown=False, notes=notes, cut=cut)
-    _write_epochs(log, folder, epochs, next_offset)
+        return start_anew(fs, log, folder, clean_shutdown=False, notes=notes, cut=cut)
+    _write_epochs(fs, log, folder, epochs, next_offset)
     if producers is not None and next_offset > 0:
-        _write_snapshot(log, folder, producers, next_offset)
+        _write_snapshot(fs, folder, producers, next_offset)
     return Rewritten(next_offset, tuple(notes), frozenset(kept), segments, cut)
 
 
 def start_anew(
+    fs: LocalFileSystem,
     log: LogView,
     folder: str,
     *,
@@ -238,6 +243,7 @@ def start_anew(
     producer snapshot, because it finds no snapshot at all then.
 
     Args:
+        fs: where the folder is.
         log: is only read.
         folder: an existing directory; segments and snapshots that are in it go.
         clean_shutdown: whether the log was shut down cleanly.
@@ -247,30 +253,38 @@ def start_anew(
     Source: Kafka LogLoader.load, deleteSegmentsIfLogStartGreaterThanLogEnd; UnifiedLog.rebuildProducerState.
     """
     _check_versions(log)
-    for info in log.fs.list(folder):
+    for info in fs.list(folder):
         file = parse_file(info.name)
         if file is not None and file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
-            log.fs.unlink(f"{folder}/{info.name}")
+            fs.unlink(f"{folder}/{info.name}")
     start = log.log_start_offset
     like = log.segments[0].files.log if log.segments else log.fs.stat(log.path)
-    SegmentWriter(log.fs, folder, start, IndexLimits(), mode=like.mode & ALL_READ_AND_WRITE | OWNER_WRITES).finish()
-    _write_epochs(log, folder, LeaderEpochs(), start)
+    SegmentWriter(fs, folder, start, IndexLimits(), mode=like.mode & ALL_READ_AND_WRITE | OWNER_WRITES).finish()
+    _write_epochs(fs, log, folder, LeaderEpochs(), start)
     if clean_shutdown:
-        _write_snapshot(log, folder, Producers(), start)
+        _write_snapshot(fs, folder, Producers(), start)
     note = f"{log.path} ends below its log start offset {start}: its records were deleted, now its segments are, too"
     return Rewritten(start, (*notes, note), frozenset(), {}, cut)
 
 
-def complete_indexes(log: LogView, *, now_ms: int, settings: RecoverySettings | None = None) -> None:
+def complete_indexes(
+    fs: LocalFileSystem, log: LogView, *, now_ms: int, settings: RecoverySettings | None = None
+) -> None:
     """Give segments of a copy that lack an offset index their indexes. A damaged segment is left alone."""
-    for _, paths in rewrite_indexes(log, log.path, now_ms=now_ms, settings=settings, suffix=Temporary.TMP):
+    for _, paths in rewrite_indexes(fs, log, log.path, now_ms=now_ms, settings=settings, suffix=Temporary.TMP):
         for path in paths:
-            log.fs.rename(path, path.removesuffix(Temporary.TMP))
-    log.fs.sync_directory(log.path)
+            fs.rename(path, path.removesuffix(Temporary.TMP))
+    fs.sync_directory(log.path)
 
 
 def rewrite_indexes(
-    log: LogView, folder: str, *, now_ms: int, settings: RecoverySettings | None = None, suffix: str = ""
+    fs: LocalFileSystem,
+    log: LogView,
+    folder: str,
+    *,
+    now_ms: int,
+    settings: RecoverySettings | None = None,
+    suffix: str = "",
 ) -> Iterator[tuple[Segment, Sequence[str]]]:
     """Rebuild the indexes of segments that have no offset index.
 
@@ -283,14 +297,14 @@ def rewrite_indexes(
         if FileKind.OFFSET_INDEX in segment.files.indexes:
             continue
         producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms)
-        begin = functools.partial(SegmentWriter, log.fs, folder, limits=limits, suffix=suffix)
+        begin = functools.partial(SegmentWriter, fs, folder, limits=limits, suffix=suffix)
         writers, _, lost = _rewrite(segment, begin, producers, LeaderEpochs(), taken=())
         logs = [writer.path(FileKind.LOG) for writer in writers]
         paths = [path for writer in writers for path in writer.finish(mtime_ns=segment.files.log.mtime_ns)]
         whole = not lost and len(writers) == 1
         indexes = [path for path in paths if path not in logs]
         for path in logs if whole else paths:
-            log.fs.unlink(path)
+            fs.unlink(path)
         if whole:
             yield segment, indexes
 
@@ -433,15 +447,15 @@ def _epochs(log: LogView) -> LeaderEpochs:
     return leader_epochs.history(leader_epochs.decode(data, path), path)
 
 
-def _write_epochs(log: LogView, target: str, epochs: LeaderEpochs, next_offset: int) -> None:
+def _write_epochs(fs: LocalFileSystem, log: LogView, target: str, epochs: LeaderEpochs, next_offset: int) -> None:
     entries = tuple(entry for entry in epochs.entries if entry.start_offset < next_offset)
     if entries or log.fs.exists(f"{log.path}/{FileKind.LEADER_EPOCHS}"):
-        write_file(log.fs, f"{target}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode(entries))
+        write_file(fs, f"{target}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode(entries))
 
 
-def _write_snapshot(log: LogView, target: str, producers: Producers, offset: int) -> None:
+def _write_snapshot(fs: LocalFileSystem, target: str, producers: Producers, offset: int) -> None:
     name = offset_name(offset, FileKind.PRODUCER_SNAPSHOT)
-    write_file(log.fs, f"{target}/{name}", producer_state.encode(producers.entries()))
+    write_file(fs, f"{target}/{name}", producer_state.encode(producers.entries()))
 
 
 def _is_readable(log: LogView, name: str) -> bool:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from cordwood.errors import CorruptBatchError
-from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, FileSystem
+from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, LocalFileSystem
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.recover_copy import (
@@ -44,6 +44,7 @@ from cordwood.storage.log.windows import Checks, WindowReader
 
 
 def recover_in_place(
+    fs: LocalFileSystem,
     log: LogView,
     *,
     crashed: bool,
@@ -55,6 +56,7 @@ def recover_in_place(
     """Bring a partition into the state that a broker's start would leave; durable on return.
 
     Args:
+        fs: where the partition is.
         log: of the partition, which no other process uses. The value is out of date afterwards.
         crashed: whether it was not shut down cleanly, so that everything from the recovery point on is checked.
         recovery_point: everything below this offset was flushed.
@@ -66,7 +68,7 @@ def recover_in_place(
         DataError: after a crash, a segment holds offsets that don't belong there, or the log would be cut before whole
             batches without a backup; only steps 1 and 2 were done.
     """
-    fs, path, start = log.fs, log.path, log.log_start_offset
+    path, start = log.path, log.log_start_offset
     work = f"{path}/{WORK_FOLDER}"
     if any(info.name == WORK_FOLDER and info.is_directory for info in log.entries):
         remove_tree(fs, work)
@@ -80,27 +82,27 @@ def recover_in_place(
     with _folder(fs, work):
         if crashed:
             new = rewrite_unflushed(
-                log, work, recovery_point=recovery_point, now_ms=now_ms, settings=settings, whole_too=False
+                fs, log, work, recovery_point=recovery_point, now_ms=now_ms, settings=settings, whole_too=False
             )
-            return _put_in_place(log, work, new, keep)
+            return _put_in_place(fs, log, work, new, keep)
         if log.ends_below_start:
-            return _put_in_place(log, work, start_anew(log, work, clean_shutdown=True), keep)
-        for segment, paths in rewrite_indexes(log, work, now_ms=now_ms, settings=settings):
-            _take_over(log, work, [path.rpartition("/")[2] for path in paths], {segment.base_offset}, keep)
-    _remove(log, stray_snapshots(log.recovery), keep)
+            return _put_in_place(fs, log, work, start_anew(fs, log, work, clean_shutdown=True), keep)
+        for segment, paths in rewrite_indexes(fs, log, work, now_ms=now_ms, settings=settings):
+            _take_over(fs, log, work, [path.rpartition("/")[2] for path in paths], {segment.base_offset}, keep)
+    _remove(fs, log, stray_snapshots(log.recovery), keep)
     return Recovered(log.next_offset)
 
 
-def _put_in_place(log: LogView, work: str, new: Rewritten, keep: Keep | None) -> Recovered:
+def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, keep: Keep | None) -> Recovered:
     """Replace files of a log by those that were written to the work folder."""
     if new.cut is not None and keep is None:
         _check_cut(log, *new.cut)
-    files = _files(log.fs, log.path)
+    files = _files(fs, log.path)
     goes = {name: file for name, file in files.items() if not new.stays(log, name, file)}
     gone = [name for name, file in goes.items() if file.kind in SEGMENT_KINDS and file.offset not in new.kept]
-    _remove(log, gone, keep)
+    _remove(fs, log, gone, keep)
 
-    made = _files(log.fs, work)
+    made = _files(fs, work)
     split = {base: became for base, became in new.segments.items() if len(became) > 1}
     parts = {
         base: [name for name, file in made.items() if file.kind in SEGMENT_KINDS and file.offset in became]
@@ -110,14 +112,14 @@ def _put_in_place(log: LogView, work: str, new: Rewritten, keep: Keep | None) ->
     names = [name for name in made if name not in apart]
     # An emptied log gets its segment last: until then there is none, and the next load makes an empty one, too.
     last = [] if new.kept else [name for name in names if name.endswith(FileKind.LOG)]
-    _take_over(log, work, [name for name in names if name not in last], new.segments.keys() - split.keys(), keep)
+    _take_over(fs, log, work, [name for name in names if name not in last], new.segments.keys() - split.keys(), keep)
     if last:
-        _take_over(log, work, last, (), keep)
+        _take_over(fs, log, work, last, (), keep)
     for base, names in parts.items():
         bases = frozenset({base}), frozenset(split[base])
-        swap_in(log.fs, log.path, Replacement(work, tuple(names), *bases, new.next_offset), keep=keep)
+        swap_in(fs, log.path, Replacement(work, tuple(names), *bases, new.next_offset), keep=keep)
     old = [name for name, file in goes.items() if file.kind is FileKind.PRODUCER_SNAPSHOT and name not in made]
-    _remove(log, old, keep)
+    _remove(fs, log, old, keep)
     return Recovered(new.next_offset, new.notes)
 
 
@@ -141,9 +143,11 @@ def _check_cut(log: LogView, base_offset: int, position: int) -> None:
         )
 
 
-def _take_over(log: LogView, work: str, names: Sequence[str], bases: Collection[int], keep: Keep | None) -> None:
+def _take_over(
+    fs: LocalFileSystem, log: LogView, work: str, names: Sequence[str], bases: Collection[int], keep: Keep | None
+) -> None:
     """Replace old files by new ones; `bases` are the segments of which all indexes are rebuilt."""
-    fs, path = log.fs, log.path
+    path = log.path
     old = {info.name: info for info in log.entries}
     stale = [
         name
@@ -165,14 +169,14 @@ def _take_over(log: LogView, work: str, names: Sequence[str], bases: Collection[
         fs.sync_directory(path)
 
 
-def _remove(log: LogView, names: Sequence[str], keep: Keep | None) -> None:
+def _remove(fs: LocalFileSystem, log: LogView, names: Sequence[str], keep: Keep | None) -> None:
     if not names:
         return
     if keep is not None:
         keep(log.path, names)
     for name in names:
-        log.fs.unlink(f"{log.path}/{name}")
-    log.fs.sync_directory(log.path)
+        fs.unlink(f"{log.path}/{name}")
+    fs.sync_directory(log.path)
 
 
 def _as_file(directory: FileInfo) -> FileInfo:
@@ -180,13 +184,13 @@ def _as_file(directory: FileInfo) -> FileInfo:
     return replace(directory, mode=directory.mode & ALL_READ_AND_WRITE)
 
 
-def _files(fs: FileSystem, path: str) -> dict[str, PartitionFile]:
+def _files(fs: LocalFileSystem, path: str) -> dict[str, PartitionFile]:
     parsed = ((info.name, parse_file(info.name)) for info in fs.list(path) if not info.is_directory)
     return {name: file for name, file in parsed if file is not None}
 
 
 @contextmanager
-def _folder(fs: FileSystem, path: str) -> Iterator[None]:
+def _folder(fs: LocalFileSystem, path: str) -> Iterator[None]:
     fs.make_directory(path, mode=0o700)
     try:
         yield

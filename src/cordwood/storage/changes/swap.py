@@ -31,7 +31,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
 from cordwood.storage.log.files import chown_like, write_file
@@ -46,7 +46,7 @@ _LEFTOVERS = (Temporary.CLEANED, Temporary.SWAP, Temporary.DELETED)
 
 
 def swap_in(
-    fs: FileSystem, partition: str, replacement: Replacement, *, keep: Keep | None = None, owned: bool = False
+    fs: LocalFileSystem, partition: str, replacement: Replacement, *, keep: Keep | None = None, owned: bool = False
 ) -> None:
     """Replace one group of segments by its outputs; durable on return.
 
@@ -91,7 +91,7 @@ def swap_in(
 
 
 def drop_segments(
-    fs: FileSystem, partition: str, base_offsets: Collection[int], log_end_offset: int, *, keep: Keep | None = None
+    fs: LocalFileSystem, partition: str, base_offsets: Collection[int], log_end_offset: int, *, keep: Keep | None = None
 ) -> None:
     """Delete segments, the oldest first; if none is left, the log gets an empty one at its end.
 
@@ -128,7 +128,7 @@ def drop_segments(
     fs.sync_directory(partition)
 
 
-def _old_files(fs: FileSystem, partition: str, replacement: Replacement) -> list[str]:
+def _old_files(fs: LocalFileSystem, partition: str, replacement: Replacement) -> list[str]:
     """The files that a replacement removes, in a partition without leftovers."""
     files = [info.name for info in fs.list(partition) if not info.is_directory]
     for name in files:
@@ -141,7 +141,7 @@ def _old_files(fs: FileSystem, partition: str, replacement: Replacement) -> list
 
 
 def _with_transaction_index(
-    fs: FileSystem, replacement: Replacement, old: Sequence[str], like: FileInfo | None
+    fs: LocalFileSystem, replacement: Replacement, old: Sequence[str], like: FileInfo | None
 ) -> Sequence[str]:
     """The files that come, and an empty .txnindex where a loader would leave the old one beside an empty log."""
     folder, first = replacement.folder, min(replacement.outputs)
@@ -155,7 +155,7 @@ def _with_transaction_index(
     return [*replacement.names, name]
 
 
-def _commit(fs: FileSystem, partition: str, replacement: Replacement, names: Sequence[str]) -> None:
+def _commit(fs: LocalFileSystem, partition: str, replacement: Replacement, names: Sequence[str]) -> None:
     for name in names:
         fs.rename(f"{replacement.folder}/{name}", f"{partition}/{name}{Temporary.CLEANED}")
     fs.sync_directory(replacement.folder)
@@ -168,14 +168,14 @@ def _commit(fs: FileSystem, partition: str, replacement: Replacement, names: Seq
 
 
 def _rename_all(
-    fs: FileSystem, partition: str, names: Iterable[str], now: Temporary = Temporary.NONE, *, to: Temporary
+    fs: LocalFileSystem, partition: str, names: Iterable[str], now: Temporary = Temporary.NONE, *, to: Temporary
 ) -> None:
     for name in names:
         fs.rename(f"{partition}/{name}{now}", f"{partition}/{name}{to}")
     fs.sync_directory(partition)
 
 
-def _behind_the_end(fs: FileSystem, partition: str, replacement: Replacement, old: Iterable[str]) -> list[str]:
+def _behind_the_end(fs: LocalFileSystem, partition: str, replacement: Replacement, old: Iterable[str]) -> list[str]:
     """Logs of old segments that a loader would not remove for the outputs, lowest first."""
     last = max(replacement.outputs)
     if max(replacement.replaced) <= last:
@@ -185,7 +185,7 @@ def _behind_the_end(fs: FileSystem, partition: str, replacement: Replacement, ol
     return sorted(logs.intersection(old))
 
 
-def _end_of(fs: FileSystem, folder: str, base_offset: int, suffix: str = "") -> int:
+def _end_of(fs: LocalFileSystem, folder: str, base_offset: int, suffix: str = "") -> int:
     """The offset behind the last batch of an output."""
     log, index = (
         fs.stat(f"{folder}/{offset_name(base_offset, kind + suffix)}") for kind in (FileKind.LOG, FileKind.OFFSET_INDEX)
@@ -196,7 +196,7 @@ def _end_of(fs: FileSystem, folder: str, base_offset: int, suffix: str = "") -> 
     return next_offset(fs, segment.path, base_offset, start)
 
 
-def _into_place(fs: FileSystem, partition: str, names: Iterable[str]) -> None:
+def _into_place(fs: LocalFileSystem, partition: str, names: Iterable[str]) -> None:
     """Give .swap files their final names. Those of logs are durable in the end; the others only need a next sync."""
     logs = sorted(name for name in names if name.endswith(FileKind.LOG))
     for name in logs:
@@ -209,7 +209,7 @@ def _into_place(fs: FileSystem, partition: str, names: Iterable[str]) -> None:
 # ---- what a swap left ------------------------------------------------------------------------------------------------
 
 
-def remove_unfinished(fs: FileSystem, partition: str) -> None:
+def remove_unfinished(fs: LocalFileSystem, partition: str) -> None:
     """Undo a swap before its commit. Its .cleaned files say which .swap files do not count, so they go last."""
     files = {info.name: parse_file(info.name) for info in fs.list(partition) if not info.is_directory}
     bases = {
@@ -227,7 +227,7 @@ def remove_unfinished(fs: FileSystem, partition: str) -> None:
     fs.sync_directory(partition)
 
 
-def complete(fs: FileSystem, partition: str) -> None:
+def complete(fs: LocalFileSystem, partition: str) -> None:
     """Complete a swap after its commit, in the order of `swap_in`; remove .deleted files, and indexes without a log."""
     actions = plan_recovery(fs, partition, fs.list(partition)).actions
     # Logs that are .deleted go last: they explain indexes without a log.

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.presentable import Presentable
 from cordwood.storage.changes.backup import (
     MANIFEST,
@@ -103,9 +103,9 @@ class UndoResult(Presentable):
         return not self.changes
 
 
-def put_back(fs: FileSystem, path: str) -> UndoResult:
+def put_back(fs: LocalFileSystem, path: str) -> UndoResult:
     """Put back what the folder at a path keeps; see `commands.undo`."""
-    path = posixpath.realpath(path)
+    path = fs.real_path(path)
     manifest = read_manifest(fs, path)
     directories = [directory for _, directory in sorted(manifest.directories.items())]
     restored, written = [], []
@@ -130,7 +130,7 @@ def put_back(fs: FileSystem, path: str) -> UndoResult:
 class _View:
     """A partition as it is now, compared with the manifest: which segments are old, which the clean wrote."""
 
-    def __init__(self, fs: FileSystem, kept: KeptPartition) -> None:
+    def __init__(self, fs: LocalFileSystem, kept: KeptPartition) -> None:
         self.live = files_by_name(fs, kept.path)
         self.before = kept.before
         self._made = kept.made()
@@ -173,7 +173,7 @@ def _log_name(base_offset: int) -> str:
     return filenames.offset_name(base_offset, FileKind.LOG)
 
 
-def _changes(fs: FileSystem, directory: KeptDirectory) -> Iterator[Changed]:
+def _changes(fs: LocalFileSystem, directory: KeptDirectory) -> Iterator[Changed]:
     """What was done to a directory since it was cleaned."""
     first_offsets = {}
     for kept in directory.partitions.values():
@@ -197,7 +197,7 @@ def _changes(fs: FileSystem, directory: KeptDirectory) -> Iterator[Changed]:
             yield Changed(f"{directory.path}/{name}", what)
 
 
-def _changes_of_logs(fs: FileSystem, kept: KeptPartition, view: _View) -> Iterator[Changed]:
+def _changes_of_logs(fs: LocalFileSystem, kept: KeptPartition, view: _View) -> Iterator[Changed]:
     came = {(info.name, info.inode): info for step in kept.steps for info in step.coming}
     for base in (*view.old, *view.made):
         name = _log_name(base)
@@ -246,7 +246,7 @@ def _files_of(before: Mapping[str, FileInfo], base_offset: int) -> list[str]:
     return found
 
 
-def _files_in(fs: FileSystem, folder: str) -> Mapping[str, FileInfo]:
+def _files_in(fs: LocalFileSystem, folder: str) -> Mapping[str, FileInfo]:
     return {info.name: info for info in fs.list(folder)} if fs.exists(folder) else {}
 
 
@@ -254,11 +254,11 @@ def _version(info: FileInfo) -> tuple[int, int]:
     return info.size_bytes, info.mtime_ns
 
 
-def _offsets(fs: FileSystem, path: str) -> Mapping[TopicPartition, int]:
+def _offsets(fs: LocalFileSystem, path: str) -> Mapping[TopicPartition, int]:
     return checkpoints.decode(read_file(fs, path), path) if fs.exists(path) else {}
 
 
-def _put_back(fs: FileSystem, kept: KeptPartition) -> PutBack | None:
+def _put_back(fs: LocalFileSystem, kept: KeptPartition) -> PutBack | None:
     """Restore a partition; None if the clean did not change it."""
     remove_unfinished(fs, kept.path)
     complete(fs, kept.path)
@@ -308,7 +308,7 @@ def _gaps(view: _View) -> Iterator[_Gap]:
             yield _Gap(tuple(deleted), tuple(cleaned), made, end)
 
 
-def _put_back_segments(fs: FileSystem, kept: KeptPartition, view: _View, gap: _Gap) -> None:
+def _put_back_segments(fs: LocalFileSystem, kept: KeptPartition, view: _View, gap: _Gap) -> None:
     if gap.cleaned:
         names = [name for base in gap.cleaned for name in _files_of(view.before, base)]
         folder, replaced = _links(fs, kept, names), frozenset(gap.made)
@@ -332,7 +332,7 @@ def _put_back_segments(fs: FileSystem, kept: KeptPartition, view: _View, gap: _G
         fs.sync_directory(kept.path)
 
 
-def _links(fs: FileSystem, kept: KeptPartition, names: Iterable[str]) -> str:
+def _links(fs: LocalFileSystem, kept: KeptPartition, names: Iterable[str]) -> str:
     """Kept files under one more name, in the partition's work folder."""
     work = f"{kept.path}/{WORK_FOLDER}"
     folder = f"{work}/{_UNDO}"
@@ -347,7 +347,7 @@ def _links(fs: FileSystem, kept: KeptPartition, names: Iterable[str]) -> str:
     return folder
 
 
-def _put_back_others(fs: FileSystem, kept: KeptPartition) -> None:
+def _put_back_others(fs: LocalFileSystem, kept: KeptPartition) -> None:
     """Put back other files, and indexes of segments that stayed; remove files that were not there."""
     view = _View(fs, kept)
     there = _files_in(fs, kept.folder)
@@ -370,7 +370,7 @@ def _put_back_others(fs: FileSystem, kept: KeptPartition) -> None:
     fs.sync_directory(kept.path)
 
 
-def _restore_owner(fs: FileSystem, path: str, before: FileInfo) -> None:
+def _restore_owner(fs: LocalFileSystem, path: str, before: FileInfo) -> None:
     """Outputs of a swap, as kept files are in an undo, get the owner and permissions of those that they replace."""
     if not fs.exists(path):
         return
@@ -385,7 +385,7 @@ def _restore_owner(fs: FileSystem, path: str, before: FileInfo) -> None:
         file.sync()
 
 
-def _put_back_own_files(fs: FileSystem, directory: KeptDirectory) -> list[str]:
+def _put_back_own_files(fs: LocalFileSystem, directory: KeptDirectory) -> list[str]:
     """Restore a log directory's own files, as far as they concern the partitions that were cleaned."""
     if directory.before is None:
         return []
@@ -417,7 +417,7 @@ def _put_back_own_files(fs: FileSystem, directory: KeptDirectory) -> list[str]:
     return written
 
 
-def _replace(fs: FileSystem, source: str, target: str) -> None:
+def _replace(fs: LocalFileSystem, source: str, target: str) -> None:
     """Give a file one more name, in the place of another file."""
     aside = target + Temporary.TMP
     if fs.exists(aside):
@@ -428,7 +428,7 @@ def _replace(fs: FileSystem, source: str, target: str) -> None:
     fs.sync_directory(posixpath.dirname(target))
 
 
-def _remove_folder(fs: FileSystem, path: str, directories: Iterable[KeptDirectory]) -> bool:
+def _remove_folder(fs: LocalFileSystem, path: str, directories: Iterable[KeptDirectory]) -> bool:
     """Remove what a clean kept, the manifest last. Other files stay, and the folder with them."""
     for directory in directories:
         for partition in directory.partitions.values():
@@ -441,7 +441,7 @@ def _remove_folder(fs: FileSystem, path: str, directories: Iterable[KeptDirector
     return True
 
 
-def _remove_files(fs: FileSystem, folder: str, names: Iterable[str]) -> None:
+def _remove_files(fs: LocalFileSystem, folder: str, names: Iterable[str]) -> None:
     """Remove files of a folder, and the folder if it is empty then; durably."""
     if not fs.exists(folder):
         return

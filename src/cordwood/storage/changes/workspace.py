@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from cordwood.errors import NotFoundError, RequestError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.log.files import mode_of, remove_tree
 
 # ---- the work folder -------------------------------------------------------------------------------------------------
@@ -23,7 +23,7 @@ class Workspace:
         path: of the folder.
     """
 
-    def __init__(self, fs: FileSystem, target: str, sources: Iterable[str]) -> None:
+    def __init__(self, fs: LocalFileSystem, target: str, sources: Iterable[str]) -> None:
         """Refuse a target that is not new or empty, or within a source.
 
         Raises:
@@ -31,7 +31,7 @@ class Workspace:
         """
         self._fs = fs
         self._sources = tuple(sources)
-        self.target = posixpath.realpath(target)
+        self.target = fs.real_path(target)
         parent = posixpath.dirname(self.target)
         _check_target(fs, self.target, parent, self._sources)
         self.path = f"{work_folder_prefix(self.target)}{secrets.token_hex(4)}"
@@ -87,9 +87,9 @@ def work_folder_prefix(target: str) -> str:
     return f"{parent.rstrip('/')}/.{name}.cordwood-"
 
 
-def leftovers(fs: FileSystem, target: str) -> list[str]:
+def leftovers(fs: LocalFileSystem, target: str) -> list[str]:
     """Work folders that killed runs for the same directory left. Call it when this run has none."""
-    parent, start = posixpath.split(work_folder_prefix(posixpath.realpath(target)))
+    parent, start = posixpath.split(work_folder_prefix(fs.real_path(target)))
     try:
         names = [info.name for info in fs.list(parent) if info.is_directory and info.name.startswith(start)]
     except OSError:
@@ -97,8 +97,8 @@ def leftovers(fs: FileSystem, target: str) -> list[str]:
     return [posixpath.join(parent, name) for name in names]
 
 
-def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[str]) -> None:
-    for source in map(posixpath.realpath, sources):
+def _check_target(fs: LocalFileSystem, target: str, parent: str, sources: Iterable[str]) -> None:
+    for source in map(fs.real_path, sources):
         if target == source:
             raise RequestError(f"{target} is to be cleaned, and is only read. Name a new folder for the copy")
         if is_within(target, source):
@@ -115,5 +115,5 @@ def _check_target(fs: FileSystem, target: str, parent: str, sources: Iterable[st
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether a path is a folder or lies in it (both as `realpath` gives them)."""
+    """Whether a path is a folder or lies in it (both as `real_path` gives them)."""
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")

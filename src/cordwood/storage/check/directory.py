@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, TextProblem
-from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.check.findings import Finding, Findings, Kind, Severity
 from cordwood.storage.check.partition import (
     PartitionCheck,
@@ -97,7 +97,7 @@ class Check:
         bytes_done: how far it is.
     """
 
-    def __init__(self, fs: FileSystem, on_progress: Callable[[Check], None] = lambda _: None) -> None:
+    def __init__(self, fs: Store, on_progress: Callable[[Check], None] = lambda _: None) -> None:
         self.fs = fs
         self.summary = Summary()
         self.bytes_total = 0

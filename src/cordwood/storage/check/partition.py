@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cordwood.errors import CorruptFileError, NotFoundError, TextProblem
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.storage.check import state
 from cordwood.storage.check.batches import LogCheck, Observer, Place
 from cordwood.storage.check.findings import OFFLINE, STOPS, Findings, Kind, Severity
@@ -296,7 +296,7 @@ class PartitionCheck:
 _FIXED_NAMES = (str(FileKind.LEADER_EPOCHS), str(FileKind.PARTITION_METADATA), str(FileKind.QUORUM_STATE))
 
 
-def check_metadata_snapshot(fs: FileSystem, path: str, findings: Findings, progress: Callable[[int], None]) -> None:
+def check_metadata_snapshot(fs: Store, path: str, findings: Findings, progress: Callable[[int], None]) -> None:
     """Check a KRaft snapshot: batches, as in a log, that count from 0."""
     try:
         with fs.open(path) as file:
@@ -305,9 +305,7 @@ def check_metadata_snapshot(fs: FileSystem, path: str, findings: Findings, progr
         findings.add(Kind.UNREADABLE, path, why_unreadable(error))
 
 
-def open_log(
-    fs: FileSystem, path: str, *, live: bool, log_start_offset: int | None, findings: Findings
-) -> LogView | None:
+def open_log(fs: Store, path: str, *, live: bool, log_start_offset: int | None, findings: Findings) -> LogView | None:
     """Open a partition to check it; None, and a finding, if that cannot be done."""
     try:
         return LogView(path, fs=fs, live=live, log_start_offset=log_start_offset)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 
-from cordwood.fs.base import Bytes, FileSystem
+from cordwood.fs.base import Bytes, LocalFileSystem
 from cordwood.storage.formats.filenames import Temporary, check_topic
 from cordwood.storage.formats.text import decode_checkpoint, encode_checkpoint, entry_number
 from cordwood.types import TopicPartition
@@ -53,7 +53,7 @@ def _encode(offsets: Mapping[TopicPartition, int]) -> bytes:
     return encode_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in offsets.items()])
 
 
-def update(fs: FileSystem, path: str, changes: Mapping[TopicPartition, int | None]) -> None:
+def update(fs: LocalFileSystem, path: str, changes: Mapping[TopicPartition, int | None]) -> None:
     """Set or remove entries of a checkpoint file; when this returns, that is durable.
 
     All other entries stay as they are, even impossible ones. The file is replaced as a whole, as a broker does it, by

@@ -10,9 +10,8 @@ import posixpath
 import time
 from collections.abc import Iterator
 
-from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, FileSystem
+from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, LocalFileSystem, Store
 from cordwood.fs.links import Link, try_link
-from cordwood.fs.locks import LockHolder, lock_holder
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import parse_file
 
@@ -22,16 +21,7 @@ OFFSET_FILE_BYTES_MAX = 256 << 20
 TEXT_FILE_BYTES_MAX = 16 << 20
 
 
-def lock_holder_in(fs: FileSystem, directory: str) -> LockHolder | None:
-    """The lock holder of a log directory, as far as it can be determined without opening `.lock`."""
-    try:
-        lock = fs.stat(f"{directory}/{filenames.LOCK}")
-    except OSError:
-        return None
-    return lock_holder(lock.device, lock.inode) if lock.inode else None
-
-
-def read_file(fs: FileSystem, path: str) -> bytes:
+def read_file(fs: Store, path: str) -> bytes:
     """All bytes of a file other than a log.
 
     Raises:
@@ -55,12 +45,12 @@ _REMOVE_ATTEMPTS = 20
 _REMOVE_PAUSE_SECONDS = 0.1
 
 
-def mode_of(fs: FileSystem, *paths: str) -> int:
+def mode_of(fs: Store, *paths: str) -> int:
     """The permissions for a copy of several directories: those that all of them have."""
     return functools.reduce(operator.and_, (fs.stat(path).mode for path in paths), 0o777) | 0o700
 
 
-def remove_tree(fs: FileSystem, path: str) -> None:
+def remove_tree(fs: LocalFileSystem, path: str) -> None:
     """Remove a folder and its contents, even while an abandoned task still writes to it."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
@@ -74,7 +64,7 @@ def remove_tree(fs: FileSystem, path: str) -> None:
             time.sleep(_REMOVE_PAUSE_SECONDS)
 
 
-def _remove(fs: FileSystem, path: str) -> None:
+def _remove(fs: LocalFileSystem, path: str) -> None:
     if not fs.exists(path):
         return
     for info in fs.list(path):
@@ -86,7 +76,7 @@ def _remove(fs: FileSystem, path: str) -> None:
 
 
 @contextlib.contextmanager
-def temporary_directory(fs: FileSystem, prefix: str) -> Iterator[str]:
+def temporary_directory(fs: LocalFileSystem, prefix: str) -> Iterator[str]:
     """A new directory that no other user can read; it is removed after the `with` block, with all that is in it."""
     path = fs.make_temporary_directory(prefix)
     try:
@@ -98,7 +88,7 @@ def temporary_directory(fs: FileSystem, prefix: str) -> Iterator[str]:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def copy_file(fs: FileSystem, source: str, target: str, *, link: Link | None = None) -> None:
+def copy_file(fs: LocalFileSystem, source: str, target: str, *, link: Link | None = None) -> None:
     """Copy a file to a new name, with its modification time; on return its bytes are on disk.
 
     Args:
@@ -116,7 +106,7 @@ def copy_file(fs: FileSystem, source: str, target: str, *, link: Link | None = N
         copied.sync()
 
 
-def chown_like(fs: FileSystem, path: str, like: FileInfo) -> None:
+def chown_like(fs: LocalFileSystem, path: str, like: FileInfo) -> None:
     """Give a file the owner, group and mode of another file; these, its bytes and its times are durable on return."""
     info = fs.stat(path)
     if (info.uid, info.gid) != (like.uid, like.gid):
@@ -127,7 +117,7 @@ def chown_like(fs: FileSystem, path: str, like: FileInfo) -> None:
         file.sync()
 
 
-def write_file(fs: FileSystem, path: str, data: Bytes) -> None:
+def write_file(fs: LocalFileSystem, path: str, data: Bytes) -> None:
     """Create or overwrite a small file; its bytes are durable on return."""
     with fs.create(path, exclusive=False) as file:
         file.write(0, data)

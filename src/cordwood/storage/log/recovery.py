@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cordwood.fs.base import FileInfo, FileSystem
+from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, PartitionFile, Temporary, parse_file
 from cordwood.storage.log.windows import Gap, read_headers
 
@@ -122,7 +122,7 @@ class _Files:
         self.kept[target] = (PartitionFile(file.kind, file.offset), info)
 
 
-def plan_recovery(fs: FileSystem, directory: str, names: Sequence[FileInfo]) -> Recovery:
+def plan_recovery(fs: Store, directory: str, names: Sequence[FileInfo]) -> Recovery:
     """What loading a partition would do, as far as names and the ends of swapped files show.
 
     Args:
@@ -165,7 +165,7 @@ def _remove_leftovers(files: _Files) -> None:
         files.delete(name, Reason.CLEAN_INTERRUPTED, "a clean was interrupted while writing it")
 
 
-def _finish_swaps(fs: FileSystem, directory: str, files: _Files) -> None:
+def _finish_swaps(fs: Store, directory: str, files: _Files) -> None:
     swaps = files.of(Temporary.SWAP)
     logs = [(file.offset, info) for _, file, info in swaps if file.kind is FileKind.LOG]
     if logs:
@@ -199,7 +199,7 @@ def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
     return tuple(segments)
 
 
-def next_offset(fs: FileSystem, path: str, base_offset: int, start: int = 0) -> int:
+def next_offset(fs: Store, path: str, base_offset: int, start: int = 0) -> int:
     """The offset behind the last batch of a log file; the base offset if it has none."""
     last = base_offset - 1
     with fs.open(path) as file:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.errors import CorruptBatchError, DataError
-from cordwood.fs.base import File, FileSystem
+from cordwood.fs.base import File, Store
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind
@@ -24,7 +24,7 @@ MAX_OFFSET = 2**63 - 1
 class Segment:
     """One segment: a `.log` file and its indexes, by the names they have now."""
 
-    fs: FileSystem
+    fs: Store
     directory: str
     files: SegmentFiles
 

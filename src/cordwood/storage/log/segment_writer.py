@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.fs.base import File, FileSystem
+from cordwood.fs.base import File, LocalFileSystem
 from cordwood.kernels import encode
 from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.storage.formats import offset_index, time_index, transaction_index
@@ -50,7 +50,7 @@ class SegmentWriter:
 
     def __init__(
         self,
-        fs: FileSystem,
+        fs: LocalFileSystem,
         directory: str,
         base_offset: int,
         limits: IndexLimits,

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import BadNameError, CorruptFileError, NotFoundError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage
 from cordwood.record.record import Record, to_records
@@ -31,7 +31,7 @@ from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from cordwood.storage.log.files import lock_holder_in, read_file
+from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
 
 _ATTEMPTS = 5
@@ -54,7 +54,7 @@ class LogView:
         self,
         path: str,
         *,
-        fs: FileSystem,
+        fs: Store,
         live: bool = False,
         log_start_offset: int | None = None,
     ) -> None:
@@ -360,10 +360,10 @@ class LogView:
         return pa.Table.from_batches(self.arrow_batches(**choice), SCHEMA)
 
 
-def open_log(path: str, *, fs: FileSystem) -> LogView:
+def open_log(path: str, *, fs: Store) -> LogView:
     """Open the log of one partition for reading; see `commands.read.open_log`."""
     path = path.rstrip("/") or "/"
-    holder = lock_holder_in(fs, posixpath.dirname(path) or ".")
+    holder = fs.lock_holder(posixpath.dirname(path) or ".")
     log = LogView(path, fs=fs, live=holder is not None and holder.is_broker)
     if not log.segments:
         raise holds_nothing(path)

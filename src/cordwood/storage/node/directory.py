@@ -15,11 +15,10 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError, TextProblem
-from cordwood.fs.base import FileInfo, FileSystem
-from cordwood.fs.locks import LockHolder
+from cordwood.fs.base import FileInfo, LockHolder, Store
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionDirectory, parse_directory, parse_file
-from cordwood.storage.log.files import lock_holder_in, read_file, why_unreadable
+from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 
@@ -65,13 +64,13 @@ class LogDirectory:
         partitions: its partition directories, by name.
     """
 
-    fs: FileSystem
+    fs: Store
     path: str
     entries: Sequence[FileInfo]
     partitions: Sequence[Partition]
 
     @classmethod
-    def open(cls, fs: FileSystem, path: str) -> LogDirectory:
+    def open(cls, fs: Store, path: str) -> LogDirectory:
         """List a log directory."""
         path = path.rstrip("/") or "/"
         entries = fs.list(path)
@@ -114,7 +113,7 @@ class LogDirectory:
     @functools.cached_property
     def holder(self) -> LockHolder | None:
         """The process that holds the directory's lock, if one on this machine does."""
-        return lock_holder_in(self.fs, self.path)
+        return self.fs.lock_holder(self.path)
 
     @property
     def live(self) -> bool:
@@ -202,7 +201,7 @@ def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequ
     )
 
 
-def look(fs: FileSystem, path: str) -> PathKind:
+def look(fs: Store, path: str) -> PathKind:
     """What a path is.
 
     Raises:
@@ -230,7 +229,7 @@ def look(fs: FileSystem, path: str) -> PathKind:
     raise NotFoundError(f"{path} is neither a log directory (with topic-0/ in it) nor a partition (with .log files)")
 
 
-def log_directories(fs: FileSystem, paths: Sequence[str]) -> list[str]:
+def log_directories(fs: Store, paths: Sequence[str]) -> list[str]:
     """The log directories that directories stand for: themselves, or those in a folder of several, in order."""
     found = []
     for path in paths:

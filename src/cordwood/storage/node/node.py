@@ -17,7 +17,7 @@ from functools import cached_property
 
 from cordwood.config import Layer, SourceKind, TopicConfig, overrides, resolve, server_properties
 from cordwood.errors import BadNameError, CorruptBatchError, DataError, NotFoundError, RequestError
-from cordwood.fs.base import FileSystem
+from cordwood.fs.base import Store
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
 from cordwood.record.headers import is_control
 from cordwood.storage.formats import cluster_metadata, filenames
@@ -72,7 +72,7 @@ class Node:
         said: config layers from outside the metadata: server.properties and `--config`.
     """
 
-    fs: FileSystem
+    fs: Store
     directories: tuple[LogDirectory, ...]
     places: tuple[LocatedPartition, ...]
     metadata: ClusterMetadata | None = None
@@ -83,7 +83,7 @@ class Node:
     @classmethod
     def open(
         cls,
-        fs: FileSystem,
+        fs: Store,
         paths: Sequence[str],
         metadata: str | None = None,
         server_properties: str | None = None,
@@ -181,7 +181,7 @@ class Node:
         return self._by_name.get((partition, DirectoryState.FUTURE), ())
 
 
-def _said(fs: FileSystem, path: str | None, arguments: Iterable[str]) -> tuple[Layer, ...]:
+def _said(fs: Store, path: str | None, arguments: Iterable[str]) -> tuple[Layer, ...]:
     layers = overrides(arguments)
     if path is None:
         return layers
@@ -195,7 +195,7 @@ def _said(fs: FileSystem, path: str | None, arguments: Iterable[str]) -> tuple[L
 # ---- which partitions ------------------------------------------------------------------------------------------------
 
 
-def _places(fs: FileSystem, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ...], tuple[LocatedPartition, ...]]:
+def _places(fs: Store, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ...], tuple[LocatedPartition, ...]]:
     directories: dict[str, LogDirectory] = {}
     places: dict[str, LocatedPartition] = {}
 
@@ -220,7 +220,7 @@ def _places(fs: FileSystem, paths: Sequence[str]) -> tuple[tuple[LogDirectory, .
     return tuple(directories.values()), tuple(sorted(places.values(), key=_order))
 
 
-def _look(fs: FileSystem, path: str) -> PathKind | None:
+def _look(fs: Store, path: str) -> PathKind | None:
     """What is there; None for a folder of log directories, if it is anything."""
     try:
         return look(fs, path)
@@ -280,7 +280,7 @@ def _check_one_cluster(directories: Sequence[LogDirectory]) -> None:
 
 
 def _metadata_directory(
-    fs: FileSystem, directories: Sequence[LogDirectory], asked: str | None
+    fs: Store, directories: Sequence[LogDirectory], asked: str | None
 ) -> tuple[LogDirectory, str] | None:
     """The log directory that holds the metadata log, and the path of that log."""
     if asked is not None:
@@ -297,7 +297,7 @@ def _metadata_directory(
     return None
 
 
-def read_metadata(fs: FileSystem, path: str, *, live: bool = False) -> ClusterMetadata:
+def read_metadata(fs: Store, path: str, *, live: bool = False) -> ClusterMetadata:
     """What a metadata log says: its newest snapshot, and the records after it. Damage in either becomes a problem.
 
     Args:
@@ -337,7 +337,7 @@ def _newest_snapshot(log: LogView, on_damage: OnDamage) -> ClusterMetadata:
     return cluster_metadata.load_snapshot(_values(_snapshot(log.fs, f"{log.path}/{name}", on_damage)), end_offset)
 
 
-def _snapshot(fs: FileSystem, path: str, on_damage: OnDamage) -> Iterator[RecordColumns]:
+def _snapshot(fs: Store, path: str, on_damage: OnDamage) -> Iterator[RecordColumns]:
     """The data records of a snapshot file. It was complete before it got its name, so nothing may be torn."""
 
     def placed(error: DataError) -> None:
