@@ -134,7 +134,7 @@ def test_results_are_short_as_a_string_whole_as_text_and_a_table_in_a_notebook()
     assert plan.text().startswith("PARTITION")
     assert "3 of 3 partitions to clean" in plan.text()
     html = plan._repr_html_()
-    assert html.startswith("<table>") and html.count("<tr>") == 4 and "orders-1" in html
+    assert html.startswith("<table>") and html.count("<tr>") == 5 and "orders-1" in html and ">total<" in html
 
     counts = Counts(records_read=5, records_kept=3, records_superseded=2)
     name = TopicPartition("a", 0)

@@ -37,8 +37,23 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[
         ).rstrip()
 
 
-def html_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], caption: str, *, rows_max: int = 50) -> str:
-    """A small HTML table with a caption; what is in it is escaped."""
+def html_table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    caption: str,
+    *,
+    last_rows: Sequence[Sequence[str]] = (),
+    rows_max: int = 50,
+) -> str:
+    """A small HTML table with a caption; what is in it is escaped.
+
+    Args:
+        columns: titles and sides.
+        rows: the cells.
+        caption: above the table.
+        last_rows: shown below the others however many these are, such as totals.
+        rows_max: how many of the others are shown.
+    """
     sides = ["right" if column.right else "left" for column in columns]
 
     def line(tag: str, cells: Iterable[str]) -> str:
@@ -49,7 +64,7 @@ def html_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], caption
         return f"<tr>{inner}</tr>"
 
     more = [f'<tr><td colspan="{len(columns)}">and {len(rows) - rows_max:,} more</td></tr>'] * (len(rows) > rows_max)
-    body = "\n".join([*(line("td", row) for row in rows[:rows_max]), *more])
+    body = "\n".join([*(line("td", row) for row in rows[:rows_max]), *more, *(line("td", row) for row in last_rows)])
     head = line("th", (column.title for column in columns))
     return f"<table>\n<caption>{escape(printable(caption))}</caption>\n{head}\n{body}\n</table>"
 

@@ -26,7 +26,9 @@ from cordwood.cleaning.plan import (
     PartitionPlan,
     Plan,
     Reason,
+    RetentionTotals,
     SegmentFacts,
+    Taken,
     utc,
 )
 from cordwood.cleaning.retention import plan_retention, retention
@@ -473,6 +475,24 @@ def test_a_plan_can_be_pickled_compared_and_written_as_json() -> None:
     assert partition["decision"] == "clean" and partition["compaction"]["cleanable_ratio"] == 1.0
     assert partition["compaction"]["range"]["bound"] == "active segment"
     assert str(plan) == "Plan of 2023-11-14 22:13:20 UTC: 1 to clean, 0 to leave alone, 0 to refuse"
+
+
+def test_totals_add_up_all_partitions_and_what_may_go_from_those_to_clean() -> None:
+    log = facts(segment(0), segment(1), segment(2), end=3)
+    why = Reason("why")
+    clean = PartitionPlan("/data/a-0", None, Decision.CLEAN, why, compaction=compaction(log))
+    leave = replace(clean, decision=Decision.LEAVE)
+    taken = (Taken("retention.ms", (0, 1), 200, why), Taken("retention.bytes", (2,), 100, why))
+    only_delete = replace(leave, compaction=None, only_with_retention=taken)
+    totals = Plan(T0, (clean, clean, leave, only_delete)).totals
+    assert (totals.partitions, totals.partitions_to_clean, totals.partitions_left_alone) == (4, 2, 2)
+    assert (totals.segments, totals.segments_after, totals.cleanable_bytes) == (6, 3, 600)
+    assert (totals.records_max, totals.bytes_max) == (4, 400)
+    assert (totals.retention, totals.only_with_retention) == (RetentionTotals(), RetentionTotals(1, 3, 300))
+
+    hidden = replace(clean, compaction=compaction(replace(log, headers=(HeaderFacts(wrappers=True),) * 3)))
+    assert Plan(T0, (clean, hidden)).totals.records_max is None
+    assert Plan(T0, ()).totals.partitions == 0
 
 
 def test_times_that_are_no_dates_are_shown_as_numbers() -> None:

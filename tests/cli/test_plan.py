@@ -30,16 +30,17 @@ def document(*words: object, exits: int = 0) -> dict[str, Any]:
 def test_the_plan_of_a_broker_is_a_table_and_the_reasons_below_it() -> None:
     broker = fixture("kraft-before-2")
     lines = run(broker, "--topic", "orders", "--topic", "min-lag", "--topic", "configured", *NOW).splitlines()
-    assert [" ".join(line.split()) for line in lines[:6]] == [
+    assert [" ".join(line.split()) for line in lines[:7]] == [
         "PARTITION DECISION START FIRST DIRTY UNCLEANABLE END CLEAN DIRTY RATIO SEGMENTS MAY REMOVE",
         "configured-0 clean 0 129 157 189 1.8 kB 2.3 kB 55.8 % 5 → 2 ≤ 46 records, ≤ 4.0 kB",
         "min-lag-0 leave alone 0 251 251 382 2.9 kB 0 B 0.0 % - -",
         "orders-0 leave alone 0 484 484 655 9.5 kB 0 B 0.0 % - -",
         "orders-1 leave alone 0 485 485 630 8.7 kB 0 B 0.0 % - -",
         "orders-2 clean 0 345 513 645 7.5 kB 11.8 kB 61.0 % 3 → 2 ≤ 260 records, ≤ 19.3 kB",
+        "total clean 2 of 5 30.4 kB 14.0 kB 8 → 4 ≤ 306 records, ≤ 23.3 kB",
     ]
     metadata = broker / "__cluster_metadata-0"
-    assert lines[6:] == [
+    assert lines[7:] == [
         "",
         "to clean:",
         f"  configured-0: min.cleanable.dirty.ratio=0.3: more than 30 % is dirty (topic configured in {metadata})",
@@ -54,6 +55,43 @@ def test_the_plan_of_a_broker_is_a_table_and_the_reasons_below_it() -> None:
         "2 of 5 partitions to clean: 14.0 kB dirty, 23.3 kB to read; planned as of 2026-11-21 09:30:10.181 UTC",
         "in place: up to 156.0 kB of work space, or 67.5 kB at a time (--work-space)",
     ]
+
+
+def test_totals_stand_below_several_partitions_in_their_columns() -> None:
+    broker = fixture("kraft-before-2")
+    title, *_, total = run(broker, "--topic", "orders", *NOW).split("\n\n")[0].splitlines()
+    assert total.startswith("total      clean 1 of 3")
+    for column, figure in (("CLEAN", "25.7 kB"), ("DIRTY", "11.8 kB"), ("SEGMENTS", "3 → 2")):
+        end = title.rindex(f" {column} ") + len(column) + 1
+        assert total[end - len(figure) : end] == figure
+    assert "\ntotal" not in run(broker, "--topic", "orders", "--partition", "2", *NOW)
+
+    found = document(broker, "--topic", "orders", "--topic", "retained-bytes", *NOW)
+    assert found["totals"] == {
+        "partitions": 4,
+        "partitions_to_clean": 1,
+        "partitions_left_alone": 3,
+        "partitions_refused": 0,
+        "segments": 3,
+        "segments_after": 2,
+        "clean_bytes": sum(one["compaction"]["clean_bytes"] for one in found["partitions"] if one["compaction"]),
+        "cleanable_bytes": 11758,
+        "records_max": 260,
+        "bytes_max": 19286,
+        "retention": {"partitions": 0, "segments": 0, "size_bytes": 0},
+        "only_with_retention": {"partitions": 1, "segments": 2, "size_bytes": 4825},
+    }
+
+
+def test_what_retention_would_delete_is_planned_without_the_option() -> None:
+    words = (fixture("kraft-before-2"), "--topic", "retained-bytes", *NOW)
+    what = "  retained-bytes-0: 2 segments up to 166 (4.8 kB) by retention.bytes=9000 (topic retained-bytes in "
+    without, given = run(*words), run(*words, "--retention")
+    assert f"\ndeleted only with --retention:\n{what}" in without
+    assert "; --retention would delete 2 segments (4.8 kB) of 1 partition; planned as of" in without
+    assert f"\ndeleted by retention:\n{what}" in given
+    assert "; retention deletes 2 segments (4.8 kB) of 1 partition; planned as of" in given
+    assert "with --retention" not in given
 
 
 def test_equal_reasons_stand_once() -> None:

@@ -6,7 +6,9 @@ directory and time. The marked tests make the same anew, and ask Kafka about log
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from cordwood.cleaning.plan import (
 )
 from cordwood.engine.settings import clean_settings
 from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, producer_state
@@ -38,7 +41,7 @@ from cordwood.storage.formats.filenames import (
     offset_name,
 )
 from cordwood.storage.formats.producer_state import ProducerEntry
-from cordwood.types import NONE, TopicPartition
+from cordwood.types import NONE, TopicPartition, override
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.kafka_tools import Line, Oracle
 from tests.spark.planned_logs import HOUR, T0, TIMES, batch, make_log
@@ -543,7 +546,33 @@ def test_a_limit_that_only_kafka_sets_by_default_deletes_nothing() -> None:
 
 
 def test_without_being_asked_nothing_is_deleted() -> None:
-    assert not any(one.retention for one in planned(fixture("kraft-before"), TIMES[0]).partitions)
+    plan = planned(fixture("kraft-before"), TIMES[0])
+    assert not any(one.retention for one in plan.partitions)
+    asked = planned(fixture("kraft-before"), TIMES[0], retention=True)
+    assert [one.only_with_retention for one in plan.partitions] == [one.retention for one in asked.partitions]
+    assert asked.totals.retention == plan.totals.only_with_retention and asked.totals.retention.segments > 0
+    assert not any(one.only_with_retention for one in asked.partitions)
+
+
+class UnreadableIndexes(PosixFileSystem):
+    """A disk with bad blocks in all time indexes."""
+
+    @override
+    def open(self, path: str) -> PosixFile:
+        if path.endswith(FileKind.TIME_INDEX):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return super().open(path)
+
+
+def test_an_unreadable_index_of_a_partition_that_is_left_alone_is_noted(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    (directory / offset_name(0, FileKind.TIME_INDEX)).write_bytes(b"")
+    choice: dict[str, Any] = {"overrides": ["cleanup.policy=delete"], "fs": UnreadableIndexes()}
+    (one,) = planned(tmp_path, T0, **choice).partitions
+    assert one.decision is Decision.LEAVE
+    assert one.notes[0].startswith("what --retention would delete is not known: ")
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        planned(tmp_path, T0, retention=True, **choice)
 
 
 def test_what_cannot_be_asked_for_is_refused() -> None:

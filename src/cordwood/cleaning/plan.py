@@ -6,6 +6,7 @@ tell; whoever collects them (`spark.planning`) hands them to `selection` and `re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -351,6 +352,8 @@ class PartitionPlan:
         high_watermark: of the log; None where nobody needs it.
         compaction: None where there will never be any.
         retention: what old segments are deleted, after the clean. Told by the sizes and times before it.
+        only_with_retention: what retention would delete in the same way if it were asked for; nothing deletes it now.
+            Empty where it was asked for.
         replicas: how many there are; None when it is not known.
         deletes_for_good: tombstones and markers may go when their time has come: there is no other replica.
         settings: the configs that a clean goes by.
@@ -368,6 +371,7 @@ class PartitionPlan:
     high_watermark: HighWatermark | None = None
     compaction: Compaction | None = None
     retention: tuple[Taken, ...] = ()
+    only_with_retention: tuple[Taken, ...] = ()
     replicas: int | None = None
     deletes_for_good: bool = False
     settings: tuple[Setting, ...] = ()
@@ -401,6 +405,84 @@ class PartitionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionTotals:
+    """What retention deletes, or would delete, in all partitions of a plan.
+
+    Attributes:
+        partitions: how many lose segments.
+        segments: how many they lose.
+        size_bytes: of the logs of these segments.
+    """
+
+    partitions: int = 0
+    segments: int = 0
+    size_bytes: int = 0
+
+    @classmethod
+    def of(cls, taken: Sequence[Sequence[Taken]]) -> RetentionTotals:
+        """The sums of what the rules take, given by partition."""
+        every = [one for rules in taken for one in rules]
+        return cls(
+            sum(1 for rules in taken if rules),
+            sum(len(one.base_offsets) for one in every),
+            sum(one.size_bytes for one in every),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTotals:
+    """Sums over all partitions of a plan.
+
+    Attributes:
+        partitions: how many there are.
+        partitions_to_clean, partitions_left_alone, partitions_refused: how many there are of each decision.
+        segments, segments_after: segments in the ranges of all partitions, and how many a clean of all would leave.
+        clean_bytes, cleanable_bytes: of all partitions, see `Compaction`.
+        records_max, bytes_max: the most that can go from partitions that are cleaned, see `Bounds`.
+        retention: what retention deletes.
+        only_with_retention: what it would delete if it were asked for.
+    """
+
+    partitions: int
+    partitions_to_clean: int
+    partitions_left_alone: int
+    partitions_refused: int
+    segments: int
+    segments_after: int
+    clean_bytes: int
+    cleanable_bytes: int
+    records_max: int | None
+    bytes_max: int
+    retention: RetentionTotals
+    only_with_retention: RetentionTotals
+
+    @classmethod
+    def of(cls, partitions: Sequence[PartitionPlan]) -> PlanTotals:
+        """The sums over some partitions."""
+        decisions = [one.decision for one in partitions]
+        compactions = [one.compaction for one in partitions if one.compaction is not None]
+        cleaned = [
+            one.compaction for one in partitions if one.decision is Decision.CLEAN and one.compaction is not None
+        ]
+        records = [one.bounds.records_max for one in cleaned]
+        known = [count for count in records if count is not None]
+        return cls(
+            partitions=len(partitions),
+            partitions_to_clean=decisions.count(Decision.CLEAN),
+            partitions_left_alone=decisions.count(Decision.LEAVE),
+            partitions_refused=decisions.count(Decision.REFUSE),
+            segments=sum(len(group) for one in compactions for group in one.groups),
+            segments_after=sum(len(one.groups) for one in compactions),
+            clean_bytes=sum(one.clean_bytes for one in compactions),
+            cleanable_bytes=sum(one.cleanable_bytes for one in compactions),
+            records_max=sum(known) if len(known) == len(records) else None,
+            bytes_max=sum(one.bounds.bytes_max for one in cleaned),
+            retention=RetentionTotals.of([one.retention for one in partitions]),
+            only_with_retention=RetentionTotals.of([one.only_with_retention for one in partitions]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Plan(Presentable):
     """What will become of partitions, all at one time.
 
@@ -417,6 +499,11 @@ class Plan(Presentable):
     def with_decision(self, decision: Decision) -> tuple[PartitionPlan, ...]:
         """The partitions with one decision."""
         return tuple(one for one in self.partitions if one.decision is decision)
+
+    @property
+    def totals(self) -> PlanTotals:
+        """Sums over all partitions."""
+        return PlanTotals.of(self.partitions)
 
     def __str__(self) -> str:
         counts = ", ".join(f"{len(self.with_decision(one))} to {one}" for one in Decision)

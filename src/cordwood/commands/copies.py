@@ -207,7 +207,7 @@ def with_retention(
     def one(found: PartitionPlan) -> PartitionPlan:
         outcome = outcomes.get(found.path)
         if isinstance(outcome, Failure):
-            return found
+            return replace(found, only_with_retention=())
         place, log = places[found.path]
         replaced, segments = ((), ()) if outcome is None else (outcome.cleaned.replaced, outcome.segments)
         bases = {base for group in replaced for base in group}

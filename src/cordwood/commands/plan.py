@@ -106,7 +106,8 @@ def retain_after(
     facts = log_facts(place, log, found.log_end_offset, found.high_watermark, now_ms, headers=True)
     left = [one for one in facts.segments if one.base_offset not in replaced]
     segments = tuple(sorted([*left, *outputs], key=lambda one: one.base_offset))
-    return _with_retention(found, node, replace(facts, segments=segments), node.config_of(place.topic), now_ms)
+    config = node.config_of(place.topic)
+    return _with_retention(found, node, replace(facts, segments=segments), config, now_ms, included=True)
 
 
 def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PartitionPlan:
@@ -150,15 +151,20 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
         deletes_for_good=choices.single_copy or replicas == 1,
         settings=tuple(_settings(config)),
     )
-    if not config.compact and not choices.retention:
-        return _only_delete(left, config, choices)
-    facts = log_facts(place, log, end, mark, now_ms, headers=config.compact)
+    try:
+        facts = log_facts(place, log, end, mark, now_ms, headers=config.compact)
+    except (OSError, RequestError, CorruptFileError) as error:
+        if config.compact or choices.retention or isinstance(error, FileNotFoundError):
+            raise
+        # Nothing will be done to this partition, so an index that cannot be read is no reason to stop.
+        note = f"what --retention would delete is not known: {error}"
+        return _only_delete(replace(left, notes=(*left.notes, note)), config, choices)
     found = (
         _with_compaction(left, node, facts, config, choices, now_ms)
         if config.compact
         else _only_delete(left, config, choices)
     )
-    return _with_retention(found, node, facts, config, now_ms) if choices.retention else found
+    return _with_retention(found, node, facts, config, now_ms, included=choices.retention)
 
 
 def _only_delete(left: PartitionPlan, config: TopicConfig, choices: Choices) -> PartitionPlan:
@@ -191,9 +197,12 @@ def _with_compaction(
 
 
 def _with_retention(
-    found: PartitionPlan, node: Node, facts: LogFacts, config: TopicConfig, now_ms: int
+    found: PartitionPlan, node: Node, facts: LogFacts, config: TopicConfig, now_ms: int, *, included: bool
 ) -> PartitionPlan:
+    """The plan with what retention takes: as a part of the plan (`included`), or as what it would take."""
     if not config.policy_known:
+        if not included:
+            return found
         return replace(found, notes=(*found.notes, "no retention: cleanup.policy is not set"))
     if found.decision is Decision.REFUSE:
         return found
@@ -202,7 +211,14 @@ def _with_retention(
         return config[name].explicit and node.doubt(config.topic, name) is None
 
     taken, notes = retention_rules.retention(facts, config, beyond_doubt, now_ms)
-    return replace(found, retention=taken, notes=(*found.notes, *notes))
+    # The plan before the clean may have had the same notes.
+    notes = tuple(note for note in notes if note not in found.notes)
+    return replace(
+        found,
+        retention=taken if included else (),
+        only_with_retention=() if included else taken,
+        notes=(*found.notes, *notes),
+    )
 
 
 def _topic_partition(place: LocatedPartition) -> TopicPartition | None:

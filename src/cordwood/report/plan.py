@@ -1,4 +1,5 @@
-"""A plan for people: a line per partition, then the reasons. Equal reasons stand once, with their partitions.
+"""A plan for people: a line per partition, one with the totals, then the reasons. Equal reasons stand once, with their
+partitions.
 
 What may go is an upper bound, and says so: `≤`. Whether a record is superseded only its key tells, and no record is
 read for a plan.
@@ -16,6 +17,9 @@ from cordwood.cleaning.plan import (
     Decision,
     PartitionPlan,
     Plan,
+    PlanTotals,
+    RetentionTotals,
+    Taken,
     utc,
 )
 from cordwood.presentable import register
@@ -31,30 +35,58 @@ def _ratio(compaction: Compaction) -> str:
     return "-" if ratio is None else f"{100 * ratio:.1f} %"
 
 
-def _groups(compaction: Compaction) -> str:
-    return f"{sum(map(len, compaction.groups))} → {len(compaction.groups)}" if compaction.groups else "-"
+def _segments(before: int, after: int) -> str:
+    return f"{before} → {after}" if before else "-"
+
+
+def _removed(records_max: int | None, bytes_max: int) -> str:
+    records = "?" if records_max is None else f"{records_max:,}"
+    return f"≤ {records} records, ≤ {bytes_text(bytes_max)}"
 
 
 def _may_remove(one: PartitionPlan) -> str:
     if one.compaction is None or one.decision is not Decision.CLEAN:
         return "-"
-    bounds = one.compaction.bounds
-    records = "?" if bounds.records_max is None else f"{bounds.records_max:,}"
-    return f"≤ {records} records, ≤ {bytes_text(bounds.bytes_max)}"
+    return _removed(one.compaction.bounds.records_max, one.compaction.bounds.bytes_max)
 
 
-_COLUMNS: Sequence[tuple[Column, Callable[[PartitionPlan], str]]] = (
-    (Column("PARTITION"), lambda one: printable(one.name)),
-    (Column("DECISION"), lambda one: one.decision),
-    (Column("START", right=True), lambda one: str(one.log_start_offset)),
-    (Column("FIRST DIRTY", right=True), _of(lambda one: str(one.range.first_dirty_offset))),
-    (Column("UNCLEANABLE", right=True), _of(lambda one: str(one.range.first_uncleanable_offset))),
-    (Column("END", right=True), lambda one: str(one.log_end_offset)),
-    (Column("CLEAN", right=True), _of(lambda one: bytes_text(one.clean_bytes))),
-    (Column("DIRTY", right=True), _of(lambda one: bytes_text(one.cleanable_bytes))),
-    (Column("RATIO", right=True), _of(_ratio)),
-    (Column("SEGMENTS", right=True), _of(_groups)),
-    (Column("MAY REMOVE"), _may_remove),
+def _no_sum(_totals: PlanTotals) -> str:
+    return ""
+
+
+#: Each column with its cell of a partition, and of the totals.
+_COLUMNS: Sequence[tuple[Column, Callable[[PartitionPlan], str], Callable[[PlanTotals], str]]] = (
+    (Column("PARTITION"), lambda one: printable(one.name), lambda _: "total"),
+    (
+        Column("DECISION"),
+        lambda one: one.decision,
+        lambda totals: f"clean {totals.partitions_to_clean} of {totals.partitions}",
+    ),
+    (Column("START", right=True), lambda one: str(one.log_start_offset), _no_sum),
+    (Column("FIRST DIRTY", right=True), _of(lambda one: str(one.range.first_dirty_offset)), _no_sum),
+    (Column("UNCLEANABLE", right=True), _of(lambda one: str(one.range.first_uncleanable_offset)), _no_sum),
+    (Column("END", right=True), lambda one: str(one.log_end_offset), _no_sum),
+    (
+        Column("CLEAN", right=True),
+        _of(lambda one: bytes_text(one.clean_bytes)),
+        lambda totals: bytes_text(totals.clean_bytes),
+    ),
+    (
+        Column("DIRTY", right=True),
+        _of(lambda one: bytes_text(one.cleanable_bytes)),
+        lambda totals: bytes_text(totals.cleanable_bytes),
+    ),
+    (Column("RATIO", right=True), _of(_ratio), _no_sum),
+    (
+        Column("SEGMENTS", right=True),
+        _of(lambda one: _segments(sum(map(len, one.groups)), len(one.groups))),
+        lambda totals: _segments(totals.segments, totals.segments_after),
+    ),
+    (
+        Column("MAY REMOVE"),
+        _may_remove,
+        lambda totals: _removed(totals.records_max, totals.bytes_max) if totals.partitions_to_clean else "-",
+    ),
 )
 
 
@@ -66,13 +98,14 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
         exact: what retention takes was found out as of after the clean.
     """
     columns, rows = _table(plan)
-    yield from table(columns, rows)
+    yield from table(columns, [*rows, *_total_row(plan)])
     for title, sentences in (
         ("to clean", _reasons(plan, Decision.CLEAN)),
         ("cleaned up to", _ends(plan)),
         ("left alone", _reasons(plan, Decision.LEAVE)),
         ("refused", _reasons(plan, Decision.REFUSE)),
-        ("deleted by retention", _taken(plan, exact=exact)),
+        ("deleted by retention", _taken(plan, lambda one: one.retention, exact=exact)),
+        ("deleted only with --retention", _taken(plan, lambda one: one.only_with_retention, exact=False)),
         ("notes", ((note, one.name) for one in plan.partitions for note in one.notes)),
         ("hints", ((one.hint, one.name) for one in plan.partitions if one.hint)),
     ):
@@ -88,6 +121,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "now_ms": plan.now_ms,
         "choices": asdict(plan.choices),
         "partitions": [_partition_document(one) for one in plan.partitions],
+        "totals": asdict(plan.totals),
     }
 
 
@@ -104,11 +138,16 @@ def _partition_document(plan: PartitionPlan) -> dict[str, Any]:
 def html(plan: Plan) -> str:
     """The table for a notebook."""
     columns, rows = _table(plan)
-    return html_table(columns, rows, _totals(plan))
+    return html_table(columns, rows, _totals(plan), last_rows=_total_row(plan))
 
 
 def _table(plan: Plan) -> tuple[list[Column], list[list[str]]]:
-    return [column for column, _ in _COLUMNS], [[cell(one) for _, cell in _COLUMNS] for one in plan.partitions]
+    return [column for column, _, _ in _COLUMNS], [[cell(one) for _, cell, _ in _COLUMNS] for one in plan.partitions]
+
+
+def _total_row(plan: Plan) -> list[list[str]]:
+    """The row of totals, if there is more than one partition to add up."""
+    return [[cell(plan.totals) for _, _, cell in _COLUMNS]] if len(plan.partitions) > 1 else []
 
 
 def _reasons(plan: Plan, decision: Decision) -> Iterator[tuple[str, str]]:
@@ -123,13 +162,15 @@ def _ends(plan: Plan) -> Iterator[tuple[str, str]]:
             yield f"{one.compaction.range.first_uncleanable_offset}: {one.compaction.bound_reason}", one.name
 
 
-def _taken(plan: Plan, *, exact: bool) -> Iterator[tuple[str, str]]:
+def _taken(
+    plan: Plan, rules_of: Callable[[PartitionPlan], Sequence[Taken]], *, exact: bool
+) -> Iterator[tuple[str, str]]:
     for one in plan.partitions:
         before = ", as they are before the clean" if one.decision is Decision.CLEAN and not exact else ""
-        for some in one.retention:
-            count = number(len(some.base_offsets), "segment")
-            last = some.base_offsets[-1]
-            yield f"{count} up to {last} ({bytes_text(some.size_bytes)}{before}) by {some.reason}", one.name
+        for taken in rules_of(one):
+            count = number(len(taken.base_offsets), "segment")
+            last = taken.base_offsets[-1]
+            yield f"{count} up to {last} ({bytes_text(taken.size_bytes)}{before}) by {taken.reason}", one.name
 
 
 def _section(title: str, sentences: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -149,7 +190,19 @@ def _totals(plan: Plan) -> str:
     rewritten = bytes_text(sum(one.bounds.bytes_max for one in found))
     counts = [f"{len(clean)} of {number(len(plan.partitions), 'partition')} to clean"]
     counts += [f"{len(plan.with_decision(Decision.REFUSE))} refused"] if plan.with_decision(Decision.REFUSE) else []
-    return f"{', '.join(counts)}: {dirty} dirty, {rewritten} to read; planned as of {utc(plan.now_ms)}"
+    retained = "".join(f"; {one}" for one in _retained(plan.totals))
+    return f"{', '.join(counts)}: {dirty} dirty, {rewritten} to read{retained}; planned as of {utc(plan.now_ms)}"
+
+
+def _retained(totals: PlanTotals) -> Iterator[str]:
+    def what(one: RetentionTotals) -> str:
+        segments = f"{number(one.segments, 'segment')} ({bytes_text(one.size_bytes)})"
+        return f"{segments} of {number(one.partitions, 'partition')}"
+
+    if totals.retention.segments:
+        yield f"retention deletes {what(totals.retention)}"
+    if totals.only_with_retention.segments:
+        yield f"--retention would delete {what(totals.only_with_retention)}"
 
 
 def _work_space(plan: Plan) -> Iterator[str]:
