@@ -11,6 +11,7 @@ import cordwood
 from cordwood.engine.results import Fate
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.check import Severity
+from tests.fs.read_only_store import ReadOnlyStore
 from tests.fs.trees import tree
 from tests.spark.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory
 
@@ -55,6 +56,16 @@ def test_verify_finds_a_lost_record_in_memory(spark: SparkSession) -> None:
     log = cordwood.open_log("/new/a-0", fs=fs)
     fs.unlink(log.segments[-2].path)
     assert not cordwood.verify(ROOT, "/new", spark=spark, now_ms=LATER_MS, overrides=CONFIG, fs=fs).holds
+
+
+def test_verify_works_on_a_store_that_can_only_be_read(spark: SparkSession) -> None:
+    local = directory(FIRST, SECOND)
+    cordwood.clean(ROOT, output="/new", fs=local, **OPTIONS)
+    options: dict[str, Any] = {"spark": spark, "now_ms": LATER_MS, "overrides": CONFIG}
+    proved = cordwood.verify(ROOT, "/new", fs=ReadOnlyStore.copy_of(local, ROOT, "/new"), **options)
+    assert proved.holds, proved.text()
+    local.unlink(cordwood.open_log("/new/a-0", fs=local).segments[-2].path)
+    assert not cordwood.verify(ROOT, "/new", fs=ReadOnlyStore.copy_of(local, ROOT, "/new"), **options).holds
 
 
 def test_a_clean_in_place_in_memory_is_proved_and_undone(spark: SparkSession) -> None:

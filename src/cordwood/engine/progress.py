@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from cordwood.fs.base import File, LocalFileSystem, Store
+from cordwood.fs.base import LocalFileSystem, ReadableFile, Store
 from cordwood.fs.location import Location
-from cordwood.fs.wrapped import WrappedFile, WrappedStore
+from cordwood.fs.wrapped import WrappedStore
 from cordwood.storage.log.files import read_file
 from cordwood.types import override
 
@@ -40,7 +40,7 @@ class Counted(WrappedStore):
         self._written = time.monotonic()
 
     @override
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> ReadableFile:
         file = super().open(path)
         return _CountedFile(file, self) if path.endswith(".log") else file
 
@@ -83,18 +83,31 @@ class Counters:
         return Counted(store, self.location.open(), f"{self.path}/{uuid4().hex}")
 
 
-class _CountedFile(WrappedFile):
-    """A file open for reading whose windows are counted."""
+class _CountedFile(ReadableFile):
+    """A file whose windows are counted."""
 
-    def __init__(self, file: File, counted: Counted) -> None:
-        super().__init__(file)
+    def __init__(self, file: ReadableFile, counted: Counted) -> None:
+        self.path = file.path
+        self._file = file
         self._counted = counted
 
     @override
+    def size(self) -> int:
+        return self._file.size()
+
+    @override
     def read_into(self, position: int, target: memoryview) -> int:
-        count = super().read_into(position, target)
+        count = self._file.read_into(position, target)
         self._counted.count(count)
         return count
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        return self._file.read(position, size_bytes)
+
+    @override
+    def close(self) -> None:
+        self._file.close()
 
 
 class Watch:

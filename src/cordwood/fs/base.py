@@ -79,10 +79,10 @@ def refuse_lock_file(path: str) -> None:
         raise RequestError(f"{path} is never opened as a file: closing it would drop this process's lock on it")
 
 
-class File(Protocol):
-    """An open file. Reads and writes name their position; there is no cursor.
+class ReadableFile(Protocol):
+    """A file that is open for reading. Reads name their position; there is no cursor.
 
-    An open file stays the same file when its name is renamed, replaced or removed. A `with` block closes it.
+    An open file stays the same file when its name is replaced or removed. A `with` block closes it.
     """
 
     path: str
@@ -98,6 +98,22 @@ class File(Protocol):
     @abstractmethod
     def read(self, position: int, size_bytes: int) -> bytes:
         """Up to `size_bytes` from `position`; shorter only at the end of the file."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the file. Closing again does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class File(ReadableFile, Protocol):
+    """An open file of a local file system. It stays the same file, too, when it is renamed."""
 
     @abstractmethod
     def write(self, position: int, data: Bytes) -> None:
@@ -117,18 +133,6 @@ class File(Protocol):
 
         After an error the state of the bytes on disk is unknown: calling again may succeed although they are lost.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the file. Closing again does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +220,8 @@ class Store(Protocol):
         """Whether `stat` would find something."""
 
     @abstractmethod
-    def open(self, path: str) -> File:
-        """Open a file for reading. Writing to it fails with EBADF.
+    def open(self, path: str) -> ReadableFile:
+        """Open a file for reading.
 
         Raises:
             FileNotFoundError: nothing is there.
@@ -261,6 +265,11 @@ class LocalFileSystem(Store, Protocol):
     @override
     def location(self) -> Location[LocalFileSystem]:
         return location_in_this_process(self)
+
+    @override
+    @abstractmethod
+    def open(self, path: str) -> File:
+        """Open a file for reading. Writing to it fails with EBADF; `sync` makes durable what others wrote."""
 
     @abstractmethod
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
@@ -392,7 +401,7 @@ class LocalFileSystem(Store, Protocol):
 FileSystem = LocalFileSystem
 
 
-def copy_bytes(source: File, target: File, position: int = 0) -> None:
+def copy_bytes(source: ReadableFile, target: File, position: int = 0) -> None:
     """Copy what a file holds from a position on to the same position of another file, through this process."""
     size = source.size()
     buffer = memoryview(bytearray(min(COPY_BUFFER_BYTES, max(0, size - position))))

@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cordwood.fs.base import Bytes, File, FileInfo, PutMode, Store
+from cordwood.fs.base import Bytes, FileInfo, PutMode, ReadableFile, Store
 from cordwood.fs.wrapped import WrappedStore
 from cordwood.types import override
 
@@ -60,7 +60,7 @@ class Overlay(WrappedStore):
         return name in self._files if folder == self._directory else super().exists(path)
 
     @override
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> ReadableFile:
         return super().open(self._real(path))
 
     @override

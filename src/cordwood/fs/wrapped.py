@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cordwood.fs.base import Bytes, DirectoryLock, File, FileInfo, LocalFileSystem, LockHolder, PutMode, Store
+from cordwood.fs.base import (
+    Bytes,
+    DirectoryLock,
+    File,
+    FileInfo,
+    LocalFileSystem,
+    LockHolder,
+    PutMode,
+    ReadableFile,
+    Store,
+)
 from cordwood.types import override
 
 
@@ -32,7 +42,7 @@ class WrappedStore(Store):
         return self._store.exists(path)
 
     @override
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> ReadableFile:
         return self._store.open(path)
 
     @override

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import BatchProblem, BatchTooLargeError, DataError
-from cordwood.fs.base import File
+from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import CODEC_MASK, TRANSACTIONAL, BatchRows
 from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
 from cordwood.record.headers import has_flag, is_control, is_marker
@@ -193,7 +193,7 @@ class LogCheck:
 
     def run(
         self,
-        file: File,
+        file: ReadableFile,
         observers: Sequence[Observer],
         see_all: Sequence[Observer],
         progress: Callable[[int], None],

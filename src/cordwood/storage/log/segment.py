@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.errors import CorruptBatchError, DataError
-from cordwood.fs.base import File, Store
+from cordwood.fs.base import ReadableFile, Store
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind
@@ -48,7 +48,7 @@ class Segment:
         """Of the `.log` file."""
         return f"{self.directory}/{self.files.log.name}"
 
-    def open(self) -> File:
+    def open(self) -> ReadableFile:
         """The `.log` file."""
         return self.fs.open(self.path)
 
@@ -81,7 +81,7 @@ class Segment:
         data = self.read_index(FileKind.TRANSACTION_INDEX)
         return None if data is None else transaction_index.decode(data, self.index_path(FileKind.TRANSACTION_INDEX))
 
-    def position_of(self, file: File, offset: int) -> int:
+    def position_of(self, file: ReadableFile, offset: int) -> int:
         """Position of a batch at or before the one that holds `offset`; 0 where the index does not help."""
         try:
             index = self.offset_index()

@@ -20,7 +20,7 @@ from enum import Enum
 import crc32c
 import numpy as np
 
-from cordwood.fs.base import File
+from cordwood.fs.base import ReadableFile
 from cordwood.kernels import scan
 from cordwood.kernels.layout import (
     BATCH_ROW,
@@ -113,7 +113,7 @@ class WindowReader:
 
     def __init__(
         self,
-        file: File,
+        file: ReadableFile,
         checks: Checks,
         *,
         base_offset: int = 0,
@@ -286,7 +286,7 @@ class WindowReader:
 
 
 def read_headers(
-    file: File, *, base_offset: int = 0, start: int = 0, end: int | None = None, search: bool = True
+    file: ReadableFile, *, base_offset: int = 0, start: int = 0, end: int | None = None, search: bool = True
 ) -> Iterator[BatchRows | Gap]:
     """The headers of a log file's batches, without their bytes: BATCH_ROW[some], CRCs not checked."""
     for item in WindowReader(
@@ -306,7 +306,7 @@ def compute_crcs(window: BatchWindow) -> None:
     scan.compute_crcs(window.data.ctypes.data, window.data.size, window.position, window.batches)
 
 
-def _read(file: File, position: int, size_bytes: int) -> U8Array:
+def _read(file: ReadableFile, position: int, size_bytes: int) -> U8Array:
     data = np.empty(size_bytes, np.uint8)
     return data[: file.read_into(position, memoryview(data))]
 
@@ -315,7 +315,7 @@ def _entry_bytes(data: U8Array) -> int:
     return PREFIX.size + int(PREFIX.unpack_from(data)[1])
 
 
-def _pieces_of(file: File, piece_bytes: int) -> Callable[[int, int], Iterator[bytes]]:
+def _pieces_of(file: ReadableFile, piece_bytes: int) -> Callable[[int, int], Iterator[bytes]]:
     def pieces(position: int, size_bytes: int) -> Iterator[bytes]:
         for at in range(position, position + size_bytes, piece_bytes):
             yield file.read(at, min(piece_bytes, position + size_bytes - at))
@@ -335,7 +335,7 @@ def _describe(status: int, data: U8Array, left: int) -> str:
     return f"a size field of {size} is too small for a batch of magic {magic}"
 
 
-def _is_zero(file: File, position: int, end: int, piece_bytes: int) -> bool:
+def _is_zero(file: ReadableFile, position: int, end: int, piece_bytes: int) -> bool:
     for at in range(position, end, piece_bytes):
         if _read(file, at, min(piece_bytes, end - at)).any():
             return False
