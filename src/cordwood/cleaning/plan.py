@@ -52,7 +52,8 @@ class HeaderFacts:
         records: that are no markers; a wrapper of magic 0 or 1 counts as one.
         wrappers: it has some, so there are more records.
         legacy: it has batches of magic 0 or 1, which a clean may make larger.
-        compressed: it has batches that are.
+        compressed_bytes: of its batches that are.
+        plain_records: in its batches that are not, markers included; each message of magic 0 or 1 is one.
         markers: how many it has.
         expired_batches: whose delete horizon has passed; they may hold tombstones, or are markers, that may go.
         damage: where its batches do not follow each other, in words; empty when they do.
@@ -63,7 +64,8 @@ class HeaderFacts:
     records: int = 0
     wrappers: bool = False
     legacy: bool = False
-    compressed: bool = False
+    compressed_bytes: int = 0
+    plain_records: int = 0
     markers: int = 0
     expired_batches: int = 0
     damage: str = ""
@@ -264,7 +266,9 @@ class Compaction:
             segment it lies in the middle of counts in both.
         overdue_ms: for how long `max.compaction.lag.ms` has been exceeded; 0 when it is not.
         groups: base offsets of the segments that become one.
-        group_bytes: the most that the outputs of each group take on disk.
+        group_bytes: the most that the outputs of each group take on disk, see `waves.work_bytes`.
+        group_bytes_expected: the same if no record goes, and what is rebuilt compresses as it did. After a clean on
+            trial both are exact, and empty where it failed.
         bounds: the most that can go.
         expired_batches: batches in the range whose delete horizon has passed.
     """
@@ -277,6 +281,7 @@ class Compaction:
     overdue_ms: int
     groups: tuple[tuple[int, ...], ...]
     group_bytes: tuple[int, ...]
+    group_bytes_expected: tuple[int, ...]
     bounds: Bounds
     expired_batches: int
 

@@ -30,7 +30,7 @@ from cordwood.cleaning.plan import (
     config_reason,
     utc,
 )
-from cordwood.cleaning.waves import work_bytes
+from cordwood.cleaning.waves import expected_work_bytes, work_bytes
 from cordwood.config import TopicConfig
 
 #: A segment's offsets fit 32 bits above its base.
@@ -226,19 +226,23 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
             now_ms=now_ms,
         ),
         groups=tuple(tuple(one.base_offset for one in group) for group in groups),
-        group_bytes=tuple(_work_bytes(groups, below, config)),
+        group_bytes=tuple(_by_group(work_bytes, groups, below, config)),
+        group_bytes_expected=tuple(_by_group(expected_work_bytes, groups, below, config)),
         bounds=_bounds(rewritten, below) if rewritten else Bounds(),
         expired_batches=sum(one.expired_batches for one in below),
     )
 
 
-def _work_bytes(
-    groups: Sequence[Sequence[SegmentFacts]], headers: Sequence[HeaderFacts], config: TopicConfig
+def _by_group(
+    bytes_of: Callable[..., int],
+    groups: Sequence[Sequence[SegmentFacts]],
+    headers: Sequence[HeaderFacts],
+    config: TopicConfig,
 ) -> Iterator[int]:
     at = 0
     for group in groups:
         interval = config.integer("index.interval.bytes")
-        yield work_bytes(group, headers[at : at + len(group)], index_interval_bytes=interval)
+        yield bytes_of(group, headers[at : at + len(group)], index_interval_bytes=interval)
         at += len(group)
 
 

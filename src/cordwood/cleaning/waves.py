@@ -17,28 +17,69 @@ from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
 from cordwood.kernels.layout import HEADER_BYTES
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 
-#: How much larger a log may become. Each message of magic 0 or 1 may get a batch of its own; what was compressed may
-#: have been so by a better compressor than ours, which takes what is dropped off again in all but odd cases.
-_LEGACY_GROWTH, _COMPRESSED_GROWTH = 3, 2
+#: What a record, or a message of magic 0 or 1, may take more when it is encoded anew; see `work_bytes`.
+_RECORD_GROWTH_BYTES, _MESSAGE_GROWTH_BYTES = 10, 63
+#: How much larger compressed batches, and wrappers of magic 0 and 1, are allowed to become.
+_COMPRESSED_GROWTH, _WRAPPER_GROWTH = 2, 3
 _INDEX_ENTRY_BYTES = offset_index.ENTRY.itemsize + time_index.ENTRY.itemsize
 #: What file systems round up to, for each of the four files of a segment.
 _BLOCK_BYTES, _FILES = 4096, 4
 
 
 def work_bytes(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], *, index_interval_bytes: int) -> int:
-    """The most that the outputs of one group take on disk.
+    """The most that the outputs of one group take on disk, to schedule waves by.
+
+    A batch is copied, dropped, cut to its header, or rebuilt, and only what is rebuilt can become larger:
+
+    * A record that was not compressed: by 10 bytes at most. Its timestamp delta counts from another base, such as a
+      delete horizon, so 1 byte may become 10, and with it the record's length may need 1 more. Nothing else changes.
+    * A message of magic 0 or 1 that was not compressed: by 63. It has 26 bytes beside its key and value. It may become
+      a batch of its own, whose header has 61; the fields of a record beside key and value have 28 at most.
+    * A compressed batch: no useful bound is known before it is decompressed. Headers do not tell the uncompressed
+      size, and a compressor's worst case is a little more than that, so many times the log. To have fewer records does
+      not help to bound it: the writer may have compressed them better than we do (a higher level, another library).
+      Twice its size is allowed for, for wrappers of magic 0 and 1 three times: a convention and no proof. Outputs that
+      are larger are no danger: if they fill the disk, the partition fails and stays as it was.
+
+    A clean that does not fit by this bound is tried first without writing, for the exact sizes.
 
     Args:
         segments: of the group.
         headers: of the same.
         index_interval_bytes: `index.interval.bytes`.
     """
-    logs = markers = 0
-    for segment, one in zip(segments, headers, strict=True):
-        growth = _LEGACY_GROWTH if one.legacy else _COMPRESSED_GROWTH if one.compressed else 1
-        logs += growth * segment.size_bytes
-        markers += one.markers
+    growth = 0
+    for one in headers:
+        growth += one.plain_records * (_MESSAGE_GROWTH_BYTES if one.legacy else _RECORD_GROWTH_BYTES)
+        growth += one.compressed_bytes * ((_WRAPPER_GROWTH if one.legacy else _COMPRESSED_GROWTH) - 1)
+    return _on_disk(segments, headers, growth, index_interval_bytes)
+
+
+def expected_work_bytes(
+    segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], *, index_interval_bytes: int
+) -> int:
+    """The outputs of one group on disk if all records stay and compress as they did, to tell people.
+
+    That is the size of its segments. It is still more than most cleans need: nothing is known to go before records are
+    read. Batches that keep all records are copied, compressed or not. Only batches of magic 0 and 1 grow, since each
+    is rebuilt.
+
+    Args:
+        segments: of the group.
+        headers: of the same.
+        index_interval_bytes: `index.interval.bytes`.
+    """
+    growth = sum(one.plain_records * _MESSAGE_GROWTH_BYTES for one in headers if one.legacy)
+    return _on_disk(segments, headers, growth, index_interval_bytes)
+
+
+def _on_disk(
+    segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], growth: int, index_interval_bytes: int
+) -> int:
+    """Logs of the segments' size and what they grow by, with their indexes and what file systems round up."""
+    logs = sum(segment.size_bytes for segment in segments) + growth
     entries = logs // max(index_interval_bytes, HEADER_BYTES) + 2 * len(segments)
+    markers = sum(one.markers for one in headers)
     bytes_all = logs + entries * _INDEX_ENTRY_BYTES + markers * transaction_index.ENTRY.itemsize
     return bytes_all + _FILES * _BLOCK_BYTES * len(segments)
 

@@ -46,7 +46,6 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.jobs import Jobs
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.changes.backup import KeepFolder
-from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.ownership import check_ownership
 from cordwood.storage.changes.recover_copy import Recovered
 from cordwood.storage.changes.recover_in_place import recover_in_place
@@ -65,7 +64,6 @@ from cordwood.verification.violations import Verdict
 #: Outputs leave this much of the free space of a disk: for checkpoints, the manifest of a keep folder, other programs.
 RESERVE_BYTES = 8 << 20
 _PLENTY_BYTES = 1 << 62
-_BLOCK_BYTES = 4096
 #: The folder of tasks' counters, in a work folder.
 _PROGRESS = "progress"
 
@@ -358,7 +356,7 @@ class _Work:
                     self.failed[task.path] = outcome
                     del tasks[task.path], loads[task.path]
                 elif not loads[task.path].whole:
-                    loads[task.path] = replace(loads[task.path], group_bytes=tuple(_exact(outcome)))
+                    loads[task.path] = replace(loads[task.path], group_bytes=tuple(outcome.group_bytes()))
             waves = schedule(loads, sizes, kept=self.kept is not None)
         for path in waves.too_large:
             self.failed[path] = _too_large(path, loads[path], room[loads[path].device], keeps_old=self.kept is not None)
@@ -413,7 +411,7 @@ class _Work:
             if task.part is None:
                 # Rounds of Kafka's offset map end with groups of their own.
                 progress.groups = len(outcome.cleaned.replaced)
-            for part in _by_group(outcome):
+            for part in outcome.by_group():
                 swap_in(self.fs, path, part, keep=self._keep)
                 progress.done += 1
             progress.add(outcome.cleaned)
@@ -562,26 +560,6 @@ def _groups(plan: PartitionPlan) -> Sequence[tuple[int, ...]]:
 def _bytes(plan: PartitionPlan) -> int:
     assert plan.compaction is not None, "it is to be cleaned"
     return plan.compaction.bounds.bytes_max
-
-
-def _by_group(output: Output) -> Iterator[Replacement]:
-    """What a task wrote, group by group."""
-    cleaned = output.cleaned
-    for replaced, outputs in zip(cleaned.replaced, cleaned.outputs, strict=True):
-        names = tuple(name for name, _ in output.files if _offset_of(name) in outputs)
-        yield Replacement(output.folder, names, frozenset(replaced), frozenset(outputs), cleaned.end_offset)
-
-
-def _exact(output: Output) -> Iterator[int]:
-    """What the outputs of each group take on disk."""
-    sizes = dict(output.files)
-    for part in _by_group(output):
-        yield sum(-(-sizes[name] // _BLOCK_BYTES) * _BLOCK_BYTES + _BLOCK_BYTES for name in part.names)
-
-
-def _offset_of(name: str) -> int | None:
-    file = parse_file(name)
-    return None if file is None else file.offset
 
 
 def _not_proved(path: str, verdict: Verdict) -> str:

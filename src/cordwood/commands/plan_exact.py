@@ -69,6 +69,7 @@ def plan_exact(
             outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, discard=True)
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)
+        plan = _with_exact_work_space(plan, outcomes)
         results = tuple(_foretell(fs, copies, plan, outcomes, restored))
     return ExactPlan(
         _of_sources(plan, copies),
@@ -87,6 +88,19 @@ def _planned_in(fs: LocalFileSystem, folder: str) -> Iterator[Workspace]:
     """A work folder in a temporary one."""
     with explain_full_disk(fs, folder), Workspace(fs, f"{folder}/plan", ()) as work:
         yield work
+
+
+def _with_exact_work_space(plan: Plan, outcomes: Mapping[str, Output | Failure]) -> Plan:
+    """The plan with what the outputs of each group would take in place of its bounds; nothing where there are none."""
+
+    def one(found: PartitionPlan) -> PartitionPlan:
+        outcome = outcomes.get(found.path)
+        if outcome is None or found.compaction is None:
+            return found
+        sizes = tuple(outcome.group_bytes()) if isinstance(outcome, Output) else ()
+        return replace(found, compaction=replace(found.compaction, group_bytes=sizes, group_bytes_expected=sizes))
+
+    return replace(plan, partitions=tuple(map(one, plan.partitions)))
 
 
 # ---- foretell --------------------------------------------------------------------------------------------------------

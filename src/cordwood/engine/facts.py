@@ -171,7 +171,8 @@ def _dated(segment: Segment, facts: SegmentFacts, headers: HeaderFacts) -> Segme
 def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> HeaderFacts:
     last = segment is log.segments[-1]
     first, largest, records, markers, expired = NONE, NONE, 0, 0, 0
-    seen = wrappers = legacy = compressed = False
+    compressed_bytes = plain_records = 0
+    seen = wrappers = legacy = False
     damage = ""
     try:
         with segment.open() as file:
@@ -192,8 +193,12 @@ def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> He
                 data = item["record_count"][~control & ~hidden]
                 records += int(np.maximum(data, 0).sum()) + int(hidden.sum())
                 wrappers, legacy = wrappers or bool(hidden.any()), legacy or bool(old.any())
-                compressed, markers = compressed or bool(packed.any()), markers + int(control.sum())
+                compressed_bytes += int(item["size_bytes"][packed].sum())
+                plain_records += int(np.where(old, 1, np.maximum(item["record_count"], 0))[~packed].sum())
+                markers += int(control.sum())
                 expired += int(due.sum())
     except RequestError as error:
         damage = str(error)
-    return HeaderFacts(first, largest, records, wrappers, legacy, compressed, markers, expired, damage)
+    return HeaderFacts(
+        first, largest, records, wrappers, legacy, compressed_bytes, plain_records, markers, expired, damage
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from uuid import uuid4
@@ -21,8 +22,11 @@ from cordwood.fs.discarding import DiscardingFileSystem
 from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
 from cordwood.storage.changes.copy import Replacement
-from cordwood.storage.formats.filenames import WORK_FOLDER
+from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
 from cordwood.storage.log.view import LogView
+
+#: What file systems round up to; as much again for what they write beside a file.
+_BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,23 @@ class Output:
             frozenset(base for group in cleaned.outputs for base in group),
             cleaned.end_offset,
         )
+
+    def by_group(self) -> Iterator[Replacement]:
+        """The same, group by group."""
+        for replaced, outputs in zip(self.cleaned.replaced, self.cleaned.outputs, strict=True):
+            names = tuple(name for name, _ in self.files if _offset_of(name) in outputs)
+            yield Replacement(self.folder, names, frozenset(replaced), frozenset(outputs), self.cleaned.end_offset)
+
+    def group_bytes(self) -> Iterator[int]:
+        """What the outputs of each group take on disk."""
+        sizes = dict(self.files)
+        for part in self.by_group():
+            yield sum(-(-sizes[name] // _BLOCK_BYTES) * _BLOCK_BYTES + _BLOCK_BYTES for name in part.names)
+
+
+def _offset_of(name: str) -> int | None:
+    file = parse_file(name)
+    return None if file is None else file.offset
 
 
 def tasks_of(plan: Plan, location: Location[LocalFileSystem]) -> list[PartitionTask]:

@@ -112,7 +112,7 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
         yield from _section(title, sentences)
     yield ""
     yield _totals(plan)
-    yield from _work_space(plan)
+    yield from _work_space(plan, exact=exact)
 
 
 def document(plan: Plan) -> dict[str, Any]:
@@ -205,13 +205,27 @@ def _retained(totals: PlanTotals) -> Iterator[str]:
         yield f"--retention would delete {what(totals.only_with_retention)}"
 
 
-def _work_space(plan: Plan) -> Iterator[str]:
+#: A worst case that is not a tenth larger than what is expected is not worth a word.
+_WORSE_MIN = 1.1
+
+
+def _work_space(plan: Plan, *, exact: bool) -> Iterator[str]:
     """What a clean in place needs beside the old segments: at once, and if it goes group by group."""
-    found = [one.compaction.group_bytes for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
-    if found:
-        most, least = sum(map(sum, found)), max(map(max, found))
-        few = f", or {bytes_text(least)} at a time" if least < most else ""
-        yield f"in place: up to {bytes_text(most)} of work space{few} (--work-space)"
+    found = [(one, one.compaction) for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
+    expected = [size for _, one in found for size in one.group_bytes_expected]
+    if not expected:
+        return
+    # Rounds of Kafka's offset map cannot be divided into waves.
+    steps = [
+        sum(one.group_bytes_expected) if partition.offset_map is not None else max(one.group_bytes_expected, default=0)
+        for partition, one in found
+    ]
+    at_once, at_a_time = sum(expected), max(steps)
+    up_to = "" if exact else "up to "
+    few = f", or {bytes_text(at_a_time)} at a time" if at_a_time < at_once else ""
+    most = sum(size for _, one in found for size in one.group_bytes)
+    worst = f"; {bytes_text(most)} in the worst case" if most > at_once * _WORSE_MIN else ""
+    yield f"in place: {up_to}{bytes_text(at_once)} of work space{few} (--work-space){worst}"
 
 
 register(Plan, lines=lines, document=document, html=html)
