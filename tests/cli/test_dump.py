@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 from cordwood.cli import formats, large
 from cordwood.cli.dump import Choice, Dump
-from cordwood.cli.formats import JsonPrinter, ValueFormat
+from cordwood.cli.formats import JSON_BYTES_MAX, JsonPrinter, ValueFormat
 from cordwood.cli.main import app
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set, seal
@@ -530,16 +530,19 @@ def test_long_keys_values_and_headers_are_cut_with_their_size(tmp_path: Path) ->
     assert f"value={'c3a4' * 1500}… (4,000,000 bytes)" in in_hex
 
 
-def test_json_of_some_megabytes_is_json_and_of_more_is_hex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    value = json.dumps(["text"] * 300_000, separators=(",", ":"))
+def test_json_of_some_megabytes_is_json_and_of_more_is_hex(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
-    path.write_bytes(encode_batch([Record(0, TIME, b"k", value.encode())]))
     arguments = (path, "--records", "--value-format", "json")
-    assert f"value={value}\n" in run(*arguments, "--full").stdout
-    assert json.loads(run(*arguments, "--json").stdout)["value"] == json.loads(value)
-    monkeypatch.setattr(formats, "_JSON_BYTES_MAX", 2_000_000)
-    assert f"value=hex:{value.encode().hex()}\n" in run(*arguments, "--full").stdout
-    assert json.loads(run(*arguments, "--json").stdout)["value"] == {"hex": value.encode().hex()}
+    for size_bytes in (2_000_000, JSON_BYTES_MAX + 1):
+        value = json.dumps("x" * (size_bytes - 2))
+        path.write_bytes(encode_batch([Record(0, TIME, b"k", value.encode())]))
+        shown = run(*arguments, "--full").stdout
+        in_json = json.loads(run(*arguments, "--json").stdout)["value"]
+        if size_bytes <= JSON_BYTES_MAX:
+            assert shown.endswith(f"value={value}\n") and in_json == json.loads(value)
+        else:
+            in_hex = value.encode().hex()
+            assert shown.endswith(f"value=hex:{in_hex}\n") and in_json == {"hex": in_hex}
 
 
 def test_a_cut_never_splits_a_character() -> None:

@@ -19,21 +19,20 @@ from typing import Any
 
 import pytest
 
-from cordwood.commands import clean_in_place
 from cordwood.commands.read import check
 from cordwood.engine.results import Fate
-from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, run_task
+from cordwood.engine.task import Failure, FailureKind, Output, run_task
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import is_full
 from cordwood.fs.memory import MemoryFileSystem, at_random, keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark import packing
-from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.check.findings import Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
 from tests.crashes import EVERY, PROPERTY, durable
+from tests.fs.acting import Acting, spoil
 from tests.fs.trees import Tree, tree
 from tests.kafka_tools import Oracle
 from tests.spark.in_memory import (
@@ -440,39 +439,30 @@ def test_full_disk_leaves_each_group_old_or_new() -> None:
 def test_what_is_written_beside_a_full_disk_is_still_looked_at() -> None:
     scene = built("all at once")
     fs = durable(scene.fs)
-    once = run_task
 
-    def one_full_one_wrong(task: PartitionTask, *arguments: Any, **options: Any) -> Output | Failure:
-        done = once(task, *arguments, **options)
-        assert isinstance(done, Output)
-        if task.path == PATHS[0]:
-            return Failure(FailureKind.FULL, "full")
-        name = next(name for name, _ in done.files if name.endswith(".log"))
-        with fs.open_for_update(f"{done.folder}/{name}") as file:
-            file.write(file.size() - 1, b"?")
-        return done
+    def one_full_one_wrong(verb: str, path: str) -> None:
+        if verb == "sync" and path.endswith(".log"):
+            if path.startswith(f"{PATHS[0]}/{WORK_FOLDER}"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            spoil(fs, path)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "run_task", one_full_one_wrong)
-        failed = scene.clean(fs).with_fate(Fate.FAILED)
+    failed = scene.clean(Acting(fs, one_full_one_wrong)).with_fate(Fate.FAILED)
     assert [one.failure and one.failure.kind for one in failed] == [FailureKind.FULL, FailureKind.BUG]
     assert without_work(tree(fs, ROOT)) == tree(scene.fs, ROOT)
 
 
-def test_an_error_says_how_many_groups_of_a_wave_are_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_says_how_many_groups_of_a_wave_are_in_place() -> None:
     scene = built("all at once")
-    fs = durable(scene.fs)
-    swaps: list[str] = []
+    moved: list[str] = []
 
-    def second_fails(*arguments: Any, **options: Any) -> None:
-        swaps.append(arguments[1])
-        if len(swaps) == 2:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), arguments[1])
-        swap_in(*arguments, **options)
+    def second_fails(verb: str, path: str) -> None:
+        if verb == "rename" and WORK_FOLDER in path and path.endswith(".log"):
+            moved.append(path)
+            if len(moved) == 2:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
-    monkeypatch.setattr(clean_in_place, "swap_in", second_fails)
     with pytest.raises(OSError, match="error") as raised:
-        scene.clean(fs)
+        scene.clean(Acting(durable(scene.fs), second_fails))
     assert raised.value.__notes__[:2] == [
         "0 of 2 partitions are cleaned",
         f"{PATHS[0]}: 1 of its 3 groups of segments are cleaned",

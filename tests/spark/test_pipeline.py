@@ -22,18 +22,15 @@ from cordwood.engine.facts import load_producers
 from cordwood.engine.partition import clean_partition
 from cordwood.engine.results import CleanResult, Fate, PartitionResult
 from cordwood.engine.settings import clean_settings
-from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import LockedError, NoSpaceError, NotFoundError, RequestError
-from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark import packing
-from cordwood.storage.changes import copy
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.log import recovered
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, facts, fixture
+from tests.fs.acting import Acting, spoil
 from tests.fs.rooms import Room
 from tests.kafka_tools import FOLDER, Broker, Oracle
 from tests.spark.trees import TOPICS, tree
@@ -170,19 +167,22 @@ def test_a_damaged_partition_is_copied_as_it_was_and_the_others_are_cleaned(
     assert set(offsets) == {TopicPartition("orders", 0), TopicPartition("orders", 2)}
 
 
-def test_an_output_that_fails_its_check_is_not_used(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(task: PartitionTask, outcome: Output | Failure) -> Output | Failure:
-        return Failure(FailureKind.BUG, "not what was written") if task.path.endswith("orders-1") else outcome
+def test_an_output_that_fails_its_check_is_not_used(tmp_path: Path) -> None:
+    posix, source, target = PosixFileSystem(), fixture("kraft-before"), tmp_path / "new"
+    read = [""]
 
-    monkeypatch.setattr(packing, "check_output", refuse)
-    source, target = fixture("kraft-before"), tmp_path / "new"
-    result = clean(str(source), output=str(target), spark=spark, topics=["orders"])
+    def spoil_an_output(verb: str, path: str) -> None:
+        if verb == "open" and path.startswith(str(source)):
+            read[0] = Path(path).parent.name
+        if verb == "sync" and "/outputs/" in path and path.endswith(".log") and read[0] == "orders-1":
+            spoil(posix, path)
+
+    result = clean(str(source), output=str(target), fs=Acting(posix, spoil_an_output), topics=["orders"])
     assert [fates(result)[f"orders-{number}"] for number in range(3)] == [Fate.CLEANED, Fate.FAILED, Fate.CLEANED]
     assert contents(target / "orders-1") == contents(source / "orders-1")
     assert exit_code_of(result) == EXIT_OUR_FAULT
-    assert "NOT CLEANED, copied unchanged: orders-1\n  not what was written" in result.text()
+    assert "NOT CLEANED, copied unchanged: orders-1\n" in result.text()
+    assert "what was written for it is not what it should be" in result.text()
 
 
 def test_what_stays_for_the_sake_of_replicas_is_counted(spark: SparkSession, tmp_path: Path) -> None:
@@ -307,15 +307,13 @@ def test_a_disk_that_fills_at_any_write_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["kraft-before", "kraft-crashed-writes"])
-def test_a_disk_too_small_for_the_logs_is_refused_before_anything_is_written(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_too_small_for_the_logs_is_refused_before_anything_is_written(source: str, tmp_path: Path) -> None:
     size = sum(path.stat().st_size for path in fixture(source).glob("*/*.log"))
-    written: list[str] = []
-    monkeypatch.setattr(copy, "copy_file", lambda fs, source, target, **_: written.append(target))
+    verbs: set[str] = set()
+    fs = Acting(Room(size // 2), lambda verb, _: verbs.add(verb))
     with pytest.raises(NoSpaceError, match=f"{size // 2:,} bytes free, and the copy needs up to"):
-        clean(str(fixture(source)), output=str(tmp_path / "new"), fs=Room(size // 2))
-    assert not written and os.listdir(tmp_path) == []
+        clean(str(fixture(source)), output=str(tmp_path / "new"), fs=fs)
+    assert verbs == {"open"} and os.listdir(tmp_path) == []
 
 
 def test_what_a_killed_run_left_is_named_at_the_end_and_when_there_is_no_room(tmp_path: Path) -> None:
@@ -328,21 +326,18 @@ def test_what_a_killed_run_left_is_named_at_the_end_and_when_there_is_no_room(tm
 
 
 @pytest.mark.parametrize("name", [filenames.CLEAN_SHUTDOWN, filenames.RECOVERY_POINTS])
-def test_a_copy_during_which_a_broker_ran_is_not_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_copy_during_which_a_broker_ran_is_not_published(tmp_path: Path, name: str) -> None:
     source = copy_of(fixture("kraft-before"), tmp_path / "logs")
-    copy_files = copy.DirectoryCopy.copy_files
 
-    def run_meanwhile(copy: copy.DirectoryCopy, fs: LocalFileSystem) -> None:
-        copy_files(copy, fs)
-        data = (source / name).read_bytes()
-        (source / name).unlink()
-        (source / name).write_bytes(data)
+    def run_meanwhile(verb: str, path: str) -> None:
+        if verb == "copy" and path == str(source / filenames.META_PROPERTIES):
+            data = (source / name).read_bytes()
+            (source / name).unlink()
+            (source / name).write_bytes(data)
 
-    monkeypatch.setattr(copy.DirectoryCopy, "copy_files", run_meanwhile)
+    fs = Acting(PosixFileSystem(), run_meanwhile)
     with pytest.raises(LockedError, match=f"{name} changed while"):
-        clean(str(source), output=str(tmp_path / "new"), topics=["null-keys"])
+        clean(str(source), output=str(tmp_path / "new"), fs=fs, topics=["null-keys"])
     assert os.listdir(tmp_path) == ["logs"]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
+import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,11 +29,11 @@ from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.log import windows
 from cordwood.storage.log.producers import Producers
-from cordwood.storage.log.segment_writer import SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.testing.generate import Shape, write_keyed_log
 from cordwood.types import Codec
+from tests.fs.acting import Acting
 from tests.spark.logs import MTIME, data, make_log
 
 DAY = 86_400_000
@@ -42,7 +42,7 @@ DAY = 86_400_000
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of some kilobytes have many windows."""
-    for name, size in (("WINDOW_BYTES", 20_000), ("_SMALL_WINDOW_BYTES", 10_000), ("PACKED_BYTES", 10_000)):
+    for name, size in (("WINDOW_BYTES", 20_000), ("SMALL_WINDOW_BYTES", 10_000), ("PACKED_BYTES", 10_000)):
         monkeypatch.setattr(readahead, name, size)
 
 
@@ -226,9 +226,7 @@ def test_error_names_the_first_of_two_damaged_batches(
 
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("spoilt", ["the input", "the output", "the memory"])
-def test_a_clean_that_fails_leaves_no_thread_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str
-) -> None:
+def test_a_clean_that_fails_leaves_no_thread_behind(tmp_path: Path, spoilt: str) -> None:
     partition = tmp_path / "topic-0"
     partition.mkdir()
     write_keyed_log(PosixFileSystem(), str(partition), size_bytes=3_000_000, keys=5_000, shape=Shape(), seed=1)
@@ -238,12 +236,16 @@ def test_a_clean_that_fails_leaves_no_thread_behind(
     if spoilt == "the input":
         stored = path.read_bytes()
         path.write_bytes(stored[:150_000] + bytes(10) + stored[150_010:])
-    if spoilt == "the output":
-        monkeypatch.setattr(SegmentWriter, "append", fail_at_the_second_call())
+    writes = itertools.count(1)
+
+    def fail_at_the_second_write(verb: str, path: str) -> None:
+        if spoilt == "the output" and verb == "write" and next(writes) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
     before = threading.enumerate()
     with pytest.raises((CordwoodError, OSError)) as caught:
         clean_partition(
-            PosixFileSystem(),
+            Acting(PosixFileSystem(), fail_at_the_second_write),
             log,
             str(tmp_path),
             first_dirty=0,
@@ -255,18 +257,6 @@ def test_a_clean_that_fails_leaves_no_thread_behind(
     # All that was left in the middle is still there, held by the error.
     assert caught.traceback
     assert threading.enumerate() == before
-
-
-def fail_at_the_second_call() -> Callable[..., int]:
-    calls = itertools.count(1)
-    real = SegmentWriter.append
-
-    def append(self: SegmentWriter, *args: Any) -> int:
-        if next(calls) == 2:
-            raise OSError("no space")
-        return real(self, *args)
-
-    return append
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -302,7 +292,7 @@ def test_a_batch_too_large_to_be_read_at_once_is_copied_or_rewritten_whole(
 
 
 def test_a_batch_larger_than_any_segment_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((windows, "LARGEST_WINDOW_BYTES"), (readahead, "_LARGEST_BATCH_BYTES")):
+    for module, name in ((windows, "LARGEST_WINDOW_BYTES"), (readahead, "LARGEST_BATCH_BYTES")):
         monkeypatch.setattr(module, name, 20_000)
     monkeypatch.setattr(readahead, "WINDOW_BYTES", 10_000)
     log = make_log(tmp_path / "t-0", (0, [data(0), data(1, size=30_000)]), (2, []))

@@ -52,7 +52,7 @@ HeaderViews = tuple[memoryview, memoryview | None]
 #: Keys, values and headers above this are never held as one string.
 LARGE_BYTES = 1 << 20
 #: A value above this is not looked at as JSON: to parse it takes many times its size in memory.
-_JSON_BYTES_MAX = 16 << 20
+JSON_BYTES_MAX = 16 << 20
 #: Headers of a record that people are shown.
 _SHOWN_HEADERS = 1000
 
@@ -195,7 +195,7 @@ def _json_pieces(
     data: memoryview, shown: Callable[[ValueFormat], Show], before: bytes, behind: bytes
 ) -> Iterator[bytes]:
     """A JSON value, if it is not too large to find out whether it is one."""
-    if len(data) <= _JSON_BYTES_MAX:
+    if len(data) <= JSON_BYTES_MAX:
         yield shown(ValueFormat.JSON)(data).encode()
     else:
         yield from large.between(before, large.hexadecimal(data), behind)

@@ -26,11 +26,12 @@ T = TypeVar("T")
 #: that the windows being read, decoded and written fit a usual cache together.
 WINDOW_BYTES = 8 << 20
 #: A segment is read in at least so many windows, so that reading, decoding and writing overlap; but in no smaller ones.
-_WINDOWS, _SMALL_WINDOW_BYTES = 8, 4 << 20
+_WINDOWS = 8
+SMALL_WINDOW_BYTES = 4 << 20
 #: The limit for compressed batches, which are larger in memory than on disk.
 PACKED_BYTES = 2 << 20
 #: The largest segment of Kafka; positions within a window have no more bits.
-_LARGEST_BATCH_BYTES = 2**31 - 1
+LARGEST_BATCH_BYTES = 2**31 - 1
 #: Threads of a clean, beside the one that uses their results.
 _THREADS = 3
 #: Windows that are worked on at a time. Codecs take longer than anything else, so as many as there are threads. Others
@@ -123,7 +124,7 @@ def segment_windows_from(segment: Segment, start: int, checks: Checks) -> Iterat
         ):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
-            if item.data.size > _LARGEST_BATCH_BYTES:
+            if item.data.size > LARGEST_BATCH_BYTES:
                 what = f"a batch of {item.data.size} bytes is larger than a segment can be"
                 offset = int(item.batches["base_offset"][0])
                 raise CorruptBatchError(what, path=segment.path, position=item.position, offset=offset)
@@ -131,7 +132,7 @@ def segment_windows_from(segment: Segment, start: int, checks: Checks) -> Iterat
 
 
 def _window_bytes(segment: Segment) -> int:
-    return min(WINDOW_BYTES, max(_SMALL_WINDOW_BYTES, segment.size_bytes // _WINDOWS))
+    return min(WINDOW_BYTES, max(SMALL_WINDOW_BYTES, segment.size_bytes // _WINDOWS))
 
 
 def _portions(window: BatchWindow) -> Iterator[BatchWindow]:

@@ -38,21 +38,30 @@ from cordwood.types import Codec
 DEFAULT_MAX_BATCH_BYTES = 2 << 30
 DEFAULT_WINDOW_BYTES = 1 << 20
 #: Bytes that are read at once of a payload that stays in its file.
-_FILE_CHUNK_BYTES = 1 << 20
+FILE_CHUNK_BYTES = 1 << 20
 
 
 class FileBytes:
     """Bytes of a file that are sliced like a memoryview, and of which only one slice is in memory."""
 
-    def __init__(self, read: Callable[[int, int], Iterator[bytes]], position: int, size_bytes: int) -> None:
+    def __init__(
+        self,
+        read: Callable[[int, int], Iterator[bytes]],
+        position: int,
+        size_bytes: int,
+        *,
+        chunk_bytes: int = FILE_CHUNK_BYTES,
+    ) -> None:
         """Nothing is read yet.
 
         Args:
             read: gives the pieces of (position, size_bytes) of the file.
             position: in the file, of the first byte.
             size_bytes: how many there are; all of them are in the file.
+            chunk_bytes: how many are read at once, at least.
         """
         self._read = read
+        self._chunk_bytes = chunk_bytes
         self._position = position
         self._size_bytes = size_bytes
         self._chunk, self._chunk_start = memoryview(b""), 0
@@ -73,16 +82,16 @@ class FileBytes:
         stop = max(start, stop)
         end = self._chunk_start + len(self._chunk)
         if not self._chunk_start <= start <= stop <= end:
-            if stop - start > _FILE_CHUNK_BYTES:
+            if stop - start > self._chunk_bytes:
                 return memoryview(self._load(start, stop - start))
-            chunk = self._load(start, min(_FILE_CHUNK_BYTES, self._size_bytes - start))
+            chunk = self._load(start, min(self._chunk_bytes, self._size_bytes - start))
             self._chunk, self._chunk_start = memoryview(chunk), start
         return self._chunk[start - self._chunk_start : stop - self._chunk_start]
 
     def part(self, start: int, stop: int) -> FileBytes:
         """The bytes [start, stop), still in the file."""
         stop = min(stop, self._size_bytes)
-        return FileBytes(self._read, self._position + start, max(0, stop - start))
+        return FileBytes(self._read, self._position + start, max(0, stop - start), chunk_bytes=self._chunk_bytes)
 
     def _load(self, start: int, size_bytes: int) -> bytearray:
         whole = bytearray()
