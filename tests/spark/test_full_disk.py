@@ -1,8 +1,7 @@
 """A disk that fills at any moment, and an end at any moment: no copy is left, and nothing happened to the original.
 
-The exhaustive runs fail every single operation that may need room, in the command as users call it; what Spark would
-hand to its workers runs in this process, so that the driver and the tasks meet the same disk. Runs on real Spark have a
-real small disk.
+The exhaustive runs fail every single operation that may need room, by a file system that is passed to `clean`; so tasks
+run in this process, and they and the driver meet the same disk. Runs on real Spark have a real small disk.
 """
 
 from __future__ import annotations
@@ -15,15 +14,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
-from cordwood.commands import clean
+from cordwood.api import clean
+from cordwood.engine.results import Fate
+from cordwood.errors import NoSpaceError
 from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
@@ -99,13 +99,16 @@ class _OnDisk(WrappedFile):
         self._file.sync()
 
 
-def run(disk: Disk, source: Path, target: Path, *options: str) -> int:
-    """`cordwood clean` on a disk; its exit status."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clean, "PosixFileSystem", lambda: disk)
-        done = CliRunner().invoke(app, ["clean", str(source), "--output", str(target), *options])
-    assert (done.exit_code == 4) == ("No space left" in done.stderr), done.output
-    return done.exit_code
+def has_room(disk: Disk, source: Path, target: Path, options: Mapping[str, Any]) -> bool:
+    """Whether a clean on a disk comes to its end."""
+    why_not = ""
+    try:
+        result = clean(str(source), output=str(target), fs=disk, **options)
+        assert not result.with_fate(Fate.FAILED), result.text()
+    except NoSpaceError as error:
+        why_not = str(error)
+    assert not why_not or "No space left" in why_not
+    return not why_not
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -121,16 +124,18 @@ def thin(partition: Path) -> None:
             path.unlink()
 
 
-def bare(folder: Path) -> tuple[Path, Sequence[str]]:
+BARE_CONFIGS = ("cleanup.policy=compact", "trimmed-both:cleanup.policy=compact,delete", "trimmed-both:retention.ms=1")
+
+
+def bare(folder: Path) -> tuple[Path, Mapping[str, Any]]:
     """Partitions of no broker: one is cleaned, and has no index; of the other retention takes something, too."""
     for name in ("ledger-0", "trimmed-both-0"):
         thin(copy_of(fixture("kraft-classic-before") / name, folder / "logs" / name))
     (folder / "logs" / "ledger-0" / "00000000000000000000.index").unlink()
-    configs = ("cleanup.policy=compact", "trimmed-both:cleanup.policy=compact,delete", "trimmed-both:retention.ms=1")
-    return folder / "logs", ("--retention", *(word for one in configs for word in ("--config", one)))
+    return folder / "logs", {"retention": True, "overrides": BARE_CONFIGS}
 
 
-def crashed(folder: Path) -> tuple[Path, Sequence[str]]:
+def crashed(folder: Path) -> tuple[Path, Mapping[str, Any]]:
     """A broker's directory that has to be recovered: a swap to be ended, a segment to be cut; then it is cleaned."""
     source = folder / "logs"
     source.mkdir()
@@ -140,28 +145,27 @@ def crashed(folder: Path) -> tuple[Path, Sequence[str]]:
     thin(copy_of(fixture("kraft-crashed-torn") / "plain-1", source / "plain-1"))
     first = min((source / "plain-1").glob("*.log"))
     first.rename(f"{first}.swap")
-    return source, ("--config", "cleanup.policy=compact", "--high-watermark", "end", "--ignore-ratio")
+    return source, {"overrides": ["cleanup.policy=compact"], "high_watermark": "end", "ignore_ratio": True}
 
 
 @pytest.mark.parametrize("stays_full", [False, True], ids=["for a moment", "for good"])
 @pytest.mark.parametrize("make", [bare, crashed])
 def test_a_disk_that_fills_at_any_operation_leaves_nothing(
-    make: Callable[[Path], tuple[Path, Sequence[str]]], stays_full: bool, tmp_path: Path
+    make: Callable[[Path], tuple[Path, Mapping[str, Any]]], stays_full: bool, tmp_path: Path
 ) -> None:
     source, options = make(tmp_path)
-    options = (*options, "--now", "4000000000000")
+    options = {**options, "now_ms": 4_000_000_000_000}
     before = tree(source)
     whole = Disk(10**9, stays_full=stays_full)
-    assert run(whole, source, tmp_path / "whole", *options) == 0
+    assert has_room(whole, source, tmp_path / "whole", options)
     expected = contents(tmp_path / "whole")
     refused = 0
     for number in range(whole.operations):
-        code = run(Disk(number, stays_full=stays_full), source, tmp_path / "new", *options)
-        if code == 0:  # what was refused was not needed: the note of how far a task is
+        if has_room(Disk(number, stays_full=stays_full), source, tmp_path / "new", options):
+            # What was refused was not needed: the note of how far a task is.
             assert contents(tmp_path / "new") == expected
             shutil.rmtree(tmp_path / "new")
         else:
-            assert code == 4
             refused += 1
         assert sorted(os.listdir(tmp_path)) == ["logs", "whole"], number
     assert tree(source) == before
@@ -175,26 +179,31 @@ def test_a_small_disk_fills_on_spark(spark: SparkSession, tmp_path: Path) -> Non
     source, options = crashed(tmp_path)
     bare_source, bare_options = bare(tmp_path / "bare")
     before = [tree(source), tree(bare_source)]
-    codes = set()
+    outcomes = set()
     with small_disk(tmp_path / "disk", 4) as disk:
         for path, said in ((source, options), (bare_source, bare_options)):
             for size_kib in (*range(8, 200, 32), 4000):
                 subprocess.run(["mount", "-o", f"remount,size={size_kib}k", disk], check=True)
-                done = CliRunner().invoke(app, ["clean", str(path), "--output", str(disk / "new"), *said])
-                assert done.exit_code in (0, 4), done.output
-                assert os.listdir(disk) == ["new"] * (done.exit_code == 0)
-                codes.add(done.exit_code)
+                try:
+                    result = clean(str(path), output=str(disk / "new"), spark=spark, **said)
+                    assert not result.with_fate(Fate.FAILED), result.text()
+                    outcomes.add("cleaned")
+                    assert os.listdir(disk) == ["new"]
+                except NoSpaceError:
+                    outcomes.add("full")
+                    assert os.listdir(disk) == []
                 shutil.rmtree(disk / "new", ignore_errors=True)
-    assert codes == {0, 4}
+    assert outcomes == {"cleaned", "full"}
     assert [tree(source), tree(bare_source)] == before
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_end_at_any_moment_leaves_nothing(sent: signal.Signals, seed: int, tmp_path: Path) -> None:
-    source, options = bare(tmp_path)
+    source, _ = bare(tmp_path)
     before = tree(source)
-    command = [*COMMAND, str(source), "--output", str(tmp_path / "new"), *options]
+    configs = (word for one in BARE_CONFIGS for word in ("--config", one))
+    command = [*COMMAND, str(source), "--output", str(tmp_path / "new"), "--retention", *configs]
     with subprocess.Popen(
         command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as running:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from cordwood.api import clean_in_place
-from cordwood.cli.main import app
-from cordwood.commands import clean_in_place as clean_in_place_module
+from cordwood.cli.clean import exit_code_of
+from cordwood.cli.main import EXIT_FULL, EXIT_OK
 from cordwood.engine.results import Fate
+from cordwood.errors import NoSpaceError
+from cordwood.fs.base import is_full
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark import jobs
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
 from tests.cli.running import COMMAND, ENVIRONMENT
@@ -28,7 +26,6 @@ from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
 from tests.spark.disks import small_disk
 from tests.spark.in_memory import View, session, view
-from tests.spark.in_process import InThisProcess
 
 pytestmark = pytest.mark.slow
 
@@ -91,16 +88,6 @@ class Measured(PosixFileSystem):
         super().rename(source, target)
 
 
-@contextlib.contextmanager
-def here(fs: PosixFileSystem | None = None) -> Iterator[None]:
-    """What Spark would run elsewhere runs in this process, and sees what it sees."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "session", lambda *_, **__: contextlib.nullcontext(InThisProcess()))
-        if fs is not None:
-            patch.setattr(clean_in_place_module, "PosixFileSystem", lambda: fs)
-        yield
-
-
 @pytest.mark.parametrize("work_space", [None, 400_000])
 def test_no_more_room_is_taken_than_the_plan_says(
     work_space: int | None, now_ms: int, expected: dict[str, View], tmp_path: Path
@@ -109,8 +96,7 @@ def test_no_more_room_is_taken_than_the_plan_says(
         mine = copy_of(fixture("kraft-before"), disk / "mine")
         fs = Measured(disk)
         before = fs.used_bytes()
-        with here(fs):
-            result = clean_in_place(str(mine), spark=session(), work_space=work_space, **options(now_ms))
+        result = clean_in_place(str(mine), fs=fs, work_space=work_space, **options(now_ms))
         assert not result.with_fate(Fate.FAILED)
         assert result.in_place is not None
         taken = fs.peak_bytes - before
@@ -125,21 +111,27 @@ def test_a_disk_without_room_is_told_and_a_later_run_finishes(
 ) -> None:
     # The clean asks first how much there is. Here somebody else takes it meanwhile.
     codes = []
-    with small_disk(tmp_path / "disk", 200_000) as disk, here(Room(None)):
+    with small_disk(tmp_path / "disk", 200_000) as disk:
         mine = copy_of(fixture("kraft-before"), disk / "mine")
         before = views(mine)
         for room_kib in (*range(4, 600, 24), 100_000):
             size_kib = Measured(disk).used_bytes() // 1024 + room_kib
             subprocess.run(["mount", "-o", f"remount,size={size_kib}k", disk], check=True)
-            done = CliRunner().invoke(app, ["clean", str(mine), *words(now_ms)])
-            codes.append(done.exit_code)
-            assert done.exit_code in (0, 4), done.output
+            try:
+                codes.append(exit_code_of(clean_in_place(str(mine), fs=Room(None), **options(now_ms))))
+            except NoSpaceError:
+                codes.append(EXIT_FULL)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                codes.append(EXIT_FULL)
+            assert codes[-1] in (EXIT_OK, EXIT_FULL)
             assert leftovers(mine) == []
             for name, seen in views(mine).items():
                 assert set(expected[name]) <= set(seen) <= set(before[name])
-            if done.exit_code == 0:
+            if codes[-1] == EXIT_OK:
                 assert views(mine) == expected
-    assert codes[0] == 4 and codes[-1] == 0 and codes.count(4) > 3
+    assert codes[0] == EXIT_FULL and codes[-1] == EXIT_OK and codes.count(EXIT_FULL) > 3
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -15,7 +14,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.api import clean
-from cordwood.cli.main import app
+from cordwood.cli.clean import exit_code_of
+from cordwood.cli.main import EXIT_DAMAGE, app
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
@@ -44,16 +44,16 @@ def test_one_damaged_batch_keeps_one_of_three_partitions_as_it_was(number: int, 
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.spark.jobs.session", lambda *_, **__: contextlib.nullcontext(IN_PROCESS))
-        done = CliRunner().invoke(
-            app,
-            ["clean", str(tmp_path / "logs"), "--output", str(tmp_path / "new"), "--config", "cleanup.policy=compact"],
-        )
-    assert done.exit_code == 1, done.output
-    assert "3 partitions: 2 cleaned, 1 failed" in done.stdout
-    assert f"NOT CLEANED, copied unchanged: orders-{number}" in done.stdout
-    assert f"in {path} at position" in done.stdout
+    result = clean(
+        str(tmp_path / "logs"),
+        output=str(tmp_path / "new"),
+        spark=IN_PROCESS,
+        overrides=["cleanup.policy=compact"],
+    )
+    assert exit_code_of(result) == EXIT_DAMAGE
+    assert "3 partitions: 2 cleaned, 1 failed" in result.text()
+    assert f"NOT CLEANED, copied unchanged: orders-{number}" in result.text()
+    assert f"in {path} at position" in result.text()
     assert contents(tmp_path / "new" / hurt.name) == contents(hurt)
     for name in {"orders-0", "orders-1", "orders-2"} - {hurt.name}:
         after, before = (
