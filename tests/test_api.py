@@ -17,7 +17,7 @@ import cordwood
 from cordwood import api
 from cordwood.cleaning.plan import Reason
 from cordwood.cleaning.rewrite import Counts
-from cordwood.commands import options as options_values
+from cordwood.commands.selection import Selection
 from cordwood.option import OptionField, option_fields
 from cordwood.tables import Column, html_table
 from cordwood.types import TopicPartition
@@ -41,7 +41,7 @@ def test_public_names_are_those_in_the_docs() -> None:
 
 # ---- arguments are the fields of options values ----------------------------------------------------------------------
 
-WITH_OPTIONS = ("plan", "plan_exact", "clean", "clean_in_place", "verify")
+WITH_OPTIONS = ("ls", "plan", "plan_exact", "clean", "clean_in_place", "verify")
 
 
 def _argument(one: OptionField) -> str:
@@ -72,7 +72,7 @@ def _with_all_options(source: str) -> str:
     kinds: list[type] = []
 
     def passed_on(match: re.Match[str]) -> str:
-        kinds.append(getattr(options_values, match[2]))
+        kinds.append(getattr(api, match[2]))
         arguments = list(_passed_on(kinds[-1], " " * 8))
         short = f"    {match[1]} = {match[2]}({', '.join(one.strip().rstrip(',') for one in arguments)})\n"
         if len(arguments) == 1 and len(short) <= 120:
@@ -96,6 +96,15 @@ def test_each_option_is_an_explicit_argument_with_type_default_and_help() -> Non
         path.write_text(wanted)
     else:
         assert source == wanted, "CORDWOOD_REWRITE_DOCS=1 rewrites it"
+
+
+def test_partitions_are_selected_by_the_same_arguments_everywhere() -> None:
+    for name in WITH_OPTIONS:
+        function = getattr(cordwood, name)
+        parameters, text = inspect.signature(function).parameters, str(inspect.getdoc(function))
+        for one in option_fields(Selection):
+            assert (parameters[one.name].annotation, parameters[one.name].default) == (one.type_text, one.default)
+            assert f"{one.name}: {one.option.help}" in " ".join(text.split())
 
 
 def test_no_argument_of_a_public_function_is_hidden() -> None:

@@ -1,6 +1,7 @@
 # The public names, each once: type checkers read them here, and so does __init__.py when one is first used.
 from cordwood.api import clean as clean
 from cordwood.api import clean_in_place as clean_in_place
+from cordwood.api import ls as ls
 from cordwood.api import plan as plan
 from cordwood.api import plan_exact as plan_exact
 from cordwood.api import verify as verify
@@ -8,7 +9,6 @@ from cordwood.cleaning.plan import Decision as Decision
 from cordwood.cleaning.plan import PartitionPlan as PartitionPlan
 from cordwood.cleaning.plan import Plan as Plan
 from cordwood.commands.read import check as check
-from cordwood.commands.read import ls as ls
 from cordwood.commands.read import open_log as open_log
 from cordwood.commands.undo import undo as undo
 from cordwood.engine.results import CleanResult as CleanResult

@@ -14,6 +14,7 @@ from cordwood.commands import clean as _clean
 from cordwood.commands import clean_in_place as _clean_in_place
 from cordwood.commands import plan as _plan
 from cordwood.commands import plan_exact as _plan_exact
+from cordwood.commands import read as _read
 from cordwood.commands import verify as _verify
 from cordwood.commands.options import (
     CopyOptions,
@@ -22,15 +23,59 @@ from cordwood.commands.options import (
     RunOptions,
     VerifyOptions,
 )
-from cordwood.commands.selection import Selection
+from cordwood.commands.selection import ListOptions, Selection
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.spark.session import LOCAL_MASTER
+from cordwood.storage.node.listing import Listing
 from cordwood.verification.result import VerifyResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def ls(
+    *paths: str,
+    fs: Store | None = None,
+    # Options:
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    index_entries: bool = False,
+) -> Listing:
+    """List the partitions of one broker's directories.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        index_entries: Count the entries of indexes, which reads them.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+    options = ListOptions(
+        selection=Selection(
+            topics=topics,
+            partitions=partitions,
+            overrides=overrides,
+            server_properties=server_properties,
+            metadata=metadata,
+        ),
+        index_entries=index_entries,
+    )
+    return _read.ls(paths, options, fs=fs)
 
 
 def plan(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.commands.read import ls
+from cordwood.api import ls
 from cordwood.errors import NotFoundError
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from cordwood.commands.selection import ListOptions
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Check, Finding
@@ -26,35 +27,11 @@ def open_log(path: str, *, fs: Store | None = None) -> LogView:
     return view.open_log(path, fs=fs or PosixFileSystem())
 
 
-def ls(
-    *paths: str,
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    metadata: str | None = None,
-    server_properties: str | None = None,
-    overrides: Iterable[str] = (),
-    index_entries: bool = False,
-    fs: Store | None = None,
-) -> Listing:
-    """List the partitions of one broker's directories.
-
-    Args:
-        paths: log directories, folders of several, or partitions' directories.
-        topics: only topics of these names, or that match these globs; default: all.
-        partitions: only these numbers or names (`3`, `orders-3`), or those that match these globs; default: all.
-        metadata: `__cluster_metadata-0`, or the directory it is in; default: in any of the directories.
-        server_properties: path of the broker's settings.
-        overrides: configs as `key=value` or `topic:key=value`.
-        index_entries: count the entries of indexes, which reads them.
-        fs: default: the machine's.
-
-    Raises:
-        NotFoundError: nothing is there, or nothing that was asked for.
-        RequestError: a path is a file; or the directories belong to different brokers.
-        ConfigError: a setting that Kafka would not take.
-    """
-    node = Node.open(fs or PosixFileSystem(), paths, metadata, server_properties, overrides)
-    return list_partitions(node, paths, topics, partitions, index_entries=index_entries)
+def ls(paths: Sequence[str], options: ListOptions, *, fs: Store | None = None) -> Listing:
+    """List the partitions of one broker's directories; see `cordwood.ls`."""
+    one = options.selection
+    node = Node.open(fs or PosixFileSystem(), paths, one.metadata, one.server_properties, one.overrides)
+    return list_partitions(node, paths, one.topics, one.partitions, index_entries=options.index_entries)
 
 
 def check(*paths: str, fs: Store | None = None) -> list[Finding]:

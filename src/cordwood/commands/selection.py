@@ -1,9 +1,12 @@
-"""Which partitions a command is about, and where their configs come from."""
+"""Which partitions a command is about, and where their configs come from; and what `ls` is asked for besides.
+
+These stand apart from `commands.options`, whose other values need much that a command which only reads does not load.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from cordwood.option import Option
@@ -41,3 +44,14 @@ class Selection:
         str | None,
         Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions:
+    """What `ls` is asked for."""
+
+    selection: Selection = field(default_factory=Selection)
+    index_entries: Annotated[
+        bool,
+        Option("Count the entries of indexes, which reads them.", flag="--segments", flag_help="One line per segment."),
+    ] = False
