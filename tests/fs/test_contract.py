@@ -454,6 +454,21 @@ def test_put_replaces_a_file_only_if_told_to(fs: LocalFileSystem, root: str) -> 
     assert tree(fs, root) == {"f": b"new"}
 
 
+def test_put_keeps_the_owner_and_permissions_of_a_file_when_told_to(fs: LocalFileSystem, root: str) -> None:
+    put(fs, f"{root}/f", b"old")
+    fs.set_mode(f"{root}/f", 0o640)
+    fs.put(f"{root}/f", b"new", like=fs.stat(f"{root}/f"))
+    assert (content(fs, f"{root}/f"), fs.stat(f"{root}/f").mode) == (b"new", 0o640)
+    fs.put(f"{root}/f", b"newer")
+    assert fs.stat(f"{root}/f").mode != 0o640
+
+
+def test_put_overwrites_what_an_interrupted_run_left_beside_the_file(fs: LocalFileSystem, root: str) -> None:
+    put(fs, f"{root}/f.tmp", b"of a run that was cut off")
+    fs.put(f"{root}/f", b"abc", beside=f"{root}/f.tmp")
+    assert tree(fs, root) == {"f": b"abc"}
+
+
 @pytest.mark.parametrize("mode", PutMode)
 def test_put_refuses_the_name_of_a_directory(fs: LocalFileSystem, root: str, mode: PutMode) -> None:
     fs.make_directory(f"{root}/d")

@@ -373,12 +373,33 @@ class LocalFileSystem(Store, Protocol):
     def set_mode(self, path: str, mode: int) -> None:
         """Set the permissions of a file or directory; durable after its `sync`, or `sync_directory`."""
 
-    def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
-        """Write a whole file beside `path`, and give it its name when its bytes are durable; see `Store.put`."""
-        beside = f"{path}.{secrets.token_hex(4)}.tmp"
+    def put(
+        self,
+        path: str,
+        data: Bytes,
+        mode: PutMode = PutMode.REPLACE,
+        *,
+        like: FileInfo | None = None,
+        beside: str | None = None,
+    ) -> None:
+        """Write a whole file beside `path`, and give it its name when its bytes are durable; see `Store.put`.
+
+        Args:
+            path: of the file.
+            data: all of it.
+            mode: whether a file may be replaced.
+            like: the file gets the owner, group and permissions of this one; None: those of a new file.
+            beside: its path until then. What an interrupted run left there is overwritten, so writers take turns. None:
+                a path that nobody else uses, where an interrupted run leaves a file for good.
+        """
+        is_new = beside is None
+        beside = beside or f"{path}.{secrets.token_hex(4)}.tmp"
         try:
-            with self.create(beside) as file:
+            with self.create(beside, exclusive=is_new) as file:
                 file.write(0, data)
+                if like is not None:
+                    self.set_owner(beside, like.uid, like.gid)
+                    self.set_mode(beside, like.mode)
                 file.sync()
             if mode is PutMode.CREATE:
                 self.link(beside, path)

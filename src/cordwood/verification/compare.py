@@ -38,7 +38,7 @@ from cordwood.types import NONE, Codec
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from cordwood.verification.facts import BoolArray, Facts, Int64Array, Piece, binary
+from cordwood.verification.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.verification.pairs import Count, Pair, ViolationKind
 from cordwood.verification.ranges import Range
 
@@ -253,6 +253,10 @@ class _Judge:
 
     def records(self, piece: Piece, there: BoolArray) -> None:
         """Facts about keys: which records of the state before are there after, and which may not be."""
+        import pyarrow as pa
+
+        from cordwood.storage.log.arrow import byte_strings
+
         rows = piece.rows
         chosen = ~piece.control & (rows["key_size"] >= 0)
         chosen &= (rows["offset"] < self._superseding_end) & (rows["offset"] >= self._pair.lowest)
@@ -266,7 +270,7 @@ class _Judge:
         legacy = horizon is not None and piece.mtime_ms <= horizon
         may_go = ~value & np.where(batches["magic"] == 2, self._is_due(batches), legacy) & self._pair.deletes_for_good
         self._facts.add(
-            binary(piece.data, rows["key_start"], rows["key_size"]),
+            byte_strings(piece.data, rows["key_start"], rows["key_size"], pa.binary()),
             {
                 "at": np.ascontiguousarray(rows["offset"]),
                 "batch": np.ascontiguousarray(batches["base_offset"]),
@@ -409,14 +413,18 @@ def _headers(data: U8Array, rows: npt.NDArray[np.void]) -> tuple[_Strings, _Stri
 
 def _equal(left: _Strings, right: _Strings) -> BoolArray:
     """bool[strings]: whether they are the same, or both null."""
+    import pyarrow as pa
     import pyarrow.compute as pc
+
+    from cordwood.storage.log.arrow import byte_strings
 
     sizes = [np.maximum(one[2], -1) for one in (left, right)]
     same = np.asarray(sizes[0] == sizes[1])
     there = np.flatnonzero(same & (sizes[0] > 0))
     if there.size:
         arrays = [
-            binary(data, starts[there], one[there]) for (data, starts, _), one in zip((left, right), sizes, strict=True)
+            byte_strings(data, starts[there], one[there], pa.binary())
+            for (data, starts, _), one in zip((left, right), sizes, strict=True)
         ]
         same[there] = pc.equal(*arrays).to_numpy(zero_copy_only=False)
     return same

@@ -54,9 +54,13 @@ class Facts:
 
     def broken_records(self, what: ViolationKind, piece: Piece, bad: npt.NDArray[np.int64] | BoolArray) -> None:
         """Records that are broken, by their index or as bool[records]."""
+        import pyarrow as pa
+
+        from cordwood.storage.log.arrow import byte_strings
+
         rows = piece.rows[bad]
         if rows.size:
-            keys = binary(piece.data, rows["key_start"], rows["key_size"]).to_pylist()
+            keys = byte_strings(piece.data, rows["key_start"], rows["key_size"], pa.binary()).to_pylist()
             for key, offset in zip(keys, rows["offset"].tolist(), strict=True):
                 self.broken(what, offset, key)
 
@@ -132,15 +136,6 @@ class Piece:
     def control(self) -> BoolArray:
         """bool[records]: of control batches."""
         return np.asarray(is_control(self.batches)[self.rows["batch"]])
-
-
-def binary(data: U8Array, starts: npt.NDArray[np.int32], sizes: npt.NDArray[np.int32]) -> pa.Array:
-    """Byte strings that are scattered in `data`, as an Arrow array; a negative size is null."""
-    import pyarrow as pa  # only where keys or values are compared
-
-    from cordwood.storage.log.arrow import byte_strings
-
-    return byte_strings(data, starts, sizes, pa.binary())
 
 
 #: Makes rows of a range.

@@ -13,7 +13,6 @@ written again is the same file.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping
 
 from cordwood.fs.base import Bytes, LocalFileSystem
@@ -78,11 +77,4 @@ def update(fs: LocalFileSystem, path: str, changes: Mapping[TopicPartition, int 
     after = {key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None}
     if after == (before or {}):
         return
-    with fs.create(path + Temporary.TMP, exclusive=False) as file:
-        file.write(0, _encode(after))
-        if like is not None:
-            fs.set_owner(file.path, like.uid, like.gid)
-            fs.set_mode(file.path, like.mode)
-        file.sync()
-    fs.rename(path + Temporary.TMP, path)
-    fs.sync_directory(posixpath.dirname(path))
+    fs.put(path, _encode(after), like=like, beside=path + Temporary.TMP)
