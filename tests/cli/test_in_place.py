@@ -6,21 +6,26 @@ import contextlib
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from cordwood.api import clean_in_place
 from cordwood.cli.main import app
+from cordwood.engine.results import CleanResult, Fate
+from cordwood.errors import LockedError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.formats.filenames import LOCK, WORK_FOLDER
 from tests.fixtures import copy_of, facts, fixture
+from tests.fs.acting import Acting
 from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
 from tests.kafka_tools import Broker
 from tests.spark.conftest import spark as spark
-from tests.spark.in_process import InThisProcess
 
 #: Makes `.lock` anew, as fast as it can, and always holds the one that is there.
 HOLD_ANEW = """
@@ -36,6 +41,7 @@ while True:
 """
 #: Holds a new `.lock` in the place of the one that is there.
 TAKE_OVER = HOLD_ANEW.replace("while True", "for _ in [1]") + "sys.stdin.read()\n"
+TOPICS = ("orders", "payments")
 READING = [("ls", "--json"), ("dump", "--json"), ("check", "--json"), ("plan", "--json")]
 
 
@@ -53,24 +59,16 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
-class Watched(InThisProcess):
-    """Something happens between what tasks wrote and what is done with it."""
+def once_a_task_writes(happens: Callable[[], object]) -> Acting:
+    """This machine's files; something happens before what a task wrote is durable, and so before it is swapped in."""
+    happened: list[str] = []
 
-    def __init__(self, happens: Callable[[], object]) -> None:
-        self._happens = happens
+    def before(verb: str, path: str) -> None:
+        if verb == "sync" and f"/{WORK_FOLDER}/" in path and not happened:
+            happened.append(path)
+            happens()
 
-    def collect(self) -> list[dict[str, Any]]:
-        rows = super().collect()
-        self._happens()
-        return rows
-
-
-@contextlib.contextmanager
-def on(session: InThisProcess) -> Iterator[None]:
-    """Tasks run here and not on Spark."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.spark.jobs.session", lambda *_, **__: contextlib.nullcontext(session))
-        yield
+    return Acting(PosixFileSystem(), before)
 
 
 def run(*arguments: str | Path) -> Result:
@@ -78,10 +76,19 @@ def run(*arguments: str | Path) -> Result:
 
 
 def clean(directory: Path, *options: str) -> Result:
-    # Without the proof, which needs Spark: most tests here run tasks in this process.
-    now = str(facts("kraft")["cleaning_1_ended_ms"])
-    topics = ("--topic", "orders", "--topic", "payments")
-    return run("clean", directory, "--in-place", "--no-verify", "--single-copy", "--now", now, *topics, *options)
+    # Without the proof: its tests are elsewhere, and it takes seconds.
+    topics = (word for topic in TOPICS for word in ("--topic", topic))
+    now = ("--now", str(ended_ms()))
+    return run("clean", directory, "--in-place", "--no-verify", "--single-copy", *now, *topics, *options)
+
+
+def clean_on(fs: LocalFileSystem, directory: Path) -> CleanResult:
+    """The same without the command line."""
+    return clean_in_place(str(directory), fs=fs, verify=False, single_copy=True, now_ms=ended_ms(), topics=TOPICS)
+
+
+def ended_ms() -> int:
+    return int(facts("kraft")["cleaning_1_ended_ms"])
 
 
 def tree(directory: Path) -> dict[str, tuple[bytes, int, int]]:
@@ -103,9 +110,9 @@ def logs(partition: Path) -> dict[str, tuple[int, bytes, int, int]]:
 # ---- what it says ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("spark")
 def test_it_says_what_it_did_and_a_second_run_finds_nothing_to_do(directory: Path) -> None:
-    with on(InThisProcess()):
-        first, second = clean(directory), clean(directory)
+    first, second = clean(directory), clean(directory)
     assert (first.exit_code, first.stderr) == (0, "")
     lines = first.stdout.splitlines()
     assert lines[0].split()[:4] == ["PARTITION", "READ", "KEPT", "SUPERSEDED"]
@@ -118,9 +125,9 @@ def test_it_says_what_it_did_and_a_second_run_finds_nothing_to_do(directory: Pat
     assert "is in the active segment; cleanable after it rolls" in second.stdout
 
 
+@pytest.mark.usefixtures("spark")
 def test_json_says_it_too(directory: Path) -> None:
-    with on(InThisProcess()):
-        document = json.loads(clean(directory, "--json").stdout)
+    document = json.loads(clean(directory, "--json").stdout)
     assert (document["cleaned"], document["failed"], document["target"]) == (5, 0, "")
     assert document["in_place"]["directories"] == [str(directory)]
     assert document["in_place"]["waves"] == 1
@@ -169,14 +176,12 @@ def test_lock_taken_over_during_a_clean_stops_it_before_the_swap(directory: Path
         taken: list[subprocess.Popen[str]] = []
 
         def take_over() -> None:
-            if not taken:
-                taken.append(held.enter_context(other(TAKE_OVER, directory / LOCK)))
+            taken.append(held.enter_context(other(TAKE_OVER, directory / LOCK)))
 
-        with on(Watched(take_over)):
-            result = clean(directory)
-        assert result.exit_code == 3, result.stdout + result.stderr
-        assert f"(pid {taken[0].pid})" in result.stderr
-        assert "0 of 5 partitions are cleaned" in result.stderr
+        with pytest.raises(LockedError) as raised:
+            clean_on(once_a_task_writes(take_over), directory)
+        assert f"(pid {taken[0].pid})" in str(raised.value)
+        assert "0 of 5 partitions are cleaned" in raised.value.__notes__
     assert segments(directory) == before
     assert not list(directory.rglob(WORK_FOLDER))
 
@@ -184,20 +189,19 @@ def test_lock_taken_over_during_a_clean_stops_it_before_the_swap(directory: Path
 @on_linux
 def test_a_lock_file_that_comes_and_goes_is_held_or_nothing_is_changed(directory: Path) -> None:
     before = segments(directory)
-    with other(CHURN, directory / LOCK), on(InThisProcess()):
-        result = clean(directory)
-    if result.exit_code == 3:
-        assert segments(directory) == before
-    else:
-        assert "partitions: 5 cleaned" in result.stdout, result.stderr
+    with other(CHURN, directory / LOCK):
+        try:
+            result = clean_on(WrappedFileSystem(PosixFileSystem()), directory)
+        except LockedError:
+            assert segments(directory) == before
+        else:
+            assert "partitions: 5 cleaned" in result.text()
 
 
 def test_reading_does_not_drop_the_lock_of_a_clean_in_the_same_process(directory: Path) -> None:
     read: list[str] = []
 
     def reads() -> None:
-        if read:
-            return
         for verb, *options in READING:
             for path in (directory, directory / "orders-0"):
                 assert run(verb, path, *options).exit_code == 0
@@ -206,9 +210,8 @@ def test_reading_does_not_drop_the_lock_of_a_clean_in_the_same_process(directory
         assert clean(directory).exit_code == 3
         assert is_held(directory)
 
-    with on(Watched(reads)):
-        result = clean(directory)
-    assert result.exit_code == 0, result.stderr
+    result = clean_on(once_a_task_writes(reads), directory)
+    assert not result.with_fate(Fate.FAILED), result.text()
     assert len(read) >= 2 * len(READING)
     assert not is_held(directory)
 
