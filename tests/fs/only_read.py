@@ -13,7 +13,7 @@ VERBS = frozenset(name for name in dir(LocalFileSystem) if not name.startswith("
 #: They change nothing, wherever they look.
 READING = frozenset(
     {
-        *("list", "stat", "exists", "open", "lock_holder", "real_path", "free_bytes", "network_kind"),
+        *("list", "stat", "exists", "open", "lock_holder", "absolute_path", "real_path", "free_bytes", "network_kind"),
         *("location", "concurrency", "make_temporary_directory"),
     }
 )

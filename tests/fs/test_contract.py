@@ -545,7 +545,14 @@ def test_the_holder_of_a_lock_is_seen_until_it_is_released(fs: LocalFileSystem, 
 def test_a_real_path_has_no_detours_and_need_not_exist(fs: LocalFileSystem, root: str) -> None:
     real = fs.real_path(root)
     assert fs.real_path(f"{root}//a/./b/../c/") == f"{real}/a/c"
-    assert fs.real_path("/") == fs.real_path("//") == "/"
+    assert fs.real_path("/") == "/"
+
+
+def test_an_absolute_path_has_no_detours(fs: LocalFileSystem) -> None:
+    assert fs.absolute_path("/missing//a/./b/../c/") == "/missing/a/c"
+    here = fs.absolute_path(".")
+    assert fs.absolute_path("a") == posixpath.join(here, "a")
+    assert here == (os.getcwd() if isinstance(fs, PosixFileSystem) else "/")
 
 
 def test_a_path_in_memory_does_not_follow_symlinks_of_the_machine(tmp_path: Path) -> None:

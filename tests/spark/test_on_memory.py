@@ -58,6 +58,16 @@ def test_verify_finds_a_lost_record_in_memory(spark: SparkSession) -> None:
     assert not cordwood.verify(ROOT, "/new", spark=spark, now_ms=LATER_MS, overrides=CONFIG, fs=fs).holds
 
 
+def test_a_relative_path_in_memory_begins_at_its_root(spark: SparkSession) -> None:
+    fs = directory(FIRST, SECOND)
+    relative = ROOT.lstrip("/")
+    assert cordwood.plan_exact(relative, fs=fs, **OPTIONS).result.with_fate(Fate.CLEANED)
+    assert cordwood.clean(relative, output="new", fs=fs, **OPTIONS).with_fate(Fate.CLEANED)
+    assert cordwood.verify(relative, "new", spark=spark, now_ms=LATER_MS, overrides=CONFIG, fs=fs).holds
+    result = cordwood.clean_in_place(relative, keep_old="kept", fs=fs, verify=False, **OPTIONS)
+    assert result.with_fate(Fate.CLEANED) and cordwood.undo("kept", fs=fs).removed
+
+
 def test_verify_works_on_a_store_that_can_only_be_read(spark: SparkSession) -> None:
     local = directory(FIRST, SECOND)
     cordwood.clean(ROOT, output="/new", fs=local, **OPTIONS)

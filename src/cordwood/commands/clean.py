@@ -17,7 +17,6 @@ is copied as it was, and the result says where it is damaged.
 
 from __future__ import annotations
 
-import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -84,7 +83,7 @@ def clean(
     started = time.monotonic()
     fs = fs or PosixFileSystem()
     options, now_ms = options.at(clock)
-    sources = [posixpath.abspath(path) for path in paths]
+    sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node, sources, options.selection)  # or refuse it before a directory is recovered for it

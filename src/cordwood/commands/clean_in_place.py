@@ -16,7 +16,6 @@ partition is nobody's: a broker takes no notice of it, and the next clean remove
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -82,7 +81,7 @@ def clean_in_place(
     fs = fs or PosixFileSystem()
     options, now_ms = options.at(clock)
     selection = options.selection
-    sources = [posixpath.abspath(path) for path in paths]
+    sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, selection)
     to_lock = directories_to_lock(fs, (place.path for place in select_partitions(node, sources, selection)))
     with ExitStack() as held:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -51,7 +50,7 @@ def plan_exact(
     started = time.monotonic()
     fs = fs or PosixFileSystem()
     options, now_ms = options.at(clock)
-    sources = [posixpath.abspath(path) for path in paths]
+    sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
     asked = select_partitions(node, sources, options.selection)
     # What is recovered there is nobody else's business: no other user can read this folder.

@@ -52,7 +52,7 @@ def verify(
     topics, partitions = selection.topics, selection.partitions
     fs = fs or PosixFileSystem()
     now_ms = clock() if options.now_ms is None else options.now_ms
-    before, after = posixpath.abspath(before), posixpath.abspath(after)
+    before, after = fs.absolute_path(before), fs.absolute_path(after)
     was = open_node(fs, [before], selection)
     now = Node.open(fs, [after])
     twins, violations = _twins(was, now, topics, partitions)

@@ -247,6 +247,10 @@ class Store(Protocol):
             IsADirectoryError: it is a directory.
         """
 
+    def absolute_path(self, path: str) -> str:
+        """The path by which every process finds the same file; by default the path as it is."""
+        return path
+
     def lock_holder(self, path: str) -> LockHolder | None:
         """The process that holds the lock of a log directory; None: no process does, or that is unknown.
 
@@ -349,6 +353,11 @@ class LocalFileSystem(Store, Protocol):
             LockedError: another process holds it; the message says which.
             RequestError: the lock cannot be taken: the directory is read-only, or belongs to another user.
         """
+
+    @override
+    @abstractmethod
+    def absolute_path(self, path: str) -> str:
+        """The path from the root on, without `.` and `..`. Symlinks stay in it."""
 
     @abstractmethod
     def real_path(self, path: str) -> str:

@@ -571,6 +571,10 @@ class MemoryFileSystem(LocalFileSystem):
         return LockHolder(os.getpid(), "python") if inode in self._locked else None
 
     @override
+    def absolute_path(self, path: str) -> str:
+        return self.real_path(path)  # there are no symlinks, and the current directory is the root
+
+    @override
     def real_path(self, path: str) -> str:
         return posixpath.normpath(f"/{path.lstrip('/')}")
 

@@ -256,6 +256,10 @@ class PosixFileSystem(LocalFileSystem):
         return lock_holder(path)
 
     @override
+    def absolute_path(self, path: str) -> str:
+        return os.path.abspath(path)
+
+    @override
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
 

@@ -54,6 +54,10 @@ class WrappedStore(Store):
         self._store.delete(path)
 
     @override
+    def absolute_path(self, path: str) -> str:
+        return self._store.absolute_path(path)
+
+    @override
     def lock_holder(self, path: str) -> LockHolder | None:
         return self._store.lock_holder(path)
 
@@ -144,6 +148,10 @@ class WrappedFileSystem(LocalFileSystem):
     @override
     def lock_holder(self, path: str) -> LockHolder | None:
         return self._fs.lock_holder(path)
+
+    @override
+    def absolute_path(self, path: str) -> str:
+        return self._fs.absolute_path(path)
 
     @override
     def real_path(self, path: str) -> str:

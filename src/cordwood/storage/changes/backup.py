@@ -101,7 +101,7 @@ class KeepFolder:
             RequestError: it cannot be used, see `check_folder`.
         """
         check_folder(fs, path, log_directories, partitions)
-        log_directories = [posixpath.abspath(directory) for directory in log_directories]
+        log_directories = [fs.absolute_path(directory) for directory in log_directories]
         self.path = fs.real_path(path)
         self._fs = fs
         self._mutex = threading.Lock()
@@ -142,7 +142,7 @@ class KeepFolder:
             names: files in it.
             coming: paths of what replaces them; None: the files of their offsets in the partition's work folder.
         """
-        fs, partition = self._fs, posixpath.abspath(partition)
+        fs, partition = self._fs, self._fs.absolute_path(partition)
         with self._mutex:
             lines = []
             if partition not in self._before:
@@ -174,7 +174,7 @@ class KeepFolder:
             offsets: what is about to be written.
             clean_shutdown: the clean-shutdown file is about to be written.
         """
-        fs, directory = self._fs, posixpath.abspath(directory)
+        fs, directory = self._fs, self._fs.absolute_path(directory)
         with self._mutex:
             lines: list[Mapping[str, Any]] = []
             if directory not in self._before:
