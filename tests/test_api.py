@@ -172,5 +172,6 @@ def test_names_from_disk_are_escaped_in_a_notebook() -> None:
 
 def test_a_long_table_is_cut_in_a_notebook() -> None:
     rows = [[str(number)] for number in range(60)]
-    html = html_table([Column("N")], rows, "all", rows_max=50)
-    assert html.count("<tr>") == 52 and "and 10 more" in html and '<td style="text-align: left">50</td>' not in html
+    html = html_table([Column("N")], rows, "all", last_rows=[["total"]], rows_max=50)
+    assert html.index("and 10 more") < html.index(">total<")
+    assert html.count("<tr>") == 53 and "and 10 more" in html and '<td style="text-align: left">50</td>' not in html

@@ -25,6 +25,7 @@ from cordwood.cleaning.plan import (
     Plan,
     Threshold,
 )
+from cordwood.engine.facts import segment_facts
 from cordwood.engine.settings import clean_settings
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.posix import PosixFile, PosixFileSystem
@@ -41,6 +42,7 @@ from cordwood.storage.formats.filenames import (
     offset_name,
 )
 from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.log.view import LogView
 from cordwood.types import NONE, TopicPartition, override
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.kafka_tools import Line, Oracle
@@ -573,6 +575,55 @@ def test_an_unreadable_index_of_a_partition_that_is_left_alone_is_noted(tmp_path
     assert one.notes[0].startswith("what --retention would delete is not known: ")
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         planned(tmp_path, T0, retention=True, **choice)
+
+
+@pytest.mark.parametrize("name", ["kraft-before", "kraft-crashed-torn", "legacy-v1-after"])
+def test_facts_from_the_end_of_an_index_are_those_of_the_whole_index(name: str) -> None:
+    for directory in filter(Path.is_dir, fixture(name).iterdir()):
+        for segment in LogView(str(directory), fs=PosixFileSystem()).segments:
+            found, index, times = segment_facts(segment), segment.offset_index(), segment.time_index()
+            largest = NONE if times is None else times.last_entry[0]
+            assert found.index_bytes == (0 if index is None else 8 * index.entries)
+            assert found.time_index_bytes == (0 if times is None else 12 * times.entries)
+            assert found.largest_timestamp == (largest if largest >= 0 else segment.mtime_ms)
+
+
+class CountedFile(PosixFile):
+    """Adds up what is read."""
+
+    bytes_read = 0
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        found = super().read_into(position, target)
+        CountedFile.bytes_read += found
+        return found
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        found = super().read(position, size_bytes)
+        CountedFile.bytes_read += len(found)
+        return found
+
+
+class CountedReads(PosixFileSystem):
+    """Its files add up what is read."""
+
+    @override
+    def open(self, path: str) -> PosixFile:
+        return CountedFile(path, os.open(path, os.O_RDONLY))
+
+
+def test_what_retention_would_delete_is_known_without_reading_whole_indexes(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", *([batch(offset)] for offset in range(20)))
+    for offset in range(19):
+        entries = b"".join((T0 + at).to_bytes(8, "big") + at.to_bytes(4, "big") for at in range(10_000))
+        (directory / offset_name(offset, FileKind.TIME_INDEX)).write_bytes(entries)
+    said = ["cleanup.policy=delete", "retention.ms=1000"]
+    CountedFile.bytes_read = 0
+    (one,) = planned(tmp_path, T0 + HOUR, overrides=said, fs=CountedReads()).partitions
+    assert one.only_with_retention[0].base_offsets == tuple(range(19))
+    assert 19 * 12 <= CountedFile.bytes_read < 10_000
 
 
 def test_what_cannot_be_asked_for_is_refused() -> None:

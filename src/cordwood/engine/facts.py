@@ -30,17 +30,52 @@ from cordwood.types import NONE
 
 
 def segment_facts(segment: Segment) -> SegmentFacts:
-    """What planning needs of a segment, from its files' sizes and its time index."""
-    index, times = segment.offset_index(), segment.time_index()
-    largest = times.last_entry[0] if times is not None else NONE
+    """What planning needs of a segment, from its files' sizes and the last entry of its time index."""
+    entries = _offset_index_entries(segment)
+    time_entries, largest = _time_index_end(segment)
     return SegmentFacts(
         segment.base_offset,
         segment.size_bytes,
-        offset_index.ENTRY.itemsize * index.entries if index is not None else 0,
-        time_index.ENTRY.itemsize * times.entries if times is not None else 0,
+        offset_index.ENTRY.itemsize * entries,
+        time_index.ENTRY.itemsize * time_entries,
         segment.mtime_ms,
         largest if largest >= 0 else segment.mtime_ms,
     )
+
+
+def _offset_index_entries(segment: Segment) -> int:
+    """How many entries the offset index has; 0 without one."""
+    if (end := _index_end(segment, FileKind.OFFSET_INDEX, offset_index.ENTRY)) is not None:
+        return end[0]
+    index = segment.offset_index()
+    return 0 if index is None else index.entries
+
+
+def _time_index_end(segment: Segment) -> tuple[int, int]:
+    """How many entries the time index has, and the timestamp of the last; 0 and NONE without one."""
+    if (end := _index_end(segment, FileKind.TIME_INDEX, time_index.ENTRY)) is not None:
+        count, last = end
+        return count, int(last["timestamp"])
+    index = segment.time_index()
+    return (0, NONE) if index is None else (index.entries, index.last_entry[0])
+
+
+def _index_end(segment: Segment, kind: FileKind, entry: np.dtype[np.void]) -> tuple[int, np.void] | None:
+    """How many entries an index has, and the last of them, without reading the others.
+
+    That works for closed segments, whose indexes have no room for more entries: the file ends with the last one. For a
+    segment of 1 GB it saves reading 5 MB. None: there is no such index, or it ends with zeros, as that of an active
+    segment does.
+    """
+    path = segment.index_path(kind)
+    if path is None:
+        return None
+    with segment.fs.open(path) as file:
+        count = file.size() // entry.itemsize
+        last = file.read((count - 1) * entry.itemsize, entry.itemsize) if count else b""
+    if len(last) < entry.itemsize or not any(last):
+        return None
+    return count, np.frombuffer(last, entry)[0]
 
 
 def load_producers(log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> Producers:
