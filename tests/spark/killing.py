@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ CONFIG = {
     "min.cleanable.dirty.ratio": 0,
 }
 SLEEP_SECONDS = 0.003
+#: Longer than anything takes that does not hang.
+WAIT_SECONDS = 240
 DAEMON = "tests.spark.killing_daemon"
 #: What a run that was killed may leave for `check` to find.
 LEFT_BY_A_KILL = {Kind.LEFTOVER, Kind.SWAP_UNFINISHED, Kind.INDEX_WITHOUT_LOG}
@@ -332,6 +335,16 @@ def workers(session: int) -> list[Process]:
     python = [one for one in processes(session) if DAEMON in one.words]
     pids = {one.pid for one in python}
     return [one for one in python if one.parent in pids]
+
+
+def wait_for(condition: Callable[[], object], running: subprocess.Popen[str] | None = None) -> bool:
+    """Wait until something is so, or a process has ended."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if (running is not None and running.poll() is not None) or time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def main() -> None:

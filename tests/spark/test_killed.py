@@ -28,7 +28,7 @@ from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary
 from tests import drawn
 from tests.kafka_tools import Broker
 from tests.spark.in_process import InThisProcess
-from tests.spark.killing import CONFIG, Directory, Process, be_slow, java, processes, workers
+from tests.spark.killing import CONFIG, WAIT_SECONDS, Directory, Process, be_slow, java, processes, wait_for, workers
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +40,6 @@ ROOT = Path(__file__).parents[2]
 OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
 #: Who is killed, over and over. A driver alone, with its tasks in its own process, takes no Spark, and so no time.
 VICTIMS = ("driver alone", "worker", "driver alone", "Java", "driver alone", "driver", *["driver alone"] * 14)
-WAIT_SECONDS = 240
 
 
 @pytest.fixture
@@ -106,16 +105,6 @@ def run_on_spark(directory: Path, victim: str, choose: random.Random) -> tuple[i
             running.kill()
         assert wait_for(lambda: not processes(running.pid)), "Spark outlives its driver"
     return running.returncode, said, killed
-
-
-def wait_for(condition: Callable[[], object], running: subprocess.Popen[str] | None = None) -> bool:
-    """Wait until something is so, or a process has ended."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        if (running is not None and running.poll() is not None) or time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def java_runs(_directory: Path, session: int) -> bool:

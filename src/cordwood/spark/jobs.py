@@ -6,14 +6,12 @@ Should either be killed, Spark begins both anew.
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
-from uuid import uuid4
 
 from cordwood.engine import progress
 from cordwood.engine.progress import OnProgress
@@ -21,8 +19,8 @@ from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.spark.packing import RESULT_SCHEMA, Worker, checker, pack, run_here, share_memory, worker
+from cordwood.spark.session import collect, session
 from cordwood.spark.session import cores as cores_of
-from cordwood.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +60,6 @@ class Jobs:
         self._master = master
         self._on_progress = on_progress
         self._running: SparkSession | None = None
-        self._tag = f"cordwood-{uuid4().hex}"
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -71,25 +68,15 @@ class Jobs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # In a session that goes on tasks might, too, and keep writing for nobody.
-        if error is not None and self._running is not None:
-            with contextlib.suppress(Exception):  # it may be why we are here
-                self._running.interruptTag(self._tag)
         self._open.__exit__(kind, error, trace)
 
     def session(self) -> SparkSession:
         """The session."""
         if self._running is None:
             running = self._open.enter_context(session(self._spark, master=self._master))
-            running.addTag(self._tag)
-            self._open.callback(self._untag, running)
             self._running = running
             self._open.enter_context(progress.Watch(self._fs, self.progress, self._on_progress))
         return self._running
-
-    def _untag(self, running: SparkSession) -> None:
-        with contextlib.suppress(Exception):  # who is not there any more has no tags
-            running.removeTag(self._tag)
 
     def clean(
         self, tasks: Sequence[PartitionTask], outputs: str | None, *, discard: bool = False
@@ -141,7 +128,7 @@ def _map(spark: SparkSession, workers: Iterable[Worker], packs: int) -> dict[int
     rows = spark.range(0, packs, 1, packs)
     for work in workers:
         rows = rows.mapInArrow(work, RESULT_SCHEMA)
-    return _read(rows.collect())
+    return _read(collect(rows))
 
 
 def _read(rows: Iterable[Any]) -> dict[int, Output | Failure]:

@@ -7,21 +7,16 @@ nothing that a task does depends on our settings.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from cordwood.errors import RequestError
-from cordwood.spark.java import find_java
+from cordwood.spark.gateway import Gateway, without_words_of_py4j
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 #: As many tasks as there are cores. The 4: plain local mode never retries a task, so that a Python worker that is
 #: killed (for memory, say) would fail all.
@@ -53,21 +48,21 @@ SETTINGS: Mapping[str, str] = {
     # What becomes of a partition is checked at once, while the next is cleaned.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
 }
-_LOG_TAIL_BYTES = 4000
-_JAVA_ENDS_SECONDS_MAX = 20
-_JAVA_GOES_SECONDS_MAX = 0.5
+_CANCELLED_SECONDS_MAX = 1
 
 
 @contextlib.contextmanager
 def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) -> Iterator[SparkSession]:
-    """A session: the user's, which stays, or one of ours, which ends with the block.
+    """A session: the user's, which stays, or our own, which ends with the block.
+
+    An exception that ends this process or thread, such as that of Ctrl-C, ends our own session at once.
 
     Args:
-        given: the user's; None: the one that is active in this thread, if there is one.
-        master: of ours.
+        given: the user's; None: the active one of this thread, if there is one.
+        master: where our own runs.
 
     Raises:
-        RequestError: Spark or Java is missing, or does not start.
+        RequestError: Spark or Java is missing, or does not start, or Java ended in the middle.
     """
     if given is not None:
         yield given
@@ -80,20 +75,13 @@ def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) ->
     if active is not None:
         yield active
         return
-    java = find_java()
-    with _signals_kept(), _without_words_of_py4j():
-        with _environment({**java.settings, "PYSPARK_PYTHON": sys.executable}):
-            try:
-                with _signals_held():
-                    made = _start(SparkSession, master)
-            except BaseException:
-                _end_java(politely=False)
-                raise
+    with without_words_of_py4j():
+        gateway = Gateway({**SETTINGS, "spark.master": master, "spark.app.name": "cordwood"})
         try:
-            yield made
+            yield gateway.session
         except Exception as error:
-            gone = _java_is_gone()
-            _stop(made)
+            gone = gateway.is_gone()
+            gateway.stop()
             if gone:
                 raise RequestError(
                     "Spark's Java process ended in the middle of its work. Somebody killed it, or the machine when it "
@@ -101,163 +89,9 @@ def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) ->
                 ) from error
             raise
         except BaseException:
-            # It came in the middle of a conversation with Java, which cannot be taken up again.
-            _end_java(politely=False)
+            gateway.kill()
             raise
-        else:
-            _stop(made)
-
-
-def _start(kind: type[SparkSession], master: str) -> SparkSession:
-    """Start Spark with its many words going to a file, which is shown only when it fails."""
-    with tempfile.TemporaryFile() as log:
-        try:
-            with _stderr_to(log.fileno()):
-                builder = kind.builder.master(master).appName("cordwood")
-                for key, value in SETTINGS.items():
-                    builder = builder.config(key, value)
-                made = builder.getOrCreate()
-                made.sparkContext.setLogLevel("OFF")
-                _silence_updates(made.sparkContext)
-                return made
-        except Exception as error:
-            log.seek(0)
-            said = log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
-            raise RequestError(f"Spark does not start: {error}\n{said}") from error
-
-
-def _java_is_gone() -> bool:
-    """Whether Java has ended, or is about to: we hear of that from a socket, which it closes first."""
-    from pyspark import SparkContext
-
-    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
-    if process is None:
-        return False
-    try:
-        process.wait(_JAVA_GOES_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-def _stop(made: SparkSession) -> None:
-    """Stop a session of ours. That Java may be gone does not matter any more."""
-    with contextlib.suppress(Exception):
-        made.stop()
-    with contextlib.suppress(OSError):
-        _end_java()
-
-
-def _end_java(*, politely: bool = True) -> None:
-    """End the Java process and its Python workers: the next session may need another Java or other settings."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    if politely:
-        gateway.shutdown()
-    if process is not None:
-        if not politely:
-            process.terminate()
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            process.wait(_JAVA_ENDS_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = None
-
-
-def _silence_updates(context: object) -> None:
-    """The thread that waits for accumulators prints a traceback when Java is gone; nobody waits for them any more."""
-    server = getattr(context, "_accumulatorServer", None)
-    if server is not None:
-        server.handle_error = lambda *_: None
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """What would end us waits for the end of the block: Java, left alone while it starts, would stay for ever."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in handlers:
-        signal.signal(number, lambda number, _frame: held.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for first in held[:1]:
-            signal.raise_signal(first)
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ctrl-C goes to Spark within the block only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-@contextlib.contextmanager
-def _without_words_of_py4j() -> Iterator[None]:
-    """An interrupt reaches py4j in the middle of a sentence; it would log that as an error of its own."""
-
-    def is_of_others(record: logging.LogRecord) -> bool:
-        return "py4j" not in record.pathname
-
-    root = logging.getLogger()
-    root.addFilter(is_of_others)
-    try:
-        yield
-    finally:
-        root.removeFilter(is_of_others)
-
-
-@contextlib.contextmanager
-def _environment(settings: Mapping[str, str | None]) -> Iterator[None]:
-    """These environment variables (None: unset), as long as the block runs."""
-    before = {name: os.environ.get(name) for name in settings}
-    _set(settings)
-    try:
-        yield
-    finally:
-        _set(before)
-
-
-def _set(settings: Mapping[str, str | None]) -> None:
-    for name, value in settings.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _stderr_to(descriptor: int) -> Iterator[None]:
-    """Programs started within the block write their errors to this file, for as long as they run."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    os.dup2(descriptor, 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        gateway.stop()
 
 
 def cores(spark: SparkSession) -> int:
@@ -266,3 +100,41 @@ def cores(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect does not say
         return os.cpu_count() or 1
+
+
+def collect(rows: DataFrame) -> list[Row]:
+    """All rows, as `rows.collect()` returns them. An exception in this thread, such as that of Ctrl-C, ends the job.
+
+    The job is waited for in another thread. A thread that is interrupted in the middle of a call to Java cannot make
+    another one before the first has its answer; this one makes none, so that it can cancel the job.
+    """
+    from pyspark import InheritableThread
+
+    spark = rows.sparkSession
+    tag = f"cordwood-{uuid4().hex}"
+    done: list[list[Row]] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(rows.collect())
+        except BaseException as error:
+            failed.append(error)
+
+    spark.addTag(tag)  # the thread inherits it
+    try:
+        thread = InheritableThread(run, session=spark, daemon=True)
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:
+            with contextlib.suppress(Exception):  # Java may be gone
+                spark.interruptTag(tag)
+            thread.join(_CANCELLED_SECONDS_MAX)
+            raise
+    finally:
+        with contextlib.suppress(Exception):
+            spark.removeTag(tag)
+    for error in failed:
+        raise error
+    return done[0]

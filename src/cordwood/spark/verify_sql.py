@@ -10,6 +10,7 @@ kernels has a part in either: what decides whether a record may go is written do
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cordwood.engine.progress import Counters
 from cordwood.fs.base import Store
 from cordwood.fs.location import Location
+from cordwood.spark.session import collect
 from cordwood.spark.session import cores as cores_of
 from cordwood.verification.compare import compare
 from cordwood.verification.facts import FACT_SCHEMA, Reader
@@ -78,24 +80,32 @@ def verify_pairs(
             notes.state(number, kind, what, path)
 
     # Read once, looked at in many ways; there are none in most logs.
-    batches = _frame(own, fs.location(), pairs, parts, cores, headers, BATCH_SCHEMA, None).persist()
-    try:
-        kinds = {row["what"] for row in batches.select("what").distinct().collect()}
+    with _persisted(_frame(own, fs.location(), pairs, parts, cores, headers, BATCH_SCHEMA, None)) as batches:
+        kinds = {row["what"] for row in collect(batches.select("what").distinct())}
         for row in _sampled(_of_batches(batches, _known(own, looked), kinds)) if kinds else ():
             notes.add(row)
         records = _frame(own, fs.location(), pairs, parts, cores, compare, FACT_SCHEMA, counters)
         if TRANSACTION in kinds:
             records = records.join(_not_committed(batches), ["pair", "batch"], "left_anti")
         judged = _judged(records)
-        for row in judged.groupBy("pair", "code").sum("n").withColumnRenamed("sum(n)", "n").collect():
+        for row in collect(judged.groupBy("pair", "code").sum("n").withColumnRenamed("sum(n)", "n")):
             notes.total(row)
         if notes.has_violations:
             broken = [CODES[kind] for kind in ViolationKind]
             for row in _sampled(judged.filter(judged["code"].isin(broken))):
                 notes.name(row)
-    finally:
-        batches.unpersist()
     return notes.verdicts(fs)
+
+
+@contextlib.contextmanager
+def _persisted(rows: DataFrame) -> Iterator[DataFrame]:
+    """Rows that Spark keeps for the `with` block."""
+    kept = rows.persist()
+    try:
+        yield kept
+    finally:
+        with contextlib.suppress(Exception):  # Java may be gone; why, another exception says
+            kept.unpersist()
 
 
 def _session(spark: SparkSession) -> SparkSession:
@@ -140,8 +150,8 @@ def _look(spark: SparkSession, fs: Store, pairs: Sequence[Pair], cores: int) -> 
                     found = pickle.dumps(look_at(number, pair, location.open()))
                     yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([found])], ["at", "found"])
 
-    rows = spark.range(0, len(packs), 1, len(packs)).mapInArrow(run, "at bigint, found binary").collect()
-    found: dict[int, LookedAt] = {row["at"]: pickle.loads(row["found"]) for row in rows}
+    rows = spark.range(0, len(packs), 1, len(packs)).mapInArrow(run, "at bigint, found binary")
+    found: dict[int, LookedAt] = {row["at"]: pickle.loads(row["found"]) for row in collect(rows)}
     return [found[number] for number in range(len(pairs))]
 
 
@@ -243,7 +253,7 @@ def _sampled(found: DataFrame) -> list[Any]:
     spread = f.pmod(f.xxhash64("at", "key"), f.lit(NAMED_MAX))
     buckets = found.groupBy("pair", "code", spread.alias("bucket"))
     rows = buckets.agg(f.sum("n").alias("n"), f.min(f.struct("at", "key")).alias("one"))
-    return rows.select("pair", "code", "n", "one.at", "one.key").collect()
+    return collect(rows.select("pair", "code", "n", "one.at", "one.key"))
 
 
 def _ended(batches: DataFrame) -> DataFrame:

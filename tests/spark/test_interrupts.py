@@ -1,0 +1,157 @@
+"""Ctrl-C and SIGTERM while Spark works: all ends, even if a task never would, and nothing is left behind.
+
+Python workers are stopped (SIGSTOP) first, so that what waits for a task waits for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cordwood.engine import progress
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.formats.filenames import WORK_FOLDER
+from cordwood.testing.generate import write_keyed_log
+from tests.cli.running import ENVIRONMENT
+from tests.spark.killing import Process, java, processes, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds Spark's processes in /proc"),
+]
+
+FS = PosixFileSystem()
+CORDWOOD = [sys.executable, "-m", "cordwood"]
+#: Much longer than an end takes, and much shorter than for ever.
+WAIT_SECONDS = 60
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+#: Long enough to read that its progress can be seen.
+LOG_BYTES = 60_000_000
+
+USERS_SESSION = """
+import os, sys
+from cordwood import verify
+from cordwood.spark.java import find_java
+from pyspark.sql import SparkSession
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ |= {name: value for name, value in find_java().settings.items() if value is not None}
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+print("started", flush=True)
+try:
+    verify(sys.argv[1], sys.argv[1])
+except KeyboardInterrupt:
+    print(spark.sparkContext.statusTracker().getActiveJobsIds(), spark.range(3).count())
+"""
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("interrupts") / "logs"
+    for name in ("orders-0", "orders-1"):
+        (directory / name).mkdir(parents=True)
+        write_keyed_log(FS, str(directory / name), size_bytes=LOG_BYTES, keys=10_000, segment_bytes=LOG_BYTES // 3)
+    (directory / ".kafka_cleanshutdown").write_text("version=0\n")
+    return directory
+
+
+def python(session: int) -> list[Process]:
+    """Spark's Python workers, without the daemon that they are forks of."""
+    daemons = {one.pid for one in processes(session) if one.parent in {java.pid for java in java(session)}}
+    return [one for one in processes(session) if one.parent in daemons]
+
+
+def interrupt(running: subprocess.Popen[str], sent: signal.Signals, *, stop_workers: bool = True) -> tuple[str, str]:
+    """Stop the workers, then end it all; returns output and errors."""
+    for one in python(running.pid) if stop_workers else ():
+        os.kill(one.pid, signal.SIGSTOP)
+    # A terminal sends it to all of the group.
+    os.killpg(running.pid, sent) if sent is signal.SIGINT else running.send_signal(sent)
+    try:
+        # Java has the same output: a process that stayed behind would keep it open.
+        out, said = running.communicate(timeout=WAIT_SECONDS)
+    finally:
+        for one in processes(running.pid):
+            os.kill(one.pid, signal.SIGKILL)
+    return out, said
+
+
+def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    environment = {**ENVIRONMENT, "TMPDIR": str(folder)}
+    return subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    """All files and folders but the lock, which stays, as that of a broker does."""
+    found = [path for path in directory.rglob("*") if path.name != ".lock"]
+    return {path: path.read_bytes() if path.is_file() else b"" for path in found}
+
+
+def reads(folder: Path, pattern: str) -> Callable[[], bool]:
+    """Whether tasks have read something, as their progress says."""
+
+    def some() -> bool:
+        return any(progress.total(FS, str(found)) > 0 for found in folder.glob(pattern))
+
+    return some
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_proof_at_once_and_leaves_nothing(sent: signal.Signals, log: Path, tmp_path: Path) -> None:
+    with started([*CORDWOOD, "verify", str(log), str(log)], tmp_path) as running:
+        assert wait_for(reads(tmp_path, "cordwood-verify-*"), running)
+        _, said = interrupt(running, sent)
+    assert running.returncode == EXIT_CODES[sent], said
+    assert "Traceback" not in said
+    assert wait_for(lambda: not processes(running.pid))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_start_of_spark_and_leaves_nothing(sent: signal.Signals, log: Path, tmp_path: Path) -> None:
+    with started([*CORDWOOD, "verify", str(log), str(log)], tmp_path) as running:
+        assert wait_for(lambda: java(running.pid), running)
+        _, said = interrupt(running, sent)
+    assert running.returncode == EXIT_CODES[sent], said
+    assert ("cordwood: interrupted" in said) == (sent is signal.SIGINT)
+    assert "Traceback" not in said
+    assert wait_for(lambda: not processes(running.pid))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("part", ["cleaning", "proving"])
+def test_a_signal_ends_a_clean_in_place_at_once_and_leaves_the_log(part: str, log: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "logs"
+    subprocess.run(["cp", "-a", log, mine], check=True)
+    before = contents(mine)
+    words = [*CORDWOOD, "clean", str(mine), "--in-place", "--ignore-ratio", "--single-copy"]
+    with started([*words, "--config", "cleanup.policy=compact"], tmp_path) as running:
+        assert wait_for(reads(mine, f"*/{WORK_FOLDER}/progress"), running)
+        if part == "proving":
+            # Tasks of the proof count in files of their own, once all outputs have their indexes.
+            outputs = len(list(mine.glob("orders-*")))
+            assert wait_for(lambda: len(list(mine.glob(f"*/{WORK_FOLDER}/progress/*"))) > outputs, running)
+        _, said = interrupt(running, signal.SIGINT)
+    assert running.returncode == 130, said
+    assert "no partition was cleaned" in said or "0 of 2 partitions are cleaned" in said
+    assert "Traceback" not in said
+    assert wait_for(lambda: not processes(running.pid))
+    assert contents(mine) == before
+
+
+def test_ctrl_c_in_a_users_session_cancels_the_proof_and_the_session_goes_on(log: Path, tmp_path: Path) -> None:
+    with started([sys.executable, "-c", USERS_SESSION, str(log)], tmp_path) as running:
+        assert running.stdout is not None and running.stdout.readline() == "started\n"
+        assert wait_for(reads(tmp_path, "cordwood-verify-*"), running)
+        # The same workers serve the session afterwards.
+        out, said = interrupt(running, signal.SIGINT, stop_workers=False)
+    # Spark's own workers print that they were ended.
+    assert (running.returncode, out.splitlines()[-1]) == (0, "[] 3"), out + said
