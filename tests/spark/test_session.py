@@ -27,7 +27,8 @@ def pids(batches):
 
 for _ in range(2):
     with session() as spark:
-        assert {key: spark.conf.get(key) for key in SETTINGS} == dict(SETTINGS)
+        # Spark puts options of its own before those of Java.
+        assert all(spark.conf.get(key).endswith(value) for key, value in SETTINGS.items())
         assert spark.sparkContext.master == "local[*,4]"
         loaded = [row.loaded for row in spark.range(0, 3, 1, 3).mapInArrow(pids, 'loaded boolean').collect()]
         assert loaded == [True] * 3, loaded
