@@ -25,6 +25,13 @@ class InThisProcess:
     def collect(self) -> list[dict[str, Any]]:
         return [row for batch in self._batches for row in batch.to_pylist()]
 
+    @property
+    def sparkSession(self) -> Self:  # noqa: N802
+        return self
+
+    def getTags(self) -> set[str]:  # noqa: N802
+        return set()
+
     def addTag(self, tag: str) -> None:  # noqa: N802
         """Nothing runs beside us."""
 
