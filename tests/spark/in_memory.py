@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import posixpath
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import pytest
-
 from cordwood.api import clean_in_place
-from cordwood.commands import clean_in_place as clean_in_place_module
+from cordwood.commands.in_place.site import PROGRESS
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
-from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.recover_copy import RecoverySettings
 from cordwood.storage.changes.recover_in_place import recover_in_place
-from cordwood.storage.changes.swap import drop_segments, swap_in
 from cordwood.storage.formats import checkpoints, filenames
-from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, offset_name, parse_file
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.cleaning.scripted import LIVE, ScriptedLog
 from tests.crashes import durable
+from tests.fs.acting import Acting
 from tests.fs.trees import tree
 from tests.spark.in_process import InThisProcess
 from tests.storage.swaps import DAY_MS, EMPTY_SNAPSHOT, NOW_MS, PATH, Script
@@ -83,44 +81,69 @@ class Scene:
     @cached_property
     def allowed(self) -> dict[str, set[View]]:
         """What may be seen of each partition: each group is old or new, and retention takes the oldest segments."""
-        found: dict[str, set[View]] = {path: {view_of(self.fs, path)} for path in PATHS}
+        fs = durable(self.fs)
+        seen = {path: Changes(fs, path) for path in PATHS}
+        loaded = False
 
-        def swapped(fs: LocalFileSystem, path: str, part: Replacement, **options: Any) -> None:
-            before, end = view_of(fs, path), end_of(fs, part)
-            first, bases = min(part.replaced), sorted(part.replaced)
-            behind = min(s.base_offset for s in LogView(path, fs=fs).segments if s.base_offset > bases[-1])
-            swap_in(fs, path, part, **options)
-            after = view_of(fs, path)
-            found[path].add(after)
+        def observe(verb: str, path: str) -> None:
+            nonlocal loaded
+            # Loading renames files, too. Tasks begin after it, and say how far they are.
+            loaded |= verb == "create" and f"/{WORK_FOLDER}/{PROGRESS}/" in path
+            for partition, changes in seen.items():
+                if loaded and verb == "rename" and path.startswith(f"{partition}/"):
+                    changes.renames(path)
+
+        self.clean(Acting(fs, observe))
+        for changes in seen.values():
+            changes.end()
+        return {path: changes.views for path, changes in seen.items()}
+
+
+class Changes:
+    """Watches the changes of a partition, swaps of groups and deletions by retention, and collects what may be seen.
+
+    Attributes:
+        views: what a reader may get before, between and after all steps.
+    """
+
+    def __init__(self, fs: LocalFileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._before = view_of(fs, path)
+        self._outputs: set[int] = set()
+        self._removed: set[int] = set()
+        self.views = {self._before}
+
+    def renames(self, source: str) -> None:
+        """A file is about to get another name."""
+        names = [info.name for info in self._fs.list(self._path)]
+        if not any(name.endswith((Temporary.CLEANED, Temporary.SWAP, Temporary.DELETED)) for name in names):
+            self.end()
+        folder, name = posixpath.split(source)
+        if name.endswith(FileKind.LOG):
+            file = parse_file(name)
+            assert file is not None and file.offset is not None
+            (self._removed if folder == self._path else self._outputs).add(file.offset)
+
+    def end(self) -> None:
+        """What began last has ended."""
+        before, after, removed = self._before, view_of(self._fs, self._path), sorted(self._removed)
+        self.views.add(after)
+        bases = [segment.base_offset for segment in LogView(self._path, fs=self._fs).segments]
+        if self._outputs:
             # What lies behind the outputs' end goes afterwards, from the lowest on.
+            end = next_offset(self._fs, f"{self._path}/{offset_name(max(self._outputs), FileKind.LOG)}", 0)
+            behind = min(base for base in bases if base > removed[-1])
             new = [one for one in after if one[0] < behind]
-            for base in bases:
-                if base >= end and base != first:
+            rest = [one for one in after if one[0] >= behind]
+            for base in removed[1:]:
+                if base >= end:
                     left = [one for one in before if base <= one[0] < behind]
-                    rest = [one for one in after if one[0] >= behind]
-                    found[path].add((*new, *left, *rest))
-
-        def dropped(fs: LocalFileSystem, path: str, bases: Sequence[int], *rest: Any, **options: Any) -> None:
-            starts = [
-                segment.base_offset for segment in LogView(path, fs=fs).segments if segment.base_offset not in bases
-            ]
-            before = view_of(fs, path)
-            for base in [*sorted(bases), *starts[:1]]:
-                found[path].add(tuple(one for one in before if one[0] >= base))
-            drop_segments(fs, path, bases, *rest, **options)
-            found[path].add(view_of(fs, path))
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(clean_in_place_module, "swap_in", swapped)
-            patch.setattr(clean_in_place_module, "drop_segments", dropped)
-            self.clean(durable(self.fs))
-        return found
-
-
-def end_of(fs: LocalFileSystem, part: Replacement) -> int:
-    """Where the outputs end, as a loader sees it."""
-    last = max(part.outputs)
-    return next_offset(fs, f"{part.folder}/{offset_name(last, FileKind.LOG)}", last)
+                    self.views.add((*new, *left, *rest))
+        else:
+            for base in [*removed, *bases[:1]]:
+                self.views.add(tuple(one for one in before if one[0] >= base))
+        self._before, self._outputs, self._removed = after, set(), set()
 
 
 def view_of(fs: LocalFileSystem, path: str) -> View:

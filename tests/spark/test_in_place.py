@@ -13,7 +13,7 @@ from cordwood.api import clean, clean_in_place
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Choices, Decision
 from cordwood.commands import clean_in_place as commands
-from cordwood.commands.clean_in_place import RESERVE_BYTES
+from cordwood.commands.in_place.room import RESERVE_BYTES
 from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.task import FailureKind

@@ -1,0 +1,117 @@
+"""How much room new segments have, and which groups of segments are cleaned in which wave because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, replace
+
+from cordwood.cleaning.waves import Load, Waves, schedule
+from cordwood.commands.in_place.site import Site
+from cordwood.commands.in_place.work import Work
+from cordwood.engine.task import Failure, FailureKind
+from cordwood.spark.jobs import Jobs
+
+#: Outputs leave this much of the free space of a disk: for checkpoints, the manifest of a keep folder, other programs.
+RESERVE_BYTES = 8 << 20
+_PLENTY_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What outputs may take on one disk.
+
+    Attributes:
+        free_bytes: of the disk; None: unknown.
+        work_space: the limit that was asked for; None: there is none.
+    """
+
+    free_bytes: int | None
+    work_space: int | None
+
+    @property
+    def of_disk(self) -> int:
+        """What the disk itself allows."""
+        return _PLENTY_BYTES if self.free_bytes is None else max(0, self.free_bytes - RESERVE_BYTES)
+
+    @property
+    def size_bytes(self) -> int:
+        """What outputs may take."""
+        return self.of_disk if self.work_space is None else min(self.of_disk, self.work_space)
+
+    def __str__(self) -> str:
+        limits = []
+        if self.work_space is not None:
+            limits.append(f"--work-space is {self.work_space:,} B")
+        if self.free_bytes is not None:
+            limits.append(f"{self.free_bytes:,} B of the disk are free, of which {RESERVE_BYTES:,} B stay in reserve")
+        return f"new segments may take {self.size_bytes:,} B: {' and '.join(limits)}"
+
+    def advice(self, needed_bytes: int) -> str:
+        """What makes room for so much; empty if there is."""
+        advice = []
+        if self.of_disk < needed_bytes:
+            advice.append(f"free at least {needed_bytes - self.of_disk:,} B of that disk")
+        if self.work_space is not None and self.work_space < needed_bytes:
+            advice.append(f"give at least --work-space {needed_bytes}")
+        return " and ".join(advice)
+
+
+def plan_waves(
+    site: Site, jobs: Jobs, work: Work, work_space: int | None, failures: MutableMapping[str, Failure]
+) -> Waves:
+    """Share out groups to waves. If they do not all fit, a clean without writing finds damage and exact sizes first.
+
+    Args:
+        site: the directories.
+        jobs: run that clean.
+        work: what is to be done.
+        work_space: what outputs may take on a disk; None: its free space.
+        failures: partitions that cannot be cleaned, or have no room, are added.
+    """
+    keeps_old = site.kept is not None
+    loads = {path: _load(site, work, path) for path in work.tasks}
+    disks = {load.device: path for path, load in loads.items()}
+    rooms = {device: Room(site.fs.free_bytes(path), work_space) for device, path in disks.items()}
+    sizes = {device: room.size_bytes for device, room in rooms.items()}
+    waves = schedule(loads, sizes, kept=keeps_old)
+    if len(waves.waves) > 1 or waves.too_large:
+        loads = _tried(jobs, work, loads, failures)
+        waves = schedule(loads, sizes, kept=keeps_old)
+    for path in waves.too_large:
+        failures[path] = _too_large(path, loads[path], rooms[loads[path].device], keeps_old=keeps_old)
+    return waves
+
+
+def _load(site: Site, work: Work, path: str) -> Load:
+    device = site.fs.stat(path).device
+    return Load(device, work.compaction(path).group_bytes, whole=work.plans[path].offset_map is not None)
+
+
+def _tried(
+    jobs: Jobs, work: Work, loads: Mapping[str, Load], failures: MutableMapping[str, Failure]
+) -> dict[str, Load]:
+    """The loads with exact sizes, without the partitions that cannot be cleaned."""
+    tasks = list(work.tasks.values())
+    found = {}
+    for task, outcome in zip(tasks, jobs.clean(tasks, None, discard=True), strict=True):
+        load = loads[task.path]
+        if isinstance(outcome, Failure):
+            failures[task.path] = outcome
+        else:
+            found[task.path] = load if load.whole else replace(load, group_bytes=tuple(outcome.group_bytes()))
+    return found
+
+
+def _too_large(path: str, load: Load, room: Room, *, keeps_old: bool) -> Failure:
+    """There is no room for a partition."""
+    whole = load.whole or keeps_old
+    needed = sum(load.group_bytes) if whole else max(load.group_bytes)
+    what = "its new segments take" if whole else "the new segments of its largest group take"
+    because = ". With --keep-old, old segments make no room for new ones" if keeps_old else ""
+    advice = room.advice(needed) or "clean it in a run of its own: other partitions of this run take the room"
+    return Failure(
+        FailureKind.FULL,
+        f"{path}: {what} up to {needed:,} B at once, and {room}{because}. To clean it, {advice}",
+        bytes_needed=needed,
+        for_all=f"{room}{because}",
+    )

@@ -1,0 +1,94 @@
+"""What a clean in place works on: log directories that are locked, and the partitions of them that are asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cordwood.fs.base import DirectoryLock, LocalFileSystem
+from cordwood.storage.changes.backup import KeepFolder
+from cordwood.storage.changes.swap import Keep
+from cordwood.storage.formats import checkpoints, filenames, properties
+from cordwood.storage.formats.filenames import WORK_FOLDER
+from cordwood.storage.log.files import remove_tree, write_file
+from cordwood.storage.node.directory import LogDirectory
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.types import TopicPartition
+
+#: The folder of tasks' counters, in a work folder.
+PROGRESS = "progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Locked log directories of one broker.
+
+    Attributes:
+        fs: where they are.
+        node: the directories.
+        places: the partitions that are asked for, and that a broker would load.
+        locks: of the log directories.
+        kept: where replaced files are kept; None: nowhere.
+        now_ms: the time as of which everything is decided.
+    """
+
+    fs: LocalFileSystem
+    node: Node
+    places: Sequence[LocatedPartition]
+    locks: Sequence[DirectoryLock]
+    kept: KeepFolder | None
+    now_ms: int
+
+    @property
+    def keep(self) -> Keep | None:
+        """What keeps files that are about to go."""
+        return None if self.kept is None else self.kept.keep
+
+    def confirm_locks(self) -> None:
+        """Make sure that the locks still hold.
+
+        Raises:
+            LockedError: one does not.
+        """
+        for lock in self.locks:
+            lock.confirm()
+
+    def record(
+        self,
+        directory: LogDirectory,
+        offsets: Mapping[str, Mapping[TopicPartition, int | None]],
+        *,
+        clean_shutdown: bool = False,
+    ) -> None:
+        """Write entries of a directory's checkpoints, by file name, and that it was shut down cleanly."""
+        offsets = {name: entries for name, entries in offsets.items() if entries}
+        if self.kept is not None and (offsets or clean_shutdown):
+            self.kept.checkpoints(directory.path, offsets, clean_shutdown=clean_shutdown)
+        for name, entries in offsets.items():
+            checkpoints.update(self.fs, f"{directory.path}/{name}", entries)
+        if clean_shutdown:
+            data = properties.encode_clean_shutdown(None)
+            write_file(self.fs, f"{directory.path}/{filenames.CLEAN_SHUTDOWN}", data)
+            self.fs.sync_directory(directory.path)
+
+    def make_work_folders(self, paths: Sequence[str]) -> str:
+        """Make the work folders of partitions; returns the folder, in one of them, for the counters of tasks."""
+        for path in paths:
+            self.fs.make_directory(f"{path}/{WORK_FOLDER}")
+        folder = f"{paths[0] if paths else ''}/{WORK_FOLDER}/{PROGRESS}"
+        if paths:
+            self.fs.make_directory(folder)
+        return folder
+
+    def empty_work_folder(self, path: str) -> None:
+        """Remove what tasks left in the work folder of a partition, attempts that were given up among them."""
+        for info in self.fs.list(f"{path}/{WORK_FOLDER}"):
+            if info.name != PROGRESS:
+                remove_tree(self.fs, f"{path}/{WORK_FOLDER}/{info.name}")
+
+    def remove_work_folders(self) -> None:
+        """Remove the work folders."""
+        for place in self.places:
+            with contextlib.suppress(OSError):
+                remove_tree(self.fs, f"{place.path}/{WORK_FOLDER}")

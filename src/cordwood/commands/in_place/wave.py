@@ -1,0 +1,155 @@
+"""One wave of a clean in place: new segments are written, proved, take the places of old ones, and are recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from cordwood.cleaning.waves import Wave
+from cordwood.commands.in_place.site import Site
+from cordwood.commands.in_place.work import Ledger, Work
+from cordwood.engine.partition import GroupRange
+from cordwood.engine.progress import Counters
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.spark.jobs import Jobs
+from cordwood.spark.verify_sql import verify_pairs
+from cordwood.storage.changes.swap import swap_in
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import parse_file
+from cordwood.threads import in_parallel
+from cordwood.types import TopicPartition
+from cordwood.verification.pairs import Count, Pair, Side
+from cordwood.verification.violations import Verdict
+
+
+def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, verify: bool) -> None:
+    """Clean the groups of a wave, and put the outputs into the places of what they stand for.
+
+    Args:
+        site: the directories.
+        jobs: run the tasks.
+        work: what is to be done in all waves.
+        wave: the groups; none of a partition that failed is cleaned.
+        ledger: what is done is added.
+        verify: whether outputs are proved before they are used.
+    """
+    tasks = [
+        _part(work, path, first, end, ledger) for path, (first, end) in wave.items() if path not in ledger.failures
+    ]
+    outcomes = jobs.clean(tasks, None)
+    if verify:
+        outcomes = _proved(site, jobs, tasks, outcomes, ledger)
+    site.confirm_locks()
+
+    def swap(at: int) -> None:
+        _swap(site, tasks[at], outcomes[at], ledger)
+
+    in_parallel(site.fs.concurrency, swap, range(len(tasks)))
+    _record(site, [task.path for task in tasks if ledger.progress[task.path].complete], ledger)
+
+
+def _part(work: Work, path: str, first: int, end: int, ledger: Ledger) -> PartitionTask:
+    """The task for some groups of a partition."""
+    task, groups = work.tasks[path], work.groups(path)
+    if (first, end) == (0, len(groups)):
+        return task
+    behind = groups[end][0] if end < len(groups) else task.first_uncleanable
+    cleaned = ledger.progress[path].cleaned
+    return replace(
+        task, part=GroupRange(tuple(groups[first:end]), behind, None if cleaned is None else cleaned.carried)
+    )
+
+
+# ---- prove -----------------------------------------------------------------------------------------------------------
+
+
+def _proved(
+    site: Site, jobs: Jobs, tasks: Sequence[PartitionTask], outcomes: Sequence[Output | Failure], ledger: Ledger
+) -> list[Output | Failure]:
+    """The outcomes, of which those that cannot be proved right are failures."""
+    found = list(outcomes)
+    written = {at: outcome for at, outcome in enumerate(outcomes) if isinstance(outcome, Output)}
+    if not written:
+        return found
+    pairs = [_pair(site, tasks[at], output) for at, output in written.items()]
+    started = time.monotonic()
+    verdicts = verify_pairs(jobs.session(), site.fs, pairs, counters=Counters(site.fs.location(), jobs.progress))
+    ledger.verify_seconds += time.monotonic() - started
+    for at, verdict in zip(written, verdicts, strict=True):
+        ledger.verified += verdict.counts.get(Count.RECORDS_BEFORE, 0)
+        if not verdict.holds:
+            found[at] = Failure(FailureKind.BUG, _not_proved(tasks[at].path, verdict))
+    return found
+
+
+def _pair(site: Site, task: PartitionTask, output: Output) -> Pair:
+    """A partition as it is, and as it will be.
+
+    The proof of each wave reads all of the log, the outputs of earlier waves, too. An earlier wave may have kept an
+    old value because a tombstone in a later wave hides it: a=1 in wave 1, a=∅ in wave 2. If wave 2 drops the
+    tombstone, a=1 is back. In the same way a marker in wave 2 must stay while wave 1 keeps data of its transaction.
+    """
+    path, cleaned, settings = task.path, output.cleaned, task.settings
+    going = output.replacement
+    files = {
+        info.name: f"{path}/{info.name}"
+        for info in site.fs.list(path)
+        if not info.is_directory and not going.removes(parse_file(info.name))
+    }
+    files |= {name: f"{output.folder}/{name}" for name, _ in output.files}
+    name = next(place.name for place in site.places if place.path == path)
+    return Pair(
+        None if name is None else name.topic_partition,
+        Side(path, task.log_start_offset),
+        Side(path, task.log_start_offset, files),
+        first_uncleanable=task.end,
+        superseding_end=task.first_uncleanable,
+        now_ms=task.now_ms,
+        deletes_for_good=settings.deletes_for_good,
+        legacy_horizon_ms=None if cleaned.carried is None else cleaned.carried.old_horizon_ms,
+        new_horizon_ms=task.now_ms + settings.delete_retention_ms,
+        producer_expiration_ms=settings.producer_expiration_ms,
+    )
+
+
+def _not_proved(path: str, verdict: Verdict) -> str:
+    first, count = verdict.violations[0], sum(verdict.totals.values())
+    where = "" if first.offset is None else f", offset {first.offset}"
+    return (
+        f"{path}: what was written for it cannot be proved right, so it is not used; {count} violations, such as: "
+        f"{first.path}{where}: {first.what}"
+    )
+
+
+# ---- swap, record ----------------------------------------------------------------------------------------------------
+
+
+def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Ledger) -> None:
+    """Swap in the groups of a partition, in ascending order."""
+    path = task.path
+    if isinstance(outcome, Output):
+        progress = ledger.progress[path]
+        if task.part is None:
+            # Rounds of Kafka's offset map end with groups of their own.
+            progress.groups = len(outcome.cleaned.replaced)
+        for part in outcome.by_group():
+            swap_in(site.fs, path, part, keep=site.keep)
+            progress.done += 1
+        progress.add(outcome.cleaned)
+    else:
+        ledger.failures[path] = outcome
+    site.empty_work_folder(path)
+
+
+def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:
+    """Note in the cleaner's checkpoints how far partitions are clean."""
+    by_path = {place.path: place for place in site.places}
+    offsets: dict[str, dict[TopicPartition, int | None]] = {}
+    for path in paths:
+        place, cleaned = by_path[path], ledger.progress[path].cleaned
+        assert place.name is not None and cleaned is not None, "it was cleaned"
+        offsets.setdefault(place.directory.path, {})[place.name.topic_partition] = cleaned.end_offset
+    for directory in site.node.directories:
+        if directory.path in offsets:
+            site.record(directory, {filenames.CLEANER_OFFSETS: offsets[directory.path]})

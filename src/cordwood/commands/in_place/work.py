@@ -1,0 +1,120 @@
+"""What a clean in place is to do, and what of it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cordwood.cleaning.plan import Compaction, Decision, PartitionPlan, Plan
+from cordwood.engine.partition import Cleaned
+from cordwood.engine.task import Failure, PartitionTask, tasks_of
+from cordwood.fs.base import LocalFileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The partitions that are to be cleaned, by path.
+
+    Attributes:
+        plans: what planning found.
+        tasks: each one's whole task, from which waves take parts.
+    """
+
+    plans: Mapping[str, PartitionPlan]
+    tasks: Mapping[str, PartitionTask]
+
+    @classmethod
+    def of(cls, plan: Plan, fs: LocalFileSystem, failures: Mapping[str, Failure]) -> Work:
+        """What a plan says, without the partitions that failed."""
+        tasks = {task.path: task for task in tasks_of(plan, fs.location()) if task.path not in failures}
+        return cls({one.path: one for one in plan.partitions if one.path in tasks}, tasks)
+
+    def compaction(self, path: str) -> Compaction:
+        """Which segments of a partition are cleaned, and how."""
+        plan = self.plans[path]
+        assert plan.decision is Decision.CLEAN and plan.compaction is not None, "it is to be cleaned"
+        return plan.compaction
+
+    def groups(self, path: str) -> Sequence[tuple[int, ...]]:
+        """The base offsets of segments that are cleaned together, group by group."""
+        return self.compaction(path).groups
+
+    @property
+    def size_bytes(self) -> int:
+        """How much is read to clean all of it."""
+        return sum(task.size_bytes for task in self.tasks.values())
+
+    @property
+    def output_bytes_max(self) -> int:
+        """How much is written at most."""
+        return sum(self.compaction(path).bounds.bytes_max for path in self.tasks)
+
+
+@dataclass
+class Progress:
+    """How far a partition is.
+
+    Attributes:
+        groups: how many it has.
+        done: how many of them are in place.
+        cleaned: what was done in whole waves; None: nothing yet.
+    """
+
+    groups: int
+    done: int = 0
+    cleaned: Cleaned | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all groups are in place."""
+        return self.done == self.groups
+
+    def add(self, part: Cleaned) -> None:
+        """Add what one more wave did."""
+        if self.cleaned is None:
+            self.cleaned = part
+            return
+        before, counts = self.cleaned, replace(self.cleaned.counts)
+        counts.add(part.counts)
+        self.cleaned = replace(
+            part,
+            replaced=before.replaced + part.replaced,
+            outputs=before.outputs + part.outputs,
+            segments=before.segments + part.segments,
+            counts=counts,
+        )
+
+
+@dataclass
+class Ledger:
+    """What is done so far. It is kept while it happens, for what is said after an interruption.
+
+    Attributes:
+        progress: of the partitions that are to be cleaned, by path.
+        failures: those that could not be loaded or cleaned, by path.
+        verified: records that were proved right.
+        verify_seconds: how long that took.
+    """
+
+    progress: dict[str, Progress] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    verified: int = 0
+    verify_seconds: float = 0.0
+
+    def begin(self, work: Work) -> None:
+        """Nothing of this is done yet."""
+        self.progress = {path: Progress(len(work.groups(path))) for path in work.tasks}
+
+    def notes(self) -> Iterator[str]:
+        """Which partitions are cleaned, and how far, for the message after an interruption."""
+        if not self.progress:
+            yield "no partition was cleaned"
+            return
+        complete = [path for path, one in self.progress.items() if one.complete]
+        names = f": {', '.join(complete)}" if complete else ""
+        yield f"{len(complete)} of {len(self.progress)} partitions are cleaned{names}"
+        for path, one in self.progress.items():
+            if 0 < one.done < one.groups:
+                yield f"{path}: {one.done} of its {one.groups} groups of segments are cleaned"
+        if len(complete) < len(self.progress):
+            yield "the others are as they were; clean again to go on"
