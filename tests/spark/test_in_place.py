@@ -88,11 +88,14 @@ def test_little_room_takes_more_waves_to_the_same_end(spark: SparkSession, now_m
     assert result.counts == copy.counts
 
 
-def test_what_does_not_fit_is_left_as_it_is_and_the_rest_is_cleaned(now_ms: int, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_left_as_it_is_and_the_rest_is_cleaned(
+    spark: SparkSession, now_ms: int, tmp_path: Path
+) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     before = files(mine)
+    # Few topics: each of the many waves is proved.
     result = clean_in_place(
-        str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, work_space=60_000, verify=False
+        str(mine), spark=spark, now_ms=now_ms, single_copy=True, work_space=60_000, topics=["orders", "large"]
     )
     failed = result.with_fate(Fate.FAILED)
     assert failed
@@ -143,11 +146,9 @@ def test_too_little_work_space_names_the_option_and_the_least_that_is_enough(now
     assert "free at least" not in one.why
 
 
-def test_room_that_old_segments_keep_is_said(now_ms: int, tmp_path: Path) -> None:
+def test_room_that_old_segments_keep_is_said(spark: SparkSession, now_ms: int, tmp_path: Path) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
-    result = clean_in_place(
-        str(mine), spark=IN_PROCESS, now_ms=now_ms, topics=["orders"], keep_old=str(tmp_path / "kept"), verify=False
-    )
+    result = clean_in_place(str(mine), spark=spark, now_ms=now_ms, topics=["orders"], keep_old=str(tmp_path / "kept"))
     assert result.in_place is not None
     kept = sum(path.stat().st_size for path in (tmp_path / "kept").rglob("orders-*/*"))
     assert result.in_place.kept_bytes == kept > 0
@@ -156,7 +157,9 @@ def test_room_that_old_segments_keep_is_said(now_ms: int, tmp_path: Path) -> Non
     )
 
 
-def test_a_damaged_partition_is_refused_before_any_of_its_waves(now_ms: int, tmp_path: Path) -> None:
+def test_a_damaged_partition_is_refused_before_any_of_its_waves(
+    spark: SparkSession, now_ms: int, tmp_path: Path
+) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     plan = make_plan(str(mine), now_ms=now_ms, single_copy=True)
     several = [one for one in plan.with_decision(Decision.CLEAN) if one.compaction and len(one.compaction.groups) > 1]
@@ -169,18 +172,18 @@ def test_a_damaged_partition_is_refused_before_any_of_its_waves(now_ms: int, tmp
     path.write_bytes(data)
     before = files(Path(victim.path))
     room = max(max(one.compaction.group_bytes) for one in plan.with_decision(Decision.CLEAN) if one.compaction)
-    result = clean_in_place(str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, work_space=room, verify=False)
+    result = clean_in_place(str(mine), spark=spark, now_ms=now_ms, single_copy=True, work_space=room)
     assert [one.path for one in result.with_fate(Fate.FAILED)] == [victim.path]
     assert files(Path(victim.path)) == before
     assert len(result.with_fate(Fate.CLEANED)) == len(plan.with_decision(Decision.CLEAN)) - 1
 
 
-def test_nothing_of_a_work_folder_is_left(now_ms: int, tmp_path: Path) -> None:
+def test_nothing_of_a_work_folder_is_left(spark: SparkSession, now_ms: int, tmp_path: Path) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     left = mine / "orders-0" / filenames.WORK_FOLDER / "0123"
     left.mkdir(parents=True)
     (left / "00000000000000000000.log").write_bytes(b"of a run that was killed")
-    clean_in_place(str(mine), spark=IN_PROCESS, now_ms=now_ms, single_copy=True, topics=TOPICS, verify=False)
+    clean_in_place(str(mine), spark=spark, now_ms=now_ms, single_copy=True, topics=TOPICS)
     assert not list(mine.rglob(filenames.WORK_FOLDER))
 
 

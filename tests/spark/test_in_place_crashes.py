@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import random
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cordwood.commands.read import check
 from cordwood.engine.results import Fate
@@ -222,25 +224,34 @@ class Looker:
 
 
 def check_cuts(
-    scene: Scene, record_property: RecordProperty, *, cleans_max: int, sampled: int, subsets_max: int, every: int = 1
+    scene: Scene,
+    spark: SparkSession,
+    record_property: RecordProperty,
+    *,
+    cleans_max: int,
+    sampled: int,
+    subsets_max: int,
+    every: int = 1,
 ) -> None:
     look = Looker(scene, cleans_max)
     cuts = Cuts(look, sampled, subsets_max, every)
-    cuts.during(scene.clean, scene.fs)
+    cuts.during(functools.partial(scene.clean, verify=True, spark=spark), scene.fs)
     record_property(PROPERTY, ["cleans in place", cuts.states, cuts.different])
     record_property(PROPERTY, ["cleans in place, cleaned again", look.cleaned, look.cleaned])
 
 
-def test_a_power_cut_leaves_each_group_old_or_new_and_the_next_clean_finishes(record_property: RecordProperty) -> None:
-    check_cuts(built("all at once"), record_property, sampled=1, subsets_max=1, every=4, cleans_max=4)
+def test_a_power_cut_leaves_each_group_old_or_new_and_the_next_clean_finishes(
+    spark: SparkSession, record_property: RecordProperty
+) -> None:
+    check_cuts(built("all at once"), spark, record_property, sampled=1, subsets_max=1, every=4, cleans_max=4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENES)
 def test_every_power_cut_leaves_each_group_old_or_new_and_the_next_clean_finishes(
-    name: str, record_property: RecordProperty
+    name: str, spark: SparkSession, record_property: RecordProperty
 ) -> None:
-    check_cuts(built(name), record_property, sampled=5, subsets_max=4, cleans_max=50, every=EVERY)
+    check_cuts(built(name), spark, record_property, sampled=5, subsets_max=4, cleans_max=50, every=EVERY)
 
 
 @pytest.mark.parametrize("name", ["all at once", "retention", "crashed", "crashed, leftovers"])
@@ -324,10 +335,12 @@ def without_kept(files: Tree) -> Tree:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("take", [0, 1])
-def test_a_power_cut_after_two_attempts_at_each_task(take: int, record_property: RecordProperty) -> None:
+def test_a_power_cut_after_two_attempts_at_each_task(
+    take: int, spark: SparkSession, record_property: RecordProperty
+) -> None:
     scene = built("leftovers")
     with each_task_twice(take=take):
-        check_cuts(scene, record_property, sampled=2, subsets_max=2, cleans_max=30, every=EVERY)
+        check_cuts(scene, spark, record_property, sampled=2, subsets_max=2, cleans_max=30, every=EVERY)
 
 
 @pytest.mark.slow

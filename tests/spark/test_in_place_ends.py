@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cordwood.api import clean_in_place
 from cordwood.cli.clean import exit_code_of
@@ -25,7 +26,7 @@ from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
 from tests.spark.disks import small_disk
-from tests.spark.in_memory import View, session, view
+from tests.spark.in_memory import View, view
 
 pytestmark = pytest.mark.slow
 
@@ -38,12 +39,12 @@ def now_ms() -> int:
     return int(facts("kraft")["cleaning_1_ended_ms"])
 
 
-def options(now_ms: int) -> dict[str, Any]:
-    return {"now_ms": now_ms, "single_copy": True, "verify": False, "topics": TOPICS}
+def options(now_ms: int, spark: SparkSession) -> dict[str, Any]:
+    return {"spark": spark, "now_ms": now_ms, "single_copy": True, "topics": TOPICS}
 
 
 def words(now_ms: int) -> list[str]:
-    return ["--in-place", "--no-verify", "--single-copy", "--now", str(now_ms), *(f"--topic={one}" for one in TOPICS)]
+    return ["--in-place", "--single-copy", "--now", str(now_ms), *(f"--topic={one}" for one in TOPICS)]
 
 
 def views(root: Path) -> dict[str, View]:
@@ -57,10 +58,10 @@ def leftovers(root: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def expected(now_ms: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, View]:
+def expected(spark: SparkSession, now_ms: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, View]:
     """What a clean that nothing ends makes of it."""
     mine = copy_of(fixture("kraft-before"), tmp_path_factory.mktemp("expected") / "mine")
-    clean_in_place(str(mine), spark=session(), **options(now_ms))
+    clean_in_place(str(mine), **options(now_ms, spark))
     return views(mine)
 
 
@@ -90,13 +91,13 @@ class Measured(PosixFileSystem):
 
 @pytest.mark.parametrize("work_space", [None, 400_000])
 def test_no_more_room_is_taken_than_the_plan_says(
-    work_space: int | None, now_ms: int, expected: dict[str, View], tmp_path: Path
+    work_space: int | None, spark: SparkSession, now_ms: int, expected: dict[str, View], tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", 200_000) as disk:
         mine = copy_of(fixture("kraft-before"), disk / "mine")
         fs = Measured(disk)
         before = fs.used_bytes()
-        result = clean_in_place(str(mine), fs=fs, work_space=work_space, **options(now_ms))
+        result = clean_in_place(str(mine), fs=fs, work_space=work_space, **options(now_ms, spark))
         assert not result.with_fate(Fate.FAILED)
         assert result.in_place is not None
         taken = fs.peak_bytes - before
@@ -107,18 +108,18 @@ def test_no_more_room_is_taken_than_the_plan_says(
 
 
 def test_a_disk_without_room_is_told_and_a_later_run_finishes(
-    now_ms: int, expected: dict[str, View], tmp_path: Path
+    spark: SparkSession, now_ms: int, expected: dict[str, View], tmp_path: Path
 ) -> None:
     # The clean asks first how much there is. Here somebody else takes it meanwhile.
     codes = []
     with small_disk(tmp_path / "disk", 200_000) as disk:
         mine = copy_of(fixture("kraft-before"), disk / "mine")
         before = views(mine)
-        for room_kib in (*range(4, 600, 24), 100_000):
+        for room_kib in (*range(4, 600, 48), 100_000):
             size_kib = Measured(disk).used_bytes() // 1024 + room_kib
             subprocess.run(["mount", "-o", f"remount,size={size_kib}k", disk], check=True)
             try:
-                codes.append(exit_code_of(clean_in_place(str(mine), fs=Room(None), **options(now_ms))))
+                codes.append(exit_code_of(clean_in_place(str(mine), fs=Room(None), **options(now_ms, spark))))
             except NoSpaceError:
                 codes.append(EXIT_FULL)
             except OSError as error:
@@ -137,7 +138,7 @@ def test_a_disk_without_room_is_told_and_a_later_run_finishes(
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_end_at_any_moment_leaves_what_is_finished_and_the_next_run_does_the_rest(
-    sent: signal.Signals, seed: int, now_ms: int, expected: dict[str, View], tmp_path: Path
+    sent: signal.Signals, seed: int, spark: SparkSession, now_ms: int, expected: dict[str, View], tmp_path: Path
 ) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     before = views(mine)
@@ -159,5 +160,5 @@ def test_an_end_at_any_moment_leaves_what_is_finished_and_the_next_run_does_the_
     assert leftovers(mine) == []
     for name, seen in views(mine).items():
         assert set(expected[name]) <= set(seen) <= set(before[name])
-    assert not clean_in_place(str(mine), spark=session(), **options(now_ms)).with_fate(Fate.FAILED)
+    assert not clean_in_place(str(mine), **options(now_ms, spark)).with_fate(Fate.FAILED)
     assert views(mine) == expected

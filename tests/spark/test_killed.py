@@ -56,7 +56,7 @@ def clean(directory: Path) -> None:
     result = cordwood.clean_in_place(
         str(directory),
         spark=cast(SparkSession, InThisProcess()),
-        verify=False,  # the proof needs Spark; of the runs on Spark below, some prove what they wrote
+        verify=False,  # the proof needs Spark; the runs on Spark below prove what they wrote
         ignore_ratio=True,
         single_copy=True,
         overrides=OVERRIDES,
@@ -83,8 +83,6 @@ def run_alone(directory: Path, kill_after: float | None) -> float | None:
 def run_on_spark(directory: Path, victim: str, choose: random.Random) -> tuple[int, str, bool]:
     """Run `cordwood clean --in-place`, and kill one of its processes; gives status, errors, whether one was killed."""
     command = [sys.executable, "-m", "tests.spark.killing", "clean", str(directory), "--in-place", "--ignore-ratio"]
-    if choose.random() < 0.7:
-        command.append("--no-verify")
     command += ["--single-copy", *(word for pair in OVERRIDES for word in ("--config", pair))]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     with subprocess.Popen(
