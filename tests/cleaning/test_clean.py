@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cordwood.cleaning import rewrite
 from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.engine import readahead
 from cordwood.engine.facts import segment_facts
 from cordwood.errors import CorruptBatchError
+from cordwood.kernels.encode import RECORD_EXTRA_BYTES
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
@@ -157,11 +159,12 @@ def check_clean(log: ScriptedLog, *, now_ms: int, back: int | None) -> None:
 
 
 @pytest.mark.parametrize("window_bytes", [1 << 20, 100])
-@settings(max_examples=150)
+@pytest.mark.parametrize("large", [False, True], ids=["small batches", "large batches"])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])  # sizes are set each time
 @given(st.data())
-def test_cleans_leave_what_the_plain_cleaner_leaves(monkeypatch_window, window_bytes, data) -> None:
+def test_cleans_leave_what_the_plain_cleaner_leaves(set_sizes, window_bytes, large, data) -> None:
     # cases 22, 133
-    monkeypatch_window(window_bytes)
+    set_sizes(window_bytes, large)
     config = {
         "delete.retention.ms": data.draw(st.sampled_from([0, 500, 86_400_000])),
         "segment.bytes": data.draw(st.sampled_from([300, 1 << 30])),
@@ -182,16 +185,23 @@ def test_cleans_leave_what_the_plain_cleaner_leaves(monkeypatch_window, window_b
     check_clean(log, now_ms=log.now_ms, back=1000)
 
 
-@pytest.fixture(scope="module")
-def monkeypatch_window():
-    """Sets how much of a log is held at a time, so that a window may end behind any batch."""
-    before = readahead.WINDOW_BYTES
+#: What makes every batch a large one, and some of its records large.
+SIZES_OF_LARGE = {"LARGE_BYTES": 0, "COPIED_BYTES": RECORD_EXTRA_BYTES + 1, "RUN_BYTES": 60, "PIECE_BYTES": 1}
 
-    def set_to(size_bytes: int) -> None:
-        readahead.WINDOW_BYTES = size_bytes
+
+@pytest.fixture
+def set_sizes():
+    """Sets how much of a log is held at a time, so that a window may end behind any batch, and what is large."""
+    before = readahead.WINDOW_BYTES
+    sizes_before = {name: getattr(rewrite, name) for name in SIZES_OF_LARGE}
+
+    def set_to(window_bytes: int, large: bool) -> None:
+        readahead.WINDOW_BYTES = window_bytes
+        for name, size in (SIZES_OF_LARGE if large else sizes_before).items():
+            setattr(rewrite, name, size)
 
     yield set_to
-    readahead.WINDOW_BYTES = before
+    set_to(before, False)
 
 
 def test_what_only_replicas_keep_is_counted_and_goes_once_there_are_none() -> None:
@@ -216,6 +226,31 @@ def test_what_only_replicas_keep_is_counted_and_goes_once_there_are_none() -> No
     _, _, cleaned = log.clean(first_dirty=0, now_ms=5)
     assert cleaned is not None and cleaned.counts.records_kept == 1
     assert (cleaned.counts.tombstones_expired, cleaned.counts.markers_expired) == (1, 1)
+
+
+@pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.label)
+def test_a_large_batch_keeps_its_records_byte_for_byte(codec: Codec) -> None:
+    log = ScriptedLog({})
+    large, headers = b"0123456789abcdef" * (9 << 16), (("h", b"1"), ("", None), ("long", b"x" * 300_000))
+    small = [Record(10 + at, 60 + at, b"k%d" % at, b"v" * 1000, headers[: at % 3]) for at in range(5000)]
+    records = [
+        Record(0, 50, b"a", b"1"),
+        Record(1, 70, b"large", large, headers),
+        Record(2, 40, None, large),
+        Record(3, 55, b"b", b"", headers),
+        Record(4, 30, large, None),
+        *small,
+        Record(9000, 99, b"a", b"3"),
+        Record(9001, 10, b"last", large),
+    ]
+    log.append(encode_batch(records, codec=codec, leader_epoch=3))
+    log.append(encode_batch([Record(9002, 5, b"a", b"2")]))
+    log.roll()
+    log.clean(first_dirty=0, now_ms=1000)
+    expected = [record for record in records if record.key not in (b"a", None)]
+    found = [record for record in log.log().records() if record.offset < 9002]
+    assert [record.offset for record in found] == [record.offset for record in expected]
+    assert found == expected
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -1,4 +1,4 @@
-"""Whatever reads a large record takes little more memory than that record: each case measures a process of its own."""
+"""What a large record takes in memory little exceeds its size: each case measures a process of its own."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ MEASURE = """
 import sys
 import cordwood
 from cordwood.cli.main import app
+from cordwood.engine.partition import clean_partition
+from cordwood.engine.settings import CleanSettings
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.log.files import temporary_directory
+from cordwood.storage.log.producers import Producers
 
 def peak():
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
@@ -32,8 +37,19 @@ def read(method, path):
     for part in getattr(cordwood.open_log(path), method)():
         del part
 
+def clean(path):
+    fs, log = PosixFileSystem(), cordwood.open_log(path)
+    end = log.segments[-1].base_offset
+    with temporary_directory(fs, "large") as target:
+        settings, producers = CleanSettings(), Producers()
+        options = {"first_uncleanable": end, "now_ms": 10, "settings": settings, "producers": producers}
+        counts = clean_partition(fs, log, target, first_dirty=0, **options).counts
+    assert counts.records_superseded, counts
+
 def run(path):
-    if sys.argv[3] == "python":
+    if sys.argv[3] == "clean":
+        clean(path)
+    elif sys.argv[3] == "python":
         read(sys.argv[4], path)
     else:
         code = app([*sys.argv[3:], path], standalone_mode=False)
@@ -64,6 +80,21 @@ def write_log(folder: Path, kind: str, codec: Codec, size: int) -> str:
     return str(path)
 
 
+def write_dirty_log(folder: Path, kind: str, codec: Codec, size: int, count: int) -> str:
+    """Batches with a large record each, and one before it that a later batch supersedes; a segment that is active."""
+    path = folder / f"dirty.{kind}.{codec.label}.{size}.{count}-0"
+    path.mkdir(exist_ok=True)
+    value = KINDS[kind](size)
+    with (path / offset_name(0, FileKind.LOG)).open("wb") as file:
+        for at in range(0, 3 * count, 3):
+            batch = [Record(at, 5, b"a", b"1"), Record(at + 1, 5, b"k%d" % at, value), Record(at + 2, 5, b"b%d" % at)]
+            file.write(encode_batch(batch, codec=codec))
+    end = 3 * count
+    (path / offset_name(end, FileKind.LOG)).write_bytes(encode_batch([Record(end, 5, b"a", b"2")]))
+    (path / offset_name(end + 1, FileKind.LOG)).write_bytes(encode_batch([Record(end + 1, 5, b"z", b"2")]))
+    return str(path)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("large")
@@ -71,7 +102,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def memory_above(folder: Path, kind: str, codec: Codec, *arguments: str, size: int = LARGE) -> int:
     """Bytes that a process takes for a large record, above what the same takes for a small one."""
-    paths = [write_log(folder, kind, codec, size) for size in (1000, size)]
+    return measured([write_log(folder, kind, codec, size) for size in (1000, size)], *arguments)
+
+
+def measured(paths: list[str], *arguments: str) -> int:
+    """Bytes that a process takes for the second log, above what it takes for the first."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(
         [sys.executable, "-c", MEASURE, *paths, *arguments],
@@ -84,7 +119,7 @@ def memory_above(folder: Path, kind: str, codec: Codec, *arguments: str, size: i
     )
     assert ran.returncode == 0, ran.stderr
     above = int(ran.stderr.rpartition("above: ")[2])
-    print(f"{' '.join(arguments)}, {kind}, {codec.label}: {above / MB:.0f} MB above")
+    print(f"{' '.join(arguments)}, {paths[1]}: {above / MB:.0f} MB above")
     return above
 
 
@@ -112,3 +147,14 @@ def test_reading_takes_little_more_memory_than_the_largest_record(
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_record_that_does_not_compress_is_not_held_compressed_and_decompressed(folder: Path, codec: Codec) -> None:
     assert memory_above(folder, "noise", codec, "python", "columns") < ALLOWED * LARGE
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.label)
+def test_a_batch_rebuilt_around_a_large_record_is_not_held_twice(folder: Path, codec: Codec) -> None:
+    paths = [write_dirty_log(folder, "text", codec, size, 1) for size in (1000, LARGE)]
+    assert measured(paths, "clean") < ALLOWED * LARGE
+
+
+def test_a_clean_holds_one_of_several_large_batches_at_a_time(folder: Path) -> None:
+    paths = [write_dirty_log(folder, "text", Codec.NONE, size, 3) for size in (1000, LARGE)]
+    assert measured(paths, "clean") < ALLOWED * LARGE

@@ -6,6 +6,7 @@ own classes. They hold without Java.
 
 from __future__ import annotations
 
+import itertools
 import struct
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from hypothesis import strategies as st
 
 from cordwood.errors import BatchTooLargeError, ConfigError, CorruptBatchError, MissingCodecError
 from cordwood.record import compression
-from cordwood.record.compression import FileBytes, compress, decompress, decompress_stream
+from cordwood.record.compression import FileBytes, compress, compress_stream, decompress, decompress_stream
 from cordwood.types import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -488,6 +489,17 @@ def outcome(read: Callable[[], bytes | bytearray]) -> bytes | bytearray | None:
 def test_what_is_compressed_comes_out_again(codec: Codec, data: bytes, magic: int) -> None:
     magic = 2 if codec is Codec.ZSTD else magic
     assert decompress(codec, compress(codec, data, magic=magic), magic=magic) == data
+
+
+@settings(deadline=None)
+@given(st.sampled_from(list(Codec)), plain, st.lists(st.integers(0, 200_000), max_size=5))
+def test_what_is_compressed_in_pieces_is_the_same(codec: Codec, data: bytes, cuts: list[int]) -> None:
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
+    payload = b"".join(compress_stream(codec, pieces))
+    assert decompress(codec, payload, magic=2) == data
+    if codec in (Codec.NONE, Codec.SNAPPY, Codec.LZ4):  # their chunks do not depend on the pieces
+        assert payload == compress(codec, data)
 
 
 @settings(deadline=None)

@@ -16,7 +16,7 @@ that may write again, whose next sequence would be refused otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -25,22 +25,26 @@ import numpy.typing as npt
 from cordwood.cleaning.key_table import KeyTable, KnownOutcomes
 from cordwood.errors import RequestError
 from cordwood.kernels import judge
-from cordwood.kernels.encode import encode_bodies, measure_bodies, write_headers
+from cordwood.kernels.encode import RECORD_EXTRA_BYTES, encode_bodies, measure_bodies, write_headers
 from cordwood.kernels.layout import (
     BATCH_ROW,
     CODEC_MASK,
     CONTROL,
+    CRC_AT,
+    CRC_START,
     DELETE_HORIZON,
     HEADER,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchRows,
+    RecordRows,
     U8Array,
 )
-from cordwood.record.batch import codec_of
+from cordwood.record.batch import codec_of, encode_header
 from cordwood.record.columns import RecordColumns
-from cordwood.record.compression import compress
+from cordwood.record.compression import compress, compress_stream
 from cordwood.record.headers import has_flag, is_control
+from cordwood.record.record import write_varint
 from cordwood.types import NONE, Codec
 
 BoolArray = npt.NDArray[np.bool_]
@@ -147,6 +151,12 @@ class Counts:
 
 #: Room for a header that is written when its batch's size and CRC are known.
 _NO_HEADER = bytes(HEADER.size)
+#: Batches rebuilt together that take more than this are large: their records are not copied side by side.
+LARGE_BYTES = 16 << 20
+#: Of a large batch, records up to this are copied, at most `RUN_BYTES` of them at a time; larger ones are referred to.
+COPIED_BYTES, RUN_BYTES = 256 << 10, 4 << 20
+#: A codec gets this much of a large record at a time, and what it gives out is no larger either.
+PIECE_BYTES = 1 << 20
 #: What happens to a batch. Plain numbers: arrays meet them, and take a while over an enum's.
 _DROPPED, _VERBATIM, _REBUILT, _EMPTIED = range(4)
 
@@ -259,12 +269,18 @@ class _Places:
         self._buffers = [data]
         self._buffer = np.zeros(batches.size, np.int64)
         self._start = batches["position"] - batches["position"][0] if batches.size else np.empty(0, np.int64)
+        self._in_pieces: dict[int, Sequence[U8Array]] = {}
 
     def put(self, buffer: U8Array, chosen: Int64Array, starts: Int64Array) -> None:
         """The chosen batches (their indexes) are in a buffer, where they start."""
         self._buffer[chosen] = len(self._buffers)
         self._start[chosen] = starts
         self._buffers.append(buffer)
+
+    def put_pieces(self, pieces: Sequence[U8Array], chosen: int) -> None:
+        """The chosen batch (its index) is in pieces."""
+        self._in_pieces[len(self._buffers)] = pieces
+        self.put(pieces[0], np.array([chosen]), np.zeros(1, np.int64))
 
     def pieces(self, stays: BoolArray, sizes: Int64Array) -> list[U8Array]:
         """The bytes of what stays, in order; neighbours that lie side by side are one piece."""
@@ -274,7 +290,10 @@ class _Places:
         edges = np.flatnonzero((buffer[1:] != buffer[:-1]) | (start[1:] != end[:-1]))
         firsts, lasts = np.append(0, edges + 1), np.append(edges, start.size - 1)
         runs = zip(buffer[firsts].tolist(), start[firsts].tolist(), end[lasts].tolist(), strict=True)
-        return [self._buffers[which][first:last] for which, first, last in runs]
+        result: list[U8Array] = []
+        for which, first, last in runs:
+            result += self._in_pieces.get(which) or [self._buffers[which][first:last]]
+        return result
 
 
 def _take_settled(
@@ -356,6 +375,11 @@ def _encode(
     # Neighbours decoded together have one codec kind: all compressed or all plain.
     plain = int(headers["attributes"][chosen[0]]) & CODEC_MASK == Codec.NONE
     room = int(measure_bodies(address, rows, keep, index_of, anew)) + HEADER.size * chosen.size
+    if room > LARGE_BYTES:
+        records = _Records(columns, index_of, headers)
+        for at in chosen.tolist():
+            _encode_large(records, columns.rows[keep & (index_of[rows["batch"]] == at)], at, places)
+        return
     target = np.empty(room, np.uint8)
     starts, ends = np.zeros(headers.size, np.int64), np.zeros(headers.size, np.int64)
     encode_bodies(address, rows, keep, index_of, anew, headers, target.ctypes.data, plain, starts, ends)
@@ -372,6 +396,105 @@ def _encode(
     headers["size_bytes"][chosen] = (ends - starts)[chosen]
     write_headers(headers, anew, starts, target.ctypes.data)
     places.put(target, chosen, starts[chosen])
+
+
+def _encode_large(records: _Records, rows: RecordRows, at: int, places: _Places) -> None:
+    """Make the bytes of a large batch; memory takes no second copy of its large records.
+
+    Not compressed, it is pieces of what was read, with what stands between them. Compressed, the codec reads such
+    pieces, and what it gives out is gathered in one buffer that grows in place.
+
+    Args:
+        records: of the batch, and its new header.
+        rows: RECORD_ROW[records], those that stay.
+        at: index of the batch.
+        places: gets the bytes.
+    """
+    headers = records.headers
+    codec = codec_of(int(headers["attributes"][at]))
+    if codec is Codec.NONE:
+        body = list(records.pieces(rows))
+        headers["size_bytes"][at] = HEADER.size + sum(piece.size for piece in body)
+        header = encode_header(headers[at], body)
+        headers["crc"][at] = headers["computed_crc"][at] = int.from_bytes(header[CRC_AT:CRC_START], "big")
+        places.put_pieces([np.frombuffer(header, np.uint8), *body], at)
+        return
+    whole = bytearray(_NO_HEADER)
+    for piece in compress_stream(codec, records.pieces(rows)):
+        whole += piece
+    headers["size_bytes"][at] = len(whole)
+    target = np.frombuffer(whole, np.uint8)
+    one = headers[at : at + 1]
+    write_headers(one, np.ones(1, np.bool_), np.zeros(1, np.int64), target.ctypes.data)
+    places.put(target, np.array([at]), np.zeros(1, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """Encodes records of large batches.
+
+    Attributes:
+        columns: decoded records.
+        index_of: for each batch of the columns its index in `headers`.
+        headers: BATCH_ROW[batches], the new headers.
+    """
+
+    columns: RecordColumns
+    index_of: Int64Array
+    headers: BatchRows
+
+    def pieces(self, rows: RecordRows) -> Iterator[U8Array]:
+        """The bytes of some records of one batch: runs of small ones are encoded, large ones are mostly views."""
+        sizes = RECORD_EXTRA_BYTES + sum(
+            np.maximum(rows[name], 0, dtype=np.int64) for name in ("key_size", "value_size")
+        )
+        headed = np.flatnonzero(rows["header_count"] > 0)
+        sizes[headed] = [self._room(rows[i : i + 1]) for i in headed.tolist()]
+        large = sizes > COPIED_BYTES
+        run = np.cumsum(np.where(large, 0, sizes)) // RUN_BYTES
+        edges = np.flatnonzero(large[1:] | large[:-1] | (run[1:] != run[:-1])) + 1
+        for part, is_large in zip(np.split(rows, edges), large[np.append(0, edges)].tolist(), strict=True):
+            if is_large:
+                yield from self._large(part)
+            else:
+                yield self._small(part)
+
+    def _room(self, rows: RecordRows) -> int:
+        return int(measure_bodies(self.columns.data.ctypes.data, rows, *self._all(rows)))
+
+    def _all(self, rows: RecordRows) -> tuple[BoolArray, Int64Array, BoolArray]:
+        return np.ones(rows.size, np.bool_), self.index_of, np.ones(self.headers.size, np.bool_)
+
+    def _small(self, rows: RecordRows) -> U8Array:
+        target = np.empty(self._room(rows), np.uint8)
+        edges = np.zeros((2, self.headers.size), np.int64)
+        address = self.columns.data.ctypes.data
+        size = encode_bodies(address, rows, *self._all(rows), self.headers, target.ctypes.data, False, *edges)
+        return target[:size]
+
+    def _large(self, rows: RecordRows) -> Iterator[U8Array]:
+        offset, timestamp, batch, key, key_size, value, value_size, headers, count = rows[0].tolist()
+        header = self.headers[self.index_of[batch]]
+        room = self._room(rows) - RECORD_EXTRA_BYTES  # of key, value and headers
+        headers_size = room - max(key_size, 0) - max(value_size, 0)
+        before_key = (
+            b"\0"
+            + write_varint(timestamp - int(header["base_timestamp"]))
+            + write_varint(offset - int(header["base_offset"]))
+            + write_varint(key_size)
+        )
+        before_value, before_headers = write_varint(value_size), write_varint(count)
+        size = len(before_key) + len(before_value) + len(before_headers) + room
+        yield np.frombuffer(write_varint(size) + before_key, np.uint8)
+        yield from self._views(key, key_size)
+        yield np.frombuffer(before_value, np.uint8)
+        yield from self._views(value, value_size)
+        yield np.frombuffer(before_headers, np.uint8)
+        yield from self._views(headers, headers_size)
+
+    def _views(self, start: int, size_bytes: int) -> Iterator[U8Array]:
+        end = start + size_bytes
+        return (self.columns.data[at : min(at + PIECE_BYTES, end)] for at in range(start, end, PIECE_BYTES))
 
 
 def _empty(headers: BatchRows, at: int) -> U8Array:

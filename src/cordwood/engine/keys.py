@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
 from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import Segment
+
+#: Records, which of them have a key that counts, and those keys' hashes.
+HashedRecords: TypeAlias = tuple[RecordColumns, BoolArray, UInt64Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ def collect_keys(
                 next_tracker = copy.deepcopy(tracker)
             yield from tracked_windows(segment, start, tracker)
 
-    def hashed(window: TrackedWindow) -> list[tuple[RecordColumns, BoolArray, UInt64Array]]:
+    def hashed(window: TrackedWindow) -> list[HashedRecords]:
         """The records of a window: which have a key that counts, and the keys' hashes."""
         wanted = _with_keys(window.window.batches, window.discard, start)
         found = []
@@ -96,17 +100,26 @@ def collect_keys(
             if segment is not None and window.segment is not segment:
                 # Offsets that no record holds any more count as seen.
                 table.latest_offset = window.segment.base_offset - 1
-            segment, batches = window.segment, window.window.batches
-            for columns, keyed, hashes in found:
-                done = table.put(columns, keyed, hashes)
-                if done < columns.rows.size:
-                    position = columns.batches["position"][columns.rows["batch"][done]]
-                    _count_as_seen(table, batches[batches["position"] < position], start)
-                    return DirtyKeys(table)
-            _count_as_seen(table, batches, start)
+            segment = window.segment
+            is_full = not _enter(table, window.window.batches, found, start)
+            del window, found  # large ones must be gone before more is read
+            if is_full:
+                return DirtyKeys(table)
     if segments:
         table.latest_offset = end - 1
     return DirtyKeys(table, next_tracker)
+
+
+def _enter(table: KeyTable, batches: BatchRows, found: Sequence[HashedRecords], start: int) -> bool:
+    """Enter the keys of some batches; False: the table is full, and speaks for the batches that it has whole."""
+    for columns, keyed, hashes in found:
+        done = table.put(columns, keyed, hashes)
+        if done < columns.rows.size:
+            position = columns.batches["position"][columns.rows["batch"][done]]
+            _count_as_seen(table, batches[batches["position"] < position], start)
+            return False
+    _count_as_seen(table, batches, start)
+    return True
 
 
 def _count_as_seen(table: KeyTable, batches: BatchRows, start: int) -> None:

@@ -37,6 +37,8 @@ _THREADS = 3
 #: Windows that are worked on at a time. Codecs take longer than anything else, so as many as there are threads. Others
 #: one at a time: the more windows are in memory, the fewer stay in a cache.
 _PACKED_AT_ONCE, _PLAIN_AT_ONCE = _THREADS, 1
+#: A window above this, which is one large batch, is worked on while nothing else is in memory.
+_ALONE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def tracked_windows(segment: Segment, start: int, tracker: AbortTracker) -> Iter
     """The windows of a segment, from the position that its index gives for `start`."""
     for window in segment_windows_from(segment, start, Checks.DEFERRED):
         yield TrackedWindow(segment, window, *tracker.discard(window.batches))
+        del window  # a large one must be gone before the next is read
 
 
 def reading_threads(segments: Sequence[Segment]) -> AbstractContextManager[Executor | None]:
@@ -96,6 +99,17 @@ def read_ahead(
     under_way: deque[tuple[TrackedWindow, Future[T]]] = deque()
     coming, failure = next(windows, None), None
     while coming is not None:
+        if coming.window.data.size > _ALONE_BYTES:
+            while under_way:
+                shown, future = under_way.popleft()
+                yield shown, future.result()
+                del shown, future
+            result = checked(coming)
+            yield coming, result
+            coming = None
+            del result
+            coming = next(windows, None)
+            continue
         ahead = threads.submit(next, windows, None)
         packed = bool((coming.window.batches["attributes"] & CODEC_MASK).any())
         at_once = _PACKED_AT_ONCE if packed else _PLAIN_AT_ONCE
@@ -129,6 +143,7 @@ def segment_windows_from(segment: Segment, start: int, checks: Checks) -> Iterat
                 offset = int(item.batches["base_offset"][0])
                 raise CorruptBatchError(what, path=segment.path, position=item.position, offset=offset)
             yield from _portions(item)
+            del item
 
 
 def _window_bytes(segment: Segment) -> int:
@@ -164,7 +179,7 @@ def decode_batches(segment: Segment, window: BatchWindow, wanted: np.ndarray) ->
             return
         chosen = BatchWindow(window.position, window.data, window.batches[wanted], window.read)
     held: list[RecordColumns] = []
-    for columns in decode(chosen, on_damage=fail):
+    for columns in decode(chosen, on_damage=fail, whole_batches=True):
         if held and held[-1].batches["position"][0] != columns.batches["position"][0]:
             yield _joined(held)
             held = []

@@ -154,6 +154,7 @@ def rewrite_groups(
                     window, rewritten = coming
                     counts[window.segment.base_offset].add(rewritten.counts)
                     writer.append(rewritten.pieces, rewritten.batches, window.kept)
+                    del coming, window, rewritten  # large ones must be gone before more is read
                     coming = next(windows, None)
                 outputs = writer.finish(newest.files.log.mtime_ns)
             written.append(WrittenGroup(tuple(counts), outputs, tuple(counts.values())))

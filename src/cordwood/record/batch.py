@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import crc32c
@@ -28,6 +28,7 @@ from cordwood.kernels.layout import (
     PREFIX,
     TRANSACTIONAL,
     BatchRows,
+    U8Array,
 )
 from cordwood.record.compression import compress
 from cordwood.record.record import Record, encode_record
@@ -225,6 +226,34 @@ def seal(batch: bytes) -> bytes:
     """The same batch of magic 2 with the right CRC."""
     covered = batch[CRC_START:]
     return batch[:CRC_AT] + crc32c.crc32c(covered).to_bytes(4, "big") + covered
+
+
+def encode_header(batch: np.void, body: Iterable[U8Array]) -> bytes:
+    """The header of a batch of magic 2 whose body lies in pieces.
+
+    Args:
+        batch: BATCH_ROW, with the size of the whole batch.
+        body: its pieces, in order.
+    """
+    header = HEADER.pack(
+        batch["base_offset"],
+        batch["size_bytes"] - PREFIX.size,
+        batch["leader_epoch"],
+        2,
+        0,
+        batch["attributes"],
+        batch["last_offset"] - batch["base_offset"],
+        batch["base_timestamp"],
+        batch["max_timestamp"],
+        batch["producer_id"],
+        batch["producer_epoch"],
+        batch["base_sequence"],
+        batch["record_count"],
+    )
+    crc = crc32c.crc32c(header[CRC_START:])
+    for piece in body:
+        crc = crc32c.crc32c(piece, crc)
+    return header[:CRC_AT] + crc.to_bytes(4, "big") + header[CRC_START:]
 
 
 def encode_message(

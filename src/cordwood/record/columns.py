@@ -146,6 +146,7 @@ def decode(
     on_damage: OnDamage = raise_damage,
     max_batch_bytes: int | None = None,
     even_invalid: bool = False,
+    whole_batches: bool = False,
 ) -> Iterator[RecordColumns]:
     """Decode all records of a window.
 
@@ -155,6 +156,8 @@ def decode(
             that batch is given out, unless earlier pieces of a batch that is decoded in pieces already were.
         max_batch_bytes: decompressed bytes above which a batch is damage; default: what fits this machine.
         even_invalid: decode batches with a wrong CRC too, after reporting them.
+        whole_batches: a compressed batch of magic 2 is decompressed into one buffer, however large it is. For a caller
+            that holds all records of a batch anyway, this is half of what it takes to join them later.
 
     Raises:
         CorruptBatchError, BatchTooLargeError: from the default on_damage.
@@ -173,7 +176,7 @@ def decode(
     for first, end in itertools.pairwise(edges):
         if first == end:
             continue
-        reader = _Reader(window, batches[first:end], on_damage, max_batch_bytes)
+        reader = _Reader(window, batches[first:end], on_damage, max_batch_bytes, whole_batches)
         match _Kind(int(kinds[first])):
             case _Kind.PLAIN:
                 yield from reader.plain()
@@ -190,11 +193,19 @@ def decode(
 class _Reader:
     """Decodes neighbouring batches of one kind."""
 
-    def __init__(self, window: BatchWindow, batches: BatchRows, on_damage: OnDamage, max_batch_bytes: int) -> None:
+    def __init__(
+        self,
+        window: BatchWindow,
+        batches: BatchRows,
+        on_damage: OnDamage,
+        max_batch_bytes: int,
+        whole_batches: bool,
+    ) -> None:
         self.window = window
         self.batches = batches
         self.on_damage = on_damage
         self.max_batch_bytes = max_batch_bytes
+        self.whole_batches = whole_batches
 
     def plain(self) -> Iterator[RecordColumns]:
         if self._too_large(self.batches[0]):
@@ -257,7 +268,8 @@ class _Reader:
                 arena, first, size = [], i + 1, 0
                 if isinstance(error, BatchTooLargeError) and limit < self.max_batch_bytes:
                     stream = decompress_stream(codec, payload, magic=2, max_bytes=self.max_batch_bytes)
-                    yield from self._pieces(self.batches[i : i + 1], stream)
+                    read = self._whole if self.whole_batches else self._pieces
+                    yield from read(self.batches[i : i + 1], stream)
                 else:
                     self._damaged(batch, error)
                 continue
@@ -324,6 +336,18 @@ class _Reader:
             ends = np.cumsum([len(body) for body in bodies], dtype=np.int64)
             starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
             yield from self._bodies(_bytes_array(b"".join(bodies)), starts, ends, self.batches[first:end])
+
+    def _whole(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[RecordColumns]:
+        """Records of one batch whose body arrives in pieces; they all lie in one buffer."""
+        body = bytearray()
+        try:
+            for piece in pieces:
+                body += piece
+        except DataError as error:
+            self._damaged(batches[0], error)
+            return
+        starts, ends = np.zeros(1, np.int64), np.array([len(body)], np.int64)
+        yield from self._bodies(_bytes_array(body), starts, ends, batches)
 
     def _pieces(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[RecordColumns]:
         """Records of one batch whose body arrives in pieces."""

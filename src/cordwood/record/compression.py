@@ -24,7 +24,7 @@ import re
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeAlias, overload
@@ -174,6 +174,18 @@ def compress(codec: Codec, data: Bytes, *, magic: int = 2, level: int | None = N
         ConfigError: a level that Kafka would not accept for this codec, or zstd for an old magic.
         MissingCodecError: the codec's library is not installed.
     """
+    return b"".join(compress_stream(codec, [data], magic=magic, level=level))
+
+
+def compress_stream(
+    codec: Codec, pieces: Iterable[Bytes], *, magic: int = 2, level: int | None = None
+) -> Iterator[bytes]:
+    """The same payload piece by piece, of data that comes in pieces; memory holds some of either.
+
+    How zlib and zstd cut their blocks may depend on the pieces; what a reader gets does not.
+
+    Args and errors as for `compress`.
+    """
     framing = _FRAMINGS[codec]
     if codec is Codec.ZSTD and magic < 2:
         raise ConfigError(f"zstd needs message format 2, and this is magic {magic}; use another codec")
@@ -182,11 +194,30 @@ def compress(codec: Codec, data: Bytes, *, magic: int = 2, level: int | None = N
     elif level != framing.default_level and level not in framing.levels:
         allowed = f"{framing.levels[0]} to {framing.levels[-1]}" if framing.levels else "none"
         raise ConfigError(f"{codec.label} has no compression level {level}; Kafka allows {allowed}")
-    return framing.compress(_view(data), magic, level)
+    return framing.compress(map(_view, pieces), magic, level)
 
 
 def _view(data: Bytes) -> memoryview:
     return data.data if isinstance(data, np.ndarray) else memoryview(data)
+
+
+def _chunks(pieces: Iterable[memoryview], size_bytes: int) -> Iterator[memoryview]:
+    """The bytes of all pieces in chunks of one size, the last of which may be smaller."""
+    begun = b""
+    for piece in pieces:
+        start = 0
+        if begun:
+            start = min(size_bytes - len(begun), len(piece))
+            begun += piece[:start]
+            if len(begun) < size_bytes:
+                continue
+            yield memoryview(begun)
+        whole_end = len(piece) - (len(piece) - start) % size_bytes
+        for at in range(start, whole_end, size_bytes):
+            yield piece[at : at + size_bytes]
+        begun = bytes(piece[whole_end:])
+    if begun:
+        yield memoryview(begun)
 
 
 def _pieces(
@@ -237,8 +268,8 @@ def _read_none(payload: Payload, magic: int, max_bytes: int, window_bytes: int) 
     yield bytes(payload[:])
 
 
-def _compress_none(data: memoryview, magic: int, level: int) -> bytes:
-    return bytes(data)
+def _compress_none(pieces: Iterable[memoryview], magic: int, level: int) -> Iterator[bytes]:
+    return map(bytes, pieces)
 
 
 # ---- gzip ------------------------------------------------------------------------------------------------------------
@@ -321,10 +352,16 @@ def _behind_zero(payload: Payload, position: int) -> int:
     return len(payload) + 1
 
 
-def _compress_gzip(data: memoryview, magic: int, level: int) -> bytes:
+def _compress_gzip(pieces: Iterable[memoryview], magic: int, level: int) -> Iterator[bytes]:
     deflater = zlib.compressobj(level, zlib.DEFLATED, _RAW_DEFLATE)
-    trailer = _GZIP_TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFFFFFF)
-    return _GZIP_HEADER + deflater.compress(data) + deflater.flush() + trailer
+    crc = size = 0
+    yield _GZIP_HEADER
+    for data in pieces:
+        crc = zlib.crc32(data, crc)
+        size += len(data)
+        yield deflater.compress(data)
+    yield deflater.flush()
+    yield _GZIP_TRAILER.pack(crc, size & 0xFFFFFFFF)
 
 
 # ---- snappy ----------------------------------------------------------------------------------------------------------
@@ -390,13 +427,13 @@ def _raw_snappy(chunk: memoryview, at: int, max_bytes: int) -> bytearray:
     return target
 
 
-def _compress_snappy(data: memoryview, magic: int, level: int) -> bytes:
+def _compress_snappy(pieces: Iterable[memoryview], magic: int, level: int) -> Iterator[bytes]:
     cramjam = _library("cramjam", Codec.SNAPPY)
-    parts = [_SNAPPY_HEADER]
-    for start in range(0, len(data), _SNAPPY_CHUNK_BYTES):
-        chunk = bytes(cramjam.snappy.compress_raw(data[start : start + _SNAPPY_CHUNK_BYTES]))
-        parts += (len(chunk).to_bytes(4, "big"), chunk)
-    return b"".join(parts)
+    yield _SNAPPY_HEADER
+    for plain in _chunks(pieces, _SNAPPY_CHUNK_BYTES):
+        chunk = bytes(cramjam.snappy.compress_raw(plain))
+        yield len(chunk).to_bytes(4, "big")
+        yield chunk
 
 
 # ---- lz4 -------------------------------------------------------------------------------------------------------------
@@ -472,19 +509,20 @@ def _lz4_blocks(payload: Payload, magic: int, xxh32: Callable[[memoryview], int]
     return position + 1
 
 
-def _compress_lz4(data: memoryview, magic: int, level: int) -> bytes:
+def _compress_lz4(pieces: Iterable[memoryview], magic: int, level: int) -> Iterator[bytes]:
     block = _library("lz4.block", Codec.LZ4)
     # Kafka's default is not a level but the fast compressor.
     mode = {} if level == 9 else {"mode": "high_compression", "compression": min(level, _LZ4_HIGH_LEVEL_MAX)}
-    parts = [_LZ4_MAGIC, _LZ4_WRITTEN_DESCRIPTOR, _LZ4_CHECK if magic > 0 else _LZ4_CHECK_MAGIC_0]
-    for start in range(0, len(data), _LZ4_WRITTEN_BLOCK_BYTES):
-        plain = data[start : start + _LZ4_WRITTEN_BLOCK_BYTES]
+    yield _LZ4_MAGIC + _LZ4_WRITTEN_DESCRIPTOR + (_LZ4_CHECK if magic > 0 else _LZ4_CHECK_MAGIC_0)
+    for plain in _chunks(pieces, _LZ4_WRITTEN_BLOCK_BYTES):
         packed = block.compress(plain, store_size=False, **mode)
         if len(packed) < len(plain):
-            parts += (len(packed).to_bytes(4, "little"), packed)
+            yield len(packed).to_bytes(4, "little")
+            yield packed
         else:
-            parts += ((len(plain) | _LZ4_STORED).to_bytes(4, "little"), bytes(plain))
-    return b"".join([*parts, bytes(4)])
+            yield (len(plain) | _LZ4_STORED).to_bytes(4, "little")
+            yield bytes(plain)
+    yield bytes(4)
 
 
 # ---- zstd ------------------------------------------------------------------------------------------------------------
@@ -559,17 +597,19 @@ def _zstd_cuts(payload: Payload, frame: int, window_bytes: int) -> Iterator[int]
     yield min(position + checksum_bytes, len(payload)) if last else len(payload)
 
 
-def _compress_zstd(data: memoryview, magic: int, level: int) -> bytes:
+def _compress_zstd(pieces: Iterable[memoryview], magic: int, level: int) -> Iterator[bytes]:
     zstandard = _library("zstandard", Codec.ZSTD)
     try:
         compressor = _idle[level].pop()
     except IndexError:
         compressor = zstandard.ZstdCompressor(level, write_content_size=False, write_checksum=False)
     encoder = compressor.compressobj()
+    for data in pieces:
+        yield encoder.compress(data)
     # Kafka flushes before it closes, which makes the last block an empty one.
-    parts = encoder.compress(data), encoder.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK), encoder.flush()
+    yield encoder.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    yield encoder.flush()
     _idle[level].append(compressor)
-    return b"".join(parts)
 
 
 # ---- table -----------------------------------------------------------------------------------------------------------
@@ -581,13 +621,13 @@ class _Framing:
 
     Attributes:
         read: (payload, magic, max_bytes, window_bytes) to pieces, none larger than a window or what its bound allows.
-        compress: (data, magic, level) to a payload.
+        compress: (pieces of the data, magic, level) to pieces of a payload.
         default_level: Kafka's; always allowed.
         levels: the others that Kafka allows.
     """
 
     read: Callable[[Payload, int, int, int], Iterator[bytes | bytearray]]
-    compress: Callable[[memoryview, int, int], bytes]
+    compress: Callable[[Iterable[memoryview], int, int], Iterator[bytes]]
     default_level: int = 0
     levels: range = range(0)
 

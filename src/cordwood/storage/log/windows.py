@@ -161,8 +161,8 @@ class WindowReader:
                 if status in _BROKEN:
                     rows, next_valid = self._search_overrun(rows)
                 if rows.size:
-                    part = data[scanned : scanned + consumed]
-                    yield BatchWindow(self._position, part, rows, _pieces_of(self._file, self._piece_bytes))
+                    pieces = _pieces_of(self._file, self._piece_bytes)
+                    yield BatchWindow(self._position, data[scanned : scanned + consumed], rows, pieces)
                 scanned += consumed
                 self._position += consumed
             self._read_bytes = self._usual_read_bytes(data.size, scanned)
