@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -25,6 +26,7 @@ from cordwood.storage.formats.properties import PartitionMetadata
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.types import Codec, ControlType, TimestampType, TopicPartition
 from cordwood.verification import compare, pairs, ranges
+from cordwood.verification.facts import KeyRules
 from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
 from cordwood.verification.violations import MEANINGS, Verdict
 from tests.fixtures import facts, fixture
@@ -518,7 +520,8 @@ def test_a_sample_is_read_by_an_unrelated_reader_too(scene: Scene, monkeypatch: 
     pair, fs = scene.pair(scene.cleaned), PosixFileSystem()
     monkeypatch.setattr(plain, "read_batch", lambda entry: [replace(one, key=b"?") for one in read_batch(entry)])
     (part,) = ranges.ranges_of(0, pair, fs, range_bytes=1 << 30)
-    codes = {code for rows in compare.compare(part, pair, fs) for code in rows["code"].to_pylist()}
+    rules = {0: KeyRules((3, 5), 0, 1, np.empty(0, np.int64))}
+    codes = {code for rows in compare.compare([(part, pair)], fs, rules) for code in rows["code"].to_pylist()}
     assert pairs.CODES[B.READERS] in codes
 
 

@@ -2,18 +2,24 @@
 
     look        per partition: where the log starts and ends, leader epochs, producer snapshots; ranges to read
     headers     batches that have a producer, and transaction indexes, as a DataFrame: who sees what, who may go on
-    records     both states side by side, as a DataFrame: each key's last committed value
+    records     both states side by side: what differs, and each key's last record, packed by hash range
+    merge       a hash range at a time: each key's last committed value
 
-`verifying_reader` makes the rows; here Spark's SQL joins and aggregates them. Nothing of `cleaning` and none of its
+`verification` makes the rows and merges them; here Spark's SQL joins what is about producers, and moves the rest to
+where it is merged. Nothing of `cleaning` and none of its
 kernels has a part in either: what decides whether a record may go is written down a second time, in other words.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from cordwood.engine.progress import Counters
 from cordwood.fs.base import Store
@@ -21,7 +27,7 @@ from cordwood.fs.location import Location
 from cordwood.spark.session import collect
 from cordwood.spark.session import cores as cores_of
 from cordwood.verification.compare import compare
-from cordwood.verification.facts import FACT_SCHEMA, Reader
+from cordwood.verification.facts import FACT_SCHEMA, KeyRules, merge_facts
 from cordwood.verification.headers import (
     ABORT,
     BATCH_SCHEMA,
@@ -33,7 +39,8 @@ from cordwood.verification.headers import (
     UNREADABLE,
     headers,
 )
-from cordwood.verification.pairs import CODES, RECORD, Count, Pair, ViolationKind
+from cordwood.verification.keys import BUCKET_KEYS, secret_points
+from cordwood.verification.pairs import CODES, Count, Pair, ViolationKind
 from cordwood.verification.ranges import Range
 from cordwood.verification.states import LookedAt, look_at
 from cordwood.verification.violations import NAMED_MAX, Verdict, ViolationNotes
@@ -43,10 +50,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 T = TypeVar("T")
+#: Makes rows of ranges, each with its pair.
+Reader = Callable[[Sequence[tuple[Range, Pair]], Store], Iterator["pa.RecordBatch"]]
 #: Of producers that a broker knows: epoch and last data offset.
 _PRODUCER_SCHEMA = "pair int, pid bigint, epoch int, last bigint"
 _TASKS_PER_CORE = 4
 _SHUFFLE_BYTES = 64 << 20
+#: A hash range has at least so many bytes of the log.
+_BUCKET_BYTES_MIN = 1 << 20
 #: For joins of millions of rows, unlike the handfuls that plans are; see `session.SETTINGS`.
 _SETTINGS = {
     "spark.sql.codegen.wholeStage": "true",
@@ -79,22 +90,43 @@ def verify_pairs(
         for kind, what, path in one.faults:
             notes.state(number, kind, what, path)
 
+    def frame(read: Reader, schema: str, counters: Counters | None = None) -> DataFrame:
+        return _frame(own, fs.location(), pairs, parts, cores, read, schema, counters)
+
     # Read once, looked at in many ways; there are none in most logs.
-    with _persisted(_frame(own, fs.location(), pairs, parts, cores, headers, BATCH_SCHEMA, None)) as batches:
+    with _persisted(frame(headers, BATCH_SCHEMA)) as batches:
         kinds = {row["what"] for row in collect(batches.select("what").distinct())}
         for row in _sampled(_of_batches(batches, _known(own, looked), kinds)) if kinds else ():
-            notes.add(row)
-        records = _frame(own, fs.location(), pairs, parts, cores, compare, FACT_SCHEMA, counters)
-        if TRANSACTION in kinds:
-            records = records.join(_not_committed(batches), ["pair", "batch"], "left_anti")
-        judged = _judged(records)
-        for row in collect(judged.groupBy("pair", "code").sum("n").withColumnRenamed("sum(n)", "n")):
             notes.total(row)
-        if notes.has_violations:
-            broken = [CODES[kind] for kind in ViolationKind]
-            for row in _sampled(judged.filter(judged["code"].isin(broken))):
-                notes.name(row)
+            notes.name(row)
+        not_committed = collect(_not_committed(batches)) if TRANSACTION in kinds else []
+    rules = _key_rules(looked, not_committed)
+    buckets = sum(one.buckets for one in rules.values())
+    facts = frame(functools.partial(compare, rules=rules), FACT_SCHEMA, counters)
+    together = facts.repartition(min(buckets, _TASKS_PER_CORE * cores), "bucket").sortWithinPartitions("bucket")
+    for row in collect(together.mapInArrow(merge_facts, FACT_SCHEMA)):
+        if row["n"]:
+            notes.total(row)
+        else:
+            notes.name(row)
     return notes.verdicts(fs)
+
+
+def _key_rules(looked: Sequence[LookedAt], not_committed: Iterable[Any]) -> dict[int, KeyRules]:
+    """How the keys of each pair are shared out, and which batches do not count."""
+    points = secret_points()
+    bases: dict[int, list[int]] = defaultdict(list)
+    for row in not_committed:
+        bases[row["pair"]].append(row["batch"])
+    rules = {}
+    first = 0
+    for number, one in enumerate(looked):
+        size_bytes = sum(part.size_bytes for part in one.ranges)
+        # Offsets may be far apart where a clean has been.
+        buckets = max(1, min(-(-one.keys_max // BUCKET_KEYS), size_bytes // _BUCKET_BYTES_MIN))
+        rules[number] = KeyRules(points, first, buckets, np.sort(np.array(bases[number], np.int64)))
+        first += buckets
+    return rules
 
 
 @contextlib.contextmanager
@@ -177,8 +209,7 @@ def _frame(
             fs = counters.counted(fs)
         for batch in batches:
             for pack in batch.column(0).to_pylist():
-                for part, pair in packs[pack]:
-                    yield from read(part, pair, fs)
+                yield from read(packs[pack], fs)
 
     if location.in_this_process:
         import pyarrow as pa
@@ -202,48 +233,6 @@ def _packed(items: Sequence[T], sizes: Sequence[int], cores: int) -> list[list[T
 
 
 # ---- what the rows prove ---------------------------------------------------------------------------------------------
-
-
-def _judged(records: DataFrame) -> DataFrame:
-    """Rows (pair, code, key, at, n): each key of the state before with its verdict; and all that was found before."""
-    from pyspark.sql import functions as f
-
-    def last(which: Column) -> Column:
-        return f.max(f.when(which, f.col("at")))
-
-    there, value, may_go = (f.col(name) for name in ("there", "value", "may_go"))
-    keys = records.groupBy("pair", "code", "key").agg(
-        f.sum("n").alias("n"),
-        f.min("at").alias("first"),
-        f.max("at").alias("last"),
-        last(there).alias("last_there"),
-        last(there & value).alias("value_there"),
-        last(may_go).alias("last_may_go"),
-        last(~value).alias("last_tombstone"),
-    )
-    is_record = f.col("code") == RECORD
-    gone_rightly = f.col("last_may_go") == f.col("last")
-    verdict = (
-        f.when(~is_record, f.col("code"))
-        .when(f.col("last_there") == f.col("last"), f.lit(CODES[Count.KEYS_KEPT]))
-        .when(gone_rightly & f.col("value_there").isNull(), f.lit(CODES[Count.KEYS_DELETED]))
-        .when(gone_rightly, f.lit(CODES[ViolationKind.CAME_BACK]))
-        .when(f.col("last_tombstone") == f.col("last"), f.lit(CODES[ViolationKind.TOMBSTONE_LOST]))
-        .otherwise(f.lit(CODES[ViolationKind.VALUE_LOST]))
-        .cast("int")
-    )
-    at = (
-        f.when(~is_record, f.col("first"))
-        .when(verdict == CODES[ViolationKind.CAME_BACK], f.col("value_there"))
-        .otherwise(f.col("last"))
-    )
-    return keys.select(
-        "pair",
-        verdict.alias("code"),
-        "key",
-        at.alias("at"),
-        f.when(is_record, f.lit(1)).otherwise(f.col("n")).alias("n"),
-    )
 
 
 def _sampled(found: DataFrame) -> list[Any]:

@@ -1,8 +1,8 @@
-"""What verifying reads of two states of a log: rows of facts for Spark's SQL, made in tasks.
+"""What verifying reads of two states of a log: rows of facts, made in tasks.
 
 Both states are read side by side, offset by offset, in windows. What one look at both can tell is told here: whether a
-record is there, the same, in order; whether a batch's fields are those it had. What it takes the whole log to tell (a
-key's last value, a transaction's end, a producer's last batch) becomes rows that `verifying` joins and aggregates.
+record is there, the same, in order; whether a batch's fields are those it had. What it takes the whole log to tell, a
+key's last value, becomes entries that other tasks merge; see `keys`.
 
 Nothing of `cleaning` and none of its kernels has a part in it: keys, values and headers are compared as bytes.
 """
@@ -10,7 +10,7 @@ Nothing of `cleaning` and none of its kernels has a part in it: keys, values and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,7 +38,8 @@ from cordwood.types import NONE, Codec
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from cordwood.verification.facts import BoolArray, Facts, Int64Array, Piece
+from cordwood.verification.facts import BoolArray, Facts, Int64Array, KeyRules, Keys, Piece
+from cordwood.verification.keys import entries_of
 from cordwood.verification.pairs import Count, Pair, ViolationKind
 from cordwood.verification.ranges import Range
 
@@ -166,11 +167,32 @@ class _Stream:
                 self._facts.broken(ViolationKind.READERS, int(rows["offset"][0]))
 
 
-def compare(part: Range, pair: Pair, fs: Store) -> Iterator[pa.RecordBatch]:
-    """The facts of a range, as record batches of `FACT_SCHEMA`."""
-    facts = Facts(part.pair)
+def compare(parts: Sequence[tuple[Range, Pair]], fs: Store, rules: Mapping[int, KeyRules]) -> Iterator[pa.RecordBatch]:
+    """The facts of ranges, as record batches of `FACT_SCHEMA`.
+
+    Args:
+        parts: ranges, those of a pair side by side.
+        fs: where both states are.
+        rules: for the keys of each pair, by its number.
+    """
+    keys: Keys | None = None
+    for part, pair in parts:
+        if keys is None or keys.pair != part.pair:
+            if keys is not None:
+                yield from keys.take(last=True)
+            keys = Keys(part.pair, rules[part.pair])
+        facts = Facts(part.pair)
+        for _ in _compare_range(part, pair, fs, facts, keys):
+            yield from keys.take()
+        yield facts.rows(keys.rules.first_bucket)
+    if keys is not None:
+        yield from keys.take(last=True)
+
+
+def _compare_range(part: Range, pair: Pair, fs: Store, facts: Facts, keys: Keys) -> Iterator[None]:
+    """Compare step by step; what is found goes to `facts` and `keys`."""
     log = pair.before.open(fs)
-    judge = _Judge(pair, part, facts, log)
+    judge = _Judge(pair, part, facts, keys, log)
     before = _Stream(log, part, facts, ViolationKind.DAMAGE_BEFORE)
     if part.same:
         while before.upto < MAX_OFFSET:
@@ -181,7 +203,7 @@ def compare(part: Range, pair: Pair, fs: Store) -> Iterator[pa.RecordBatch]:
                 facts.count(Count.RECORDS_BEFORE, piece.rows.size)
                 facts.count(Count.RECORDS_AFTER, piece.rows.size)
                 judge.records(piece, np.ones(piece.rows.size, np.bool_))
-            yield from facts.take()
+            yield
     else:
         after = _Stream(pair.after.open(fs), part, facts, ViolationKind.DAMAGE_AFTER)
         done = part.start - 1
@@ -195,15 +217,15 @@ def compare(part: Range, pair: Pair, fs: Store) -> Iterator[pa.RecordBatch]:
                 ended = int(batches["last_offset"][-1]) if batches.size else NONE
                 judge.batches(batches, after.take_batches(bound if bound == MAX_OFFSET else ended))
                 done = bound
-                yield from facts.take()
-    yield from facts.take(last=True)
+                yield
 
 
 class _Judge:
     """Compares what both sides have of the same offsets."""
 
-    def __init__(self, pair: Pair, part: Range, facts: Facts, before: LogView) -> None:
+    def __init__(self, pair: Pair, part: Range, facts: Facts, keys: Keys, before: LogView) -> None:
         self._pair = pair
+        self._keys = keys
         self._limit = part.limit
         # What supersedes may lie above what was changed, not the other way round.
         self._superseding_end = max(part.limit, pair.superseding_end or part.limit)
@@ -252,33 +274,24 @@ class _Judge:
         return times[at], bases[at] == after["base_offset"]
 
     def records(self, piece: Piece, there: BoolArray) -> None:
-        """Facts about keys: which records of the state before are there after, and which may not be."""
-        import pyarrow as pa
-
-        from cordwood.storage.log.arrow import byte_strings
-
+        """What records of the state before say of their keys: which are there after, and which may be gone."""
         rows = piece.rows
         chosen = ~piece.control & (rows["key_size"] >= 0)
         chosen &= (rows["offset"] < self._superseding_end) & (rows["offset"] >= self._pair.lowest)
+        not_committed = self._keys.rules.not_committed
+        if not_committed.size:
+            bases = piece.batches["base_offset"]
+            at = np.minimum(np.searchsorted(not_committed, bases), not_committed.size - 1)
+            chosen &= (not_committed[at] != bases)[rows["batch"]]
         if not chosen.all():
             rows, there = rows[chosen], there[chosen]
         if not rows.size:
             return
-        batches = piece.batches[rows["batch"]]
-        value = rows["value_size"] >= 0
         horizon = self._pair.legacy_horizon_ms
         legacy = horizon is not None and piece.mtime_ms <= horizon
-        may_go = ~value & np.where(batches["magic"] == 2, self._is_due(batches), legacy) & self._pair.deletes_for_good
-        self._facts.add(
-            byte_strings(piece.data, rows["key_start"], rows["key_size"], pa.binary()),
-            {
-                "at": np.ascontiguousarray(rows["offset"]),
-                "batch": np.ascontiguousarray(batches["base_offset"]),
-                "there": there,
-                "value": value,
-                "may_go": may_go,
-            },
-        )
+        may_go = np.where(piece.batches["magic"] == 2, self._is_due(piece.batches), legacy)[rows["batch"]]
+        may_go &= (rows["value_size"] < 0) & self._pair.deletes_for_good
+        self._keys.add(entries_of(piece.data, rows, self._keys.rules.points, there=there, may_go=may_go))
 
     def _is_due(self, batches: BatchRows) -> BoolArray:
         flagged = batches["attributes"] & DELETE_HORIZON != 0

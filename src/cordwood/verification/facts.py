@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.fs.base import Store
+from cordwood.kernels.last_records import ENTRY
 from cordwood.kernels.layout import (
     BatchRows,
     U8Array,
@@ -20,8 +20,9 @@ from cordwood.types import NONE
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from cordwood.verification.pairs import CODES, RECORD, Count, Pair, ViolationKind
-from cordwood.verification.ranges import Range
+from cordwood.verification.keys import LastRecords, by_bucket, judge
+from cordwood.verification.pairs import CODES, NAMES, RECORD, ViolationKind
+from cordwood.verification.violations import NAMED_MAX
 
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
@@ -30,22 +31,64 @@ Int64Array = npt.NDArray[np.int64]
 # ---- records, both states side by side -------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class KeyRules:
+    """How the keys of a pair are told apart and shared out.
+
+    Attributes:
+        points: for fingerprints, the same in all tasks; see `keys.secret_points`.
+        first_bucket, buckets: its hash ranges are numbered from the first on.
+        not_committed: base offsets of batches of the state before whose transaction was aborted, or is open, ascending.
+    """
+
+    points: tuple[int, int]
+    first_bucket: int
+    buckets: int
+    not_committed: Int64Array
+
+
+class Keys:
+    """The keys of a pair on their way to Spark: rows of packed entries, some for each hash range."""
+
+    def __init__(self, pair: int, rules: KeyRules, records: LastRecords | None = None) -> None:
+        self.pair = pair
+        self.rules = rules
+        self._records = records or LastRecords()
+        self._full: deque[npt.NDArray[np.void]] = deque()
+
+    def add(self, entries: npt.NDArray[np.void]) -> None:
+        """Records of the state before, ENTRY[n]."""
+        self._full.extend(self._records.add(entries))
+
+    def take(self, *, last: bool = False) -> Iterator[pa.RecordBatch]:
+        """What does not fit the table so far, as record batches of `FACT_SCHEMA`; in the end all of it."""
+        if last:
+            self._full.append(self._records.take())
+        while self._full:
+            for bucket, entries in by_bucket(self._full.popleft(), self.rules.buckets):
+                for start in range(0, entries.size, _ROW_ENTRIES_MAX):
+                    packed = entries[start : start + _ROW_ENTRIES_MAX].tobytes()
+                    yield _rows(self.pair, self.rules.first_bucket + bucket, [(RECORD, None, 0, 0, packed)])
+
+
 @dataclass(slots=True)
 class Facts:
-    """Rows on their way to Spark: whole columns, and single findings and counts."""
+    """What is found in a range of a pair: all is counted, and of each kind of violation some are named."""
 
     pair: int
-    columns: deque[pa.RecordBatch] = field(default_factory=deque)
     counts: dict[str, int] = field(default_factory=dict)
-    _single: list[tuple[int, bytes | None, int]] = field(default_factory=list)
+    _named: dict[str, list[tuple[int, bytes | None]]] = field(default_factory=dict)
 
-    def count(self, what: Count, number: int) -> None:
+    def count(self, what: str, number: int) -> None:
         """Add to a count."""
         self.counts[what] = self.counts.get(what, 0) + int(number)
 
     def broken(self, what: ViolationKind, offset: int, key: bytes | None = None) -> None:
         """One thing that is broken."""
-        self._single.append((CODES[what], key, offset))
+        self.count(what, 1)
+        named = self._named.setdefault(what, [])
+        if len(named) < NAMED_MAX:
+            named.append((offset, key))
 
     def broken_batches(self, what: ViolationKind, batches: BatchRows, bad: BoolArray) -> None:
         """Batches that are broken, bool[batches]."""
@@ -59,58 +102,78 @@ class Facts:
         from cordwood.storage.log.arrow import byte_strings
 
         rows = piece.rows[bad]
-        if rows.size:
-            keys = byte_strings(piece.data, rows["key_start"], rows["key_size"], pa.binary()).to_pylist()
-            for key, offset in zip(keys, rows["offset"].tolist(), strict=True):
-                self.broken(what, offset, key)
+        if not rows.size:
+            return
+        some = rows[:NAMED_MAX]
+        keys = byte_strings(piece.data, some["key_start"], some["key_size"], pa.binary()).to_pylist()
+        for key, offset in zip(keys, some["offset"].tolist(), strict=True):
+            self.broken(what, offset, key)
+        self.count(what, rows.size - some.size)
 
-    def add(self, keys: pa.Array, rows: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Records of the state before."""
-        import pyarrow as pa
+    def add(self, code: int, at: int, key: bytes | None, number: int) -> None:
+        """What a row says that `rows` made."""
+        what = NAMES[code]
+        if number:
+            self.count(what, number)
+        elif len(named := self._named.setdefault(what, [])) < NAMED_MAX:
+            named.append((at, key))
 
-        size = len(keys)
-        pairs = pa.array(np.full(size, self.pair, np.int32))
-        codes = pa.array(np.full(size, RECORD, np.int8))
-        ones = pa.array(np.ones(size, np.int64))
-        columns = [pairs, codes, keys, *(pa.array(rows[name]) for name in ("at", "batch")), ones]
-        flags = [pa.array(rows[name]) for name in ("there", "value", "may_go")]
-        self.columns.append(pa.RecordBatch.from_arrays([*columns, *flags], FACT_NAMES))
-
-    def take(self, *, last: bool = False) -> Iterator[pa.RecordBatch]:
-        """What there is so far."""
-        import pyarrow as pa
-
-        while self.columns:
-            yield self.columns.popleft()
-        single = [(code, key, offset, 1) for code, key, offset in self._single]
-        self._single.clear()
-        if last:
-            single += [(CODES[what], None, 0, number) for what, number in self.counts.items()]
-        if single:
-            codes, keys, offsets, numbers = zip(*single, strict=True)
-            size = len(single)
-            no = pa.array(np.zeros(size, np.bool_))
-            columns = [
-                *(
-                    pa.array(np.full(size, self.pair, np.int32)),
-                    pa.array(codes, pa.int8()),
-                    pa.array(keys, pa.binary()),
-                ),
-                *(
-                    pa.array(offsets, pa.int64()),
-                    pa.array(np.full(size, NONE, np.int64)),
-                    pa.array(numbers, pa.int64()),
-                ),
-                *(no, no, no),
-            ]
-            yield pa.RecordBatch.from_arrays(columns, FACT_NAMES)
+    def rows(self, bucket: int) -> pa.RecordBatch:
+        """All of it, as a record batch of `FACT_SCHEMA`."""
+        counts = [(CODES[what], None, NONE, number, None) for what, number in self.counts.items() if number]
+        named = [(CODES[what], key, at, 0, None) for what, some in self._named.items() for at, key in some]
+        return _rows(self.pair, bucket, [*counts, *named])
 
 
-FACT_NAMES = ["pair", "code", "key", "at", "batch", "n", "there", "value", "may_go"]
-FACT_SCHEMA = (
-    "pair int, code tinyint, key binary, at bigint, batch bigint, n bigint,"
-    " there boolean, value boolean, may_go boolean"
-)
+#: A row counts something (n), names a violation (n = 0), or holds entries of keys (`RECORD`).
+FACT_NAMES = ["pair", "bucket", "code", "key", "at", "n", "entries"]
+FACT_SCHEMA = "pair int, bucket int, code int, key binary, at bigint, n bigint, entries binary"
+#: A row has 4 MB at most.
+_ROW_ENTRIES_MAX = (4 << 20) // ENTRY.itemsize
+
+
+def _rows(pair: int, bucket: int, rows: Sequence[tuple[int, bytes | None, int, int, bytes | None]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 5
+    types = [pa.int32(), pa.binary(), pa.int64(), pa.int64(), pa.binary()]
+    own = [pa.array([number] * len(rows), pa.int32()) for number in (pair, bucket)]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays([*own, *arrays], FACT_NAMES)
+
+
+def merge_facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Counts and named violations, from rows of `FACT_SCHEMA` of whole buckets, sorted by bucket.
+
+    A bucket is of one pair, and holds no more keys than fit in memory, see `keys.BUCKET_KEYS`.
+    """
+    pair = bucket = NONE
+    facts, records = Facts(NONE), LastRecords(slots_max=None)
+    for batch in batches:
+        for row in batch.to_pylist():
+            if row["bucket"] != bucket:
+                if bucket != NONE:
+                    yield _judged(facts, records, bucket)
+                pair, bucket = row["pair"], row["bucket"]
+                facts, records = Facts(pair), LastRecords(slots_max=None)
+            if row["code"] == RECORD:
+                for _ in records.add(np.frombuffer(row["entries"], ENTRY)):
+                    raise AssertionError("it grows as far as it has to")
+            else:
+                facts.add(row["code"], row["at"], row["key"], row["n"])
+    if bucket != NONE:
+        yield _judged(facts, records, bucket)
+
+
+def _judged(facts: Facts, records: LastRecords, bucket: int) -> pa.RecordBatch:
+    counts, wrong = judge(records.take())
+    for count, number in counts.items():
+        facts.count(count, number)
+    for kind, offsets in wrong.items():
+        for offset in np.sort(offsets)[:NAMED_MAX].tolist():
+            facts.broken(kind, offset)
+        facts.count(kind, max(offsets.size - NAMED_MAX, 0))
+    return facts.rows(bucket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +199,3 @@ class Piece:
     def control(self) -> BoolArray:
         """bool[records]: of control batches."""
         return np.asarray(is_control(self.batches)[self.rows["batch"]])
-
-
-#: Makes rows of a range.
-Reader = Callable[[Range, Pair, Store], Iterator["pa.RecordBatch"]]

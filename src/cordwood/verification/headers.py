@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,8 +33,13 @@ BATCH_NAMES = [part.split()[0] for part in BATCH_SCHEMA.split(", ")]
 PLAIN, TRANSACTION, ABORT, COMMIT, OTHER, ENTRY, DISORDER, UNREADABLE = range(8)
 
 
-def headers(part: Range, pair: Pair, fs: Store) -> Iterator[pa.RecordBatch]:
-    """Batches with a producer, and transaction indexes, of a range: record batches of `BATCH_SCHEMA`."""
+def headers(parts: Sequence[tuple[Range, Pair]], fs: Store) -> Iterator[pa.RecordBatch]:
+    """Batches with a producer, and transaction indexes, of ranges: record batches of `BATCH_SCHEMA`."""
+    for part, pair in parts:
+        yield from _range_headers(part, pair, fs)
+
+
+def _range_headers(part: Range, pair: Pair, fs: Store) -> Iterator[pa.RecordBatch]:
     for after, side in ((False, pair.before), (True, pair.after)):
         if after and part.same:
             continue

@@ -33,6 +33,8 @@ class LookedAt:
     faults: tuple[tuple[ViolationKind, str, str], ...] = ()
     #: Id, epoch and last data offset of those that a broker knew which loaded the state before.
     producers: tuple[tuple[int, int, int], ...] = ()
+    #: How many keys the state before has at most.
+    keys_max: int = 0
 
 
 def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
@@ -51,7 +53,7 @@ def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
             *_producer_faults(pair, noted, was, now, gone_below),
         )
         known = tuple((id, epoch, last_offset) for id, (epoch, _, last_offset, _) in was.items())
-        return LookedAt(tuple(ranges), faults, known)
+        return LookedAt(tuple(ranges), faults, known, max(before.next_offset - pair.lowest, 0))
     except (CordwoodError, OSError) as error:
         return LookedAt(faults=((ViolationKind.DAMAGE_AFTER, f"cannot be read: {error}", pair.after.path),))
 

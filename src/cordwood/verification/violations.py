@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cordwood.errors import DataError
 from cordwood.fs.base import Store
-from cordwood.verification.pairs import CODES, NAMES, Count, Pair, Side, ViolationKind
+from cordwood.record.columns import BatchWindow, decode
+from cordwood.storage.log.view import LogView
+from cordwood.verification.pairs import NAMES, Count, Pair, Side, ViolationKind
 
 #: Of each kind of violation in a partition so many are named; all are counted.
 NAMED_MAX = 20
@@ -60,6 +63,8 @@ _IN_BEFORE = {
     ),
     ViolationKind.PRODUCER_LOST,
 }
+#: Violations that are found by a key's fingerprint.
+_ABOUT_KEYS = {ViolationKind.VALUE_LOST, ViolationKind.TOMBSTONE_LOST, ViolationKind.CAME_BACK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,28 +119,19 @@ class ViolationNotes:
         self._totals: list[dict[str, int]] = [{} for _ in pairs]
         self._violations: list[list[Violation]] = [[] for _ in pairs]
 
-    @property
-    def has_violations(self) -> bool:
-        """Whether any promise was not kept."""
-        return any(NAMES.get(CODES[name]) in MEANINGS for totals in self._totals for name in totals)
-
     def total(self, row: Any) -> None:
-        """A row with pair, code and n."""
+        """Count what a row with pair, code and n says."""
         name = NAMES[row["code"]]
         totals = self._totals[row["pair"]]
         totals[name] = totals.get(name, 0) + row["n"]
 
     def name(self, row: Any) -> None:
-        """A row with pair, code, at and key, of a violation."""
-        kind = ViolationKind(NAMES[row["code"]])
-        key = None if row["key"] is None else bytes(row["key"])
-        self._violations[row["pair"]].append(Violation(kind, MEANINGS[kind], "", row["at"], key))
-
-    def add(self, row: Any) -> None:
-        """Both."""
-        self.total(row)
-        if NAMES[row["code"]] in MEANINGS:
-            self.name(row)
+        """Name the violation of a row with pair, code, at and key, if it is one."""
+        name = NAMES[row["code"]]
+        if name in MEANINGS:
+            kind = ViolationKind(name)
+            key = None if row["key"] is None else bytes(row["key"])
+            self._violations[row["pair"]].append(Violation(kind, MEANINGS[kind], "", row["at"], key))
 
     def state(self, number: int, kind: ViolationKind, what: str, path: str) -> None:
         """A violation that is about no record."""
@@ -151,18 +147,41 @@ class ViolationNotes:
     def _verdict(self, fs: Store, number: int, pair: Pair) -> Verdict:
         totals = self._totals[number]
         order = list(ViolationKind)
-        violations = sorted(
-            with_files(fs, pair, self._violations[number]), key=lambda one: (order.index(one.kind), one.offset or 0)
-        )
+        found = sorted(self._violations[number], key=lambda one: (order.index(one.kind), one.offset or 0))
+        some = [one for kind in order for one in [one for one in found if one.kind is kind][:NAMED_MAX]]
         return Verdict(
             pair,
             {name: totals.get(name, 0) for name in Count},
-            tuple(violations),
+            tuple(with_files(fs, pair, with_keys(fs, pair, some))),
             {name: totals[name] for name in ViolationKind if name in totals},
         )
 
 
-def with_files(fs: Store, pair: Pair, violations: Sequence[Violation]) -> Iterator[Violation]:
+def with_keys(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
+    """The violations; those that are about a key of the state before have it."""
+    log: LogView | None = None
+    for one in violations:
+        if one.kind not in _ABOUT_KEYS or one.offset is None:
+            yield one
+            continue
+        log = log or pair.before.open(fs)
+        yield replace(one, key=_key_at(log, one.offset))
+
+
+def _key_at(log: LogView, offset: int) -> bytes | None:
+    """The key of the record at an offset; None if it cannot be read."""
+    try:
+        for _, item in log.windows(start_offset=offset, end_offset=offset + 1):
+            for columns in decode(item) if isinstance(item, BatchWindow) else ():
+                for row in columns.rows[columns.rows["offset"] == offset]:
+                    start, size = int(row["key_start"]), int(row["key_size"])
+                    return columns.data[start : start + size].tobytes() if size >= 0 else None
+    except (DataError, OSError):
+        pass
+    return None
+
+
+def with_files(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
     """The violations, each with its file."""
     places: dict[bool, Callable[[int], str]] = {}
     for one in violations:
