@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 from cordwood.verification.facts import BoolArray, Facts, Int64Array, KeyRules, Keys, Piece
 from cordwood.verification.keys import entries_of
+from cordwood.verification.large import Digests
 from cordwood.verification.pairs import Count, Pair, ViolationKind
 from cordwood.verification.ranges import Range
 
@@ -47,6 +48,8 @@ from cordwood.verification.ranges import Range
 _SAMPLE_EVERY = 256
 _SAMPLE_RECORDS_MAX = 2000
 _SAMPLE_BYTES_MAX = 1 << 20
+#: What is larger is not held while the other side is read.
+_LARGE_BYTES = 32 << 20
 
 
 class _Stream:
@@ -56,12 +59,13 @@ class _Stream:
         upto: all up to this offset is read.
     """
 
-    def __init__(self, log: LogView, part: Range, facts: Facts, damage: ViolationKind) -> None:
+    def __init__(self, log: LogView, part: Range, facts: Facts, damage: ViolationKind, digests: Digests) -> None:
         self.upto = part.start - 1
         self.damage = damage
         self._log = log
         self._part = part
         self._facts = facts
+        self._digests = digests
         self._batches: deque[BatchRows] = deque()
         self._records: deque[Piece] = deque()
         self._last = -1
@@ -116,15 +120,25 @@ class _Stream:
             window = BatchWindow(item.position, item.data, batches, item.read)
             try:
                 for columns in decode(window):
-                    yield from self._take_in(columns, segment, window)
+                    is_large = columns.data.size > _LARGE_BYTES
+                    has_records = self._take_in(columns, segment, window)
+                    del columns
+                    # Nothing large is held while the other side is read.
+                    if has_records and not is_large:
+                        yield True
             except DataError as error:
                 raise error.at(segment.path) from None
             self.upto = max(self.upto, int(batches["last_offset"].max()))
-            yield True
+            is_large = item.data.size > _LARGE_BYTES
+            del item, window
+            if not is_large:
+                yield True
 
-    def _take_in(self, columns: RecordColumns, segment: Segment, window: BatchWindow) -> Iterator[bool]:
-        piece = Piece(columns.data, columns.rows, columns.batches, segment.mtime_ms)
+    def _take_in(self, columns: RecordColumns, segment: Segment, window: BatchWindow) -> bool:
+        """Keep records until they are compared; whether there are any."""
         self._sample(columns, window)
+        data, rows = self._digests.replace(columns.data, columns.rows)
+        piece = Piece(data, rows, columns.batches, segment.mtime_ms)
         offsets = piece.offsets
         before = np.maximum.accumulate(np.concatenate([np.array([self._last]), offsets[:-1]]))
         ascend = offsets > before
@@ -132,11 +146,12 @@ class _Stream:
             self._facts.broken_records(ViolationKind.TWICE, piece, offsets == before)
             self._facts.broken_records(ViolationKind.ORDER, piece, offsets < before)
             piece = Piece(piece.data, piece.rows[ascend], piece.batches, piece.mtime_ms)
-        if piece.rows.size:
-            self._last = int(piece.rows["offset"][-1])
-            self._records.append(piece)
-            self.upto = max(self.upto, self._last)
-            yield True
+        if not piece.rows.size:
+            return False
+        self._last = int(piece.rows["offset"][-1])
+        self._records.append(piece)
+        self.upto = max(self.upto, self._last)
+        return True
 
     def _sample(self, columns: RecordColumns, window: BatchWindow) -> None:
         """Read some batches with the plain reader, too."""
@@ -193,7 +208,8 @@ def _compare_range(part: Range, pair: Pair, fs: Store, facts: Facts, keys: Keys)
     """Compare step by step; what is found goes to `facts` and `keys`."""
     log = pair.before.open(fs)
     judge = _Judge(pair, part, facts, keys, log)
-    before = _Stream(log, part, facts, ViolationKind.DAMAGE_BEFORE)
+    digests = Digests()
+    before = _Stream(log, part, facts, ViolationKind.DAMAGE_BEFORE, digests)
     if part.same:
         while before.upto < MAX_OFFSET:
             before.read_on()
@@ -205,7 +221,7 @@ def _compare_range(part: Range, pair: Pair, fs: Store, facts: Facts, keys: Keys)
                 judge.records(piece, np.ones(piece.rows.size, np.bool_))
             yield
     else:
-        after = _Stream(pair.after.open(fs), part, facts, ViolationKind.DAMAGE_AFTER)
+        after = _Stream(pair.after.open(fs), part, facts, ViolationKind.DAMAGE_AFTER, digests)
         done = part.start - 1
         while done < MAX_OFFSET:
             (before if before.upto <= after.upto else after).read_on()

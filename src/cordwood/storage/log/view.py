@@ -168,6 +168,7 @@ class LogView:
                             yield segment, item
                             if isinstance(item, BatchWindow):
                                 next_base = int(item.batches["last_offset"][-1]) + 1
+                            del item  # a large one must be gone before the next is read
                     except FileNotFoundError:
                         raise
                     except OSError as error:
