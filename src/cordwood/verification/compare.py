@@ -1,10 +1,10 @@
-"""What verifying reads of two states of a log: rows of facts, made in tasks.
+"""Compares two states of a log, in tasks, and yields rows of facts.
 
-Both states are read side by side, offset by offset, in windows. What one look at both can tell is told here: whether a
-record is there, the same, in order; whether a batch's fields are those it had. What it takes the whole log to tell, a
-key's last value, becomes entries that other tasks merge; see `keys`.
+Both states are read side by side, in windows, in offset order. This module decides what a single pass can decide:
+whether each record is still there, unchanged and in order, and whether each batch kept its header fields. A key's last
+value needs the whole log, so it becomes entries that other tasks merge; see `keys`.
 
-Nothing of `cleaning` and none of its kernels has a part in it: keys, values and headers are compared as bytes.
+Nothing is imported from `cleaning` or its kernels: keys, values and headers are compared as bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from cordwood.verification.large import Digests
 from cordwood.verification.pairs import Count, Pair, ViolationKind
 from cordwood.verification.ranges import Range
 
-#: Of so many batches one is read by the plain reader, too, and the first of each range in any case.
+#: One batch in this many, and the first of each range, is also read by the plain reader.
 _SAMPLE_EVERY = 256
 _SAMPLE_RECORDS_MAX = 2000
 _SAMPLE_BYTES_MAX = 1 << 20
@@ -53,10 +53,11 @@ _LARGE_BYTES = 32 << 20
 
 
 class _Stream:
-    """One side of a range, read as far as it has to be.
+    """One state of a range, read step by step.
 
     Attributes:
-        upto: all up to this offset is read.
+        upto: everything up to and including this offset has been read.
+        damage: the kind of violation to report when this state cannot be read.
     """
 
     def __init__(self, log: LogView, part: Range, facts: Facts, damage: ViolationKind, digests: Digests) -> None:
@@ -73,7 +74,7 @@ class _Stream:
         self._steps = self._read()
 
     def read_on(self) -> None:
-        """Read one step further."""
+        """Read the next window, or the next decoded part of it."""
         try:
             if next(self._steps, None) is None:
                 self.upto = MAX_OFFSET
@@ -83,7 +84,7 @@ class _Stream:
             self.upto = MAX_OFFSET
 
     def take_batches(self, bound: int) -> BatchRows:
-        """All batches that end at or below an offset."""
+        """Remove and return all batches that end at or below an offset."""
         batches = []
         while self._batches and (below := self._batches[0]["last_offset"] <= bound).any():
             rows = self._batches.popleft()
@@ -94,7 +95,7 @@ class _Stream:
         return np.concatenate(batches) if batches else np.empty(0, BATCH_ROW)
 
     def take_records(self, bound: int) -> list[Piece]:
-        """All records at or below an offset."""
+        """Remove and return all records at or below an offset."""
         records = []
         while self._records and self._records[0].rows["offset"][0] <= bound:
             piece = self._records.popleft()
@@ -111,7 +112,7 @@ class _Stream:
             if not isinstance(item, BatchWindow):
                 if segment.base_offset != self._log.segments[-1].base_offset or item.kind is GapKind.DAMAGE:
                     raise gap_error(segment, item)
-                continue  # what a stop leaves
+                continue  # a torn tail or zeros, as a crash leaves them at the end of the log
             lasts = item.batches["last_offset"]
             batches = item.batches[(lasts >= start) & (lasts < end)]
             if not batches.size:
@@ -154,7 +155,7 @@ class _Stream:
         return True
 
     def _sample(self, columns: RecordColumns, window: BatchWindow) -> None:
-        """Read some batches with the plain reader, too."""
+        """Read some batches with the plain reader as well, and compare the results."""
         owners = columns.rows["batch"]
         starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(owners)) + 1])
         first = -self._seen % _SAMPLE_EVERY
@@ -168,7 +169,7 @@ class _Stream:
             is_whole = position + size <= window.data.size and rows.size == batch["record_count"]
             if batch["magic"] < 2:
                 ends = rows["offset"][0] == batch["base_offset"], rows["offset"][-1] == batch["last_offset"]
-                # Magic 0 has LZ4 frames with a wrong checksum, which only Kafka and we can read.
+                # LZ4 frames in magic 0 have a wrong header checksum, which the plain reader's library rejects.
                 readable = batch["magic"] == 1 or batch["attributes"] & CODEC_MASK != Codec.LZ4
                 is_whole = position + size <= window.data.size and all(ends) and readable
             if not is_whole or rows.size > _SAMPLE_RECORDS_MAX or max(size, unpacked) > _SAMPLE_BYTES_MAX:
@@ -183,12 +184,12 @@ class _Stream:
 
 
 def compare(parts: Sequence[tuple[Range, Pair]], fs: Store, rules: Mapping[int, KeyRules]) -> Iterator[pa.RecordBatch]:
-    """The facts of ranges, as record batches of `FACT_SCHEMA`.
+    """Compare ranges, and yield the facts as record batches of `FACT_SCHEMA`.
 
     Args:
-        parts: ranges, those of a pair side by side.
+        parts: ranges with their pairs; the ranges of a pair are adjacent.
         fs: where both states are.
-        rules: for the keys of each pair, by its number.
+        rules: how to hash and share out the keys of each pair, by the pair's number.
     """
     keys: Keys | None = None
     for part, pair in parts:
@@ -205,7 +206,7 @@ def compare(parts: Sequence[tuple[Range, Pair]], fs: Store, rules: Mapping[int, 
 
 
 def _compare_range(part: Range, pair: Pair, fs: Store, facts: Facts, keys: Keys) -> Iterator[None]:
-    """Compare step by step; what is found goes to `facts` and `keys`."""
+    """Compare one range; results go to `facts` and `keys`. Yields after each step, so that full tables can be sent."""
     log = pair.before.open(fs)
     judge = _Judge(pair, part, facts, keys, log)
     digests = Digests()
@@ -229,7 +230,8 @@ def _compare_range(part: Range, pair: Pair, fs: Store, facts: Facts, keys: Keys)
             if bound > done:
                 judge.records_of_both(before.take_records(bound), after.take_records(bound))
                 batches = before.take_batches(bound)
-                # What became of a wrapper may end before the wrapper does, so it waits for that.
+                # The batches rewritten from a wrapper may end below the wrapper's last offset. Hold them back until
+                # the wrapper itself has been read.
                 ended = int(batches["last_offset"][-1]) if batches.size else NONE
                 judge.batches(batches, after.take_batches(bound if bound == MAX_OFFSET else ended))
                 done = bound
@@ -237,24 +239,25 @@ def _compare_range(part: Range, pair: Pair, fs: Store, facts: Facts, keys: Keys)
 
 
 class _Judge:
-    """Compares what both sides have of the same offsets."""
+    """Compares the records and batches of both states over the same offsets."""
 
     def __init__(self, pair: Pair, part: Range, facts: Facts, keys: Keys, before: LogView) -> None:
         self._pair = pair
         self._keys = keys
         self._limit = part.limit
-        # What supersedes may lie above what was changed, not the other way round.
+        # Superseding records may lie above the offsets that the clean may change; superseded ones may not.
         self._superseding_end = max(part.limit, pair.superseding_end or part.limit)
         self._facts = facts
         self._bases = np.array([segment.base_offset for segment in before.segments], np.int64)
-        # A clean sets horizons by its own time, and it ran after the segment was last written to.
+        # A clean sets delete horizons from its own clock, and it ran after the segment was last written.
         written = np.array([segment.mtime_ms for segment in before.segments], np.int64)
         self._horizon_min = np.minimum(written, pair.now_ms) + pair.delete_retention_ms
-        # Base offsets of batches after, and the newest timestamp of their records, or of some of them.
+        # Base offsets of batches in the state after, and the newest timestamp of their records. A batch whose records
+        # arrived in several pieces occurs several times.
         self._newest: list[tuple[Int64Array, Int64Array]] = []
 
     def records_of_both(self, before: list[Piece], after: list[Piece]) -> None:
-        """Records up to the same offset."""
+        """Compare the records of both states up to the same offset."""
         known = [np.zeros(piece.rows.size, np.bool_) for piece in after]
         for piece in before:
             there = np.zeros(piece.rows.size, np.bool_)
@@ -278,7 +281,7 @@ class _Judge:
             self._newest.append((bases, np.maximum.reduceat(piece.rows["timestamp"], starts)))
 
     def _newest_of(self, after: BatchRows) -> tuple[Int64Array, BoolArray]:
-        """Per batch the newest timestamp of its records, and whether it has any; those behind are kept for later."""
+        """Return each batch's newest record timestamp, and whether it is known; keep those of later batches."""
         if not self._newest:
             return np.zeros(after.size, np.int64), np.zeros(after.size, np.bool_)
         bases, which = np.unique(np.concatenate([bases for bases, _ in self._newest]), return_inverse=True)
@@ -290,7 +293,12 @@ class _Judge:
         return times[at], bases[at] == after["base_offset"]
 
     def records(self, piece: Piece, there: BoolArray) -> None:
-        """What records of the state before say of their keys: which are there after, and which may be gone."""
+        """Add the keys of records of the state before.
+
+        Args:
+            piece: records of the state before.
+            there: bool[records]; True where the record is also in the state after.
+        """
         rows = piece.rows
         chosen = ~piece.control & (rows["key_size"] >= 0)
         chosen &= (rows["offset"] < self._superseding_end) & (rows["offset"] >= self._pair.lowest)
@@ -314,7 +322,7 @@ class _Judge:
         return np.asarray(flagged & (batches["base_timestamp"] <= self._pair.now_ms))
 
     def _same(self, before: Piece, after: Piece, at: Int64Array, where: Int64Array) -> None:
-        """Records that both have, by their indexes."""
+        """Compare records that both states have; `at` and `where` are their indexes before and after."""
         mine, theirs = before.rows[at], after.rows[where]
         changed = {
             ViolationKind.TIMESTAMP: mine["timestamp"] != theirs["timestamp"],
@@ -327,7 +335,7 @@ class _Judge:
                 self._facts.broken_records(what, after, where[bad])
 
     def batches(self, before: BatchRows, after: BatchRows) -> None:
-        """Batches up to the same offset."""
+        """Compare the batches of both states up to the same offset."""
         newest, known = self._newest_of(after)
         self._facts.count(Count.BATCHES, after.size)
         if before.size:
@@ -350,13 +358,13 @@ class _Judge:
         return np.asarray(horizons < self._horizon_min[np.maximum(segments, 0)])
 
     def _fields(self, was: BatchRows, now: BatchRows, newest: Int64Array, known: BoolArray) -> None:
-        """What batches say, against what they said, and against the newest time of their records where it is known."""
+        """Compare header fields with those before the clean, and with the newest record timestamp where it is known."""
         legacy, empty = was["magic"] < 2, now["record_count"] == 0
         late = was["attributes"] & LOG_APPEND_TIME != 0
         offsets = (was["base_offset"] != now["base_offset"]) | (was["last_offset"] != now["last_offset"])
         whole = was["record_count"] == now["record_count"]
         latest, said = was["max_timestamp"], now["max_timestamp"]
-        # Where nothing is left there is nothing to compress.
+        # An emptied batch has no records to compress, so its codec may differ.
         compared = np.where(empty, ~(DELETE_HORIZON | CODEC_MASK), ~DELETE_HORIZON)
         had, has = (rows["attributes"] & DELETE_HORIZON != 0 for rows in (was, now))
         broken = {
@@ -379,7 +387,7 @@ class _Judge:
                 self._facts.broken_batches(what, now, np.asarray(bad))
 
     def _lost(self, before: BatchRows, after: BatchRows, owner: Int64Array) -> None:
-        """Batches that should be there, as they were or with their marker."""
+        """Report markers that are gone too early, and batches above the limit that are gone or changed."""
         filled = np.zeros(before.size, np.bool_)
         filled[owner[after["record_count"] != 0]] = True
         markers = is_control(before) & (before["record_count"] > 0)
@@ -398,7 +406,7 @@ class _Judge:
 
 
 def _matches(before: Int64Array, after: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Indexes of the offsets that both have; both ascend."""
+    """Return the indexes, before and after, of the offsets that both arrays contain. Both arrays ascend."""
     if not before.size or not after.size or before[-1] < after[0] or after[-1] < before[0]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     where = np.searchsorted(before, after)
@@ -409,7 +417,7 @@ def _matches(before: Int64Array, after: Int64Array) -> tuple[Int64Array, Int64Ar
 def _same_bytes(
     before: U8Array, after: U8Array, mine: npt.NDArray[np.void], theirs: npt.NDArray[np.void], name: str
 ) -> BoolArray:
-    """bool[records]: whether both have the same bytes, or none."""
+    """bool[records]: whether both fields have the same bytes, or both are null."""
     starts, sizes = f"{name}_start", f"{name}_size"
     return _equal((before, mine[starts], mine[sizes]), (after, theirs[starts], theirs[sizes]))
 
@@ -432,7 +440,7 @@ _Strings = tuple[U8Array, npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 
 def _headers(data: U8Array, rows: npt.NDArray[np.void]) -> tuple[_Strings, _Strings]:
-    """Where names and values of all headers of some records are."""
+    """Return the positions and sizes of all header names, and of all header values."""
     total = int(rows["header_count"].sum(dtype=np.int64))
     places = [np.empty(total, np.int32) for _ in range(4)]
     starts, counts = (np.ascontiguousarray(rows[name]) for name in ("headers_start", "header_count"))
@@ -441,7 +449,7 @@ def _headers(data: U8Array, rows: npt.NDArray[np.void]) -> tuple[_Strings, _Stri
 
 
 def _equal(left: _Strings, right: _Strings) -> BoolArray:
-    """bool[strings]: whether they are the same, or both null."""
+    """bool[strings]: whether both have the same bytes, or both are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

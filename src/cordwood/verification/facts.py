@@ -1,4 +1,4 @@
-"""Rows of facts on their way to a DataFrame."""
+"""Facts of a comparison as rows of a DataFrame: counts, violations, and entries of keys."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class KeyRules:
-    """How the keys of a pair are told apart and shared out.
+    """How the keys of a pair are fingerprinted and divided into hash ranges (buckets).
 
     Attributes:
         points: for fingerprints, the same in all tasks; see `keys.secret_points`.
-        first_bucket, buckets: its hash ranges are numbered from the first on.
-        not_committed: base offsets of batches of the state before whose transaction was aborted, or is open, ascending.
+        first_bucket, buckets: number of the pair's first hash range, and how many it has.
+        not_committed: int64[batches], ascending: base offsets of batches of the state before whose transaction was
+            aborted, or is open.
     """
 
     points: tuple[int, int]
@@ -48,7 +49,7 @@ class KeyRules:
 
 
 class Keys:
-    """The keys of a pair on their way to Spark: rows of packed entries, some for each hash range."""
+    """Collects the keys of a pair, and packs them into rows for Spark, one or more per hash range."""
 
     def __init__(self, pair: int, rules: KeyRules, records: LastRecords | None = None) -> None:
         self.pair = pair
@@ -57,11 +58,11 @@ class Keys:
         self._full: deque[npt.NDArray[np.void]] = deque()
 
     def add(self, entries: npt.NDArray[np.void]) -> None:
-        """Records of the state before, ENTRY[n]."""
+        """Add entries of records of the state before, ENTRY[n]."""
         self._full.extend(self._records.add(entries))
 
     def take(self, *, last: bool = False) -> Iterator[pa.RecordBatch]:
-        """What does not fit the table so far, as record batches of `FACT_SCHEMA`; in the end all of it."""
+        """Yield the entries of full tables, as record batches of `FACT_SCHEMA`; with `last`, all remaining entries."""
         if last:
             self._full.append(self._records.take())
         while self._full:
@@ -73,7 +74,7 @@ class Keys:
 
 @dataclass(slots=True)
 class Facts:
-    """What is found in a range of a pair: all is counted, and of each kind of violation some are named."""
+    """The facts of one range of a pair: all are counted, and up to `NAMED_MAX` violations of each kind are named."""
 
     pair: int
     counts: dict[str, int] = field(default_factory=dict)
@@ -84,19 +85,19 @@ class Facts:
         self.counts[what] = self.counts.get(what, 0) + int(number)
 
     def broken(self, what: ViolationKind, offset: int, key: bytes | None = None) -> None:
-        """One thing that is broken."""
+        """Report one violation."""
         self.count(what, 1)
         named = self._named.setdefault(what, [])
         if len(named) < NAMED_MAX:
             named.append((offset, key))
 
     def broken_batches(self, what: ViolationKind, batches: BatchRows, bad: BoolArray) -> None:
-        """Batches that are broken, bool[batches]."""
+        """Report a violation for each batch where `bad`, bool[batches], is set."""
         for row in batches[bad]:
             self.broken(what, int(row["base_offset"] if row["base_offset"] >= 0 else row["last_offset"]))
 
     def broken_records(self, what: ViolationKind, piece: Piece, bad: npt.NDArray[np.int64] | BoolArray) -> None:
-        """Records that are broken, by their index or as bool[records]."""
+        """Report a violation for each bad record; `bad` is int64 indexes or bool[records]."""
         import pyarrow as pa
 
         from cordwood.storage.log.arrow import byte_strings
@@ -111,7 +112,7 @@ class Facts:
         self.count(what, rows.size - some.size)
 
     def add(self, code: int, at: int, key: bytes | None, number: int) -> None:
-        """What a row says that `rows` made."""
+        """Add a row that `rows` made."""
         what = NAMES[code]
         if number:
             self.count(what, number)
@@ -119,16 +120,16 @@ class Facts:
             named.append((at, key))
 
     def rows(self, bucket: int) -> pa.RecordBatch:
-        """All of it, as a record batch of `FACT_SCHEMA`."""
+        """All facts, as one record batch of `FACT_SCHEMA`."""
         counts = [(CODES[what], None, NONE, number, None) for what, number in self.counts.items() if number]
         named = [(CODES[what], key, at, 0, None) for what, some in self._named.items() for at, key in some]
         return _rows(self.pair, bucket, [*counts, *named])
 
 
-#: A row counts something (n), names a violation (n = 0), or holds entries of keys (`RECORD`).
+#: A row is a count (n > 0), names a violation (n = 0), or holds entries of keys (code `RECORD`).
 FACT_NAMES = ["pair", "bucket", "code", "key", "at", "n", "entries"]
 FACT_SCHEMA = "pair int, bucket int, code int, key binary, at bigint, n bigint, entries binary"
-#: A row has 4 MB at most.
+#: Limits a row to 4 MB.
 _ROW_ENTRIES_MAX = (4 << 20) // ENTRY.itemsize
 
 
@@ -143,9 +144,10 @@ def _rows(pair: int, bucket: int, rows: Sequence[tuple[int, bytes | None, int, i
 
 
 def merge_facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Counts and named violations, from rows of `FACT_SCHEMA` of whole buckets, sorted by bucket.
+    """Merge rows of `FACT_SCHEMA` into counts and named violations, one bucket (hash range) at a time.
 
-    A bucket is of one pair, and holds no more keys than fit in memory, see `keys.BUCKET_KEYS`.
+    Rows arrive sorted by bucket, and no bucket is split between calls. A bucket belongs to one pair, and its keys fit
+    in memory; see `keys.BUCKET_KEYS`.
     """
     pair = bucket = NONE
     facts, records = Facts(NONE), LastRecords(slots_max=None)
@@ -178,11 +180,11 @@ def _judged(facts: Facts, records: LastRecords, bucket: int) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some records of one side, ascending.
+    """Some records of one state, in ascending order of offsets.
 
     Attributes:
-        data, rows, batches: as of `RecordColumns`.
-        mtime_ms: of their segment.
+        data, rows, batches: as in `RecordColumns`.
+        mtime_ms: when their segment was last modified.
     """
 
     data: U8Array
@@ -192,10 +194,10 @@ class Piece:
 
     @property
     def offsets(self) -> Int64Array:
-        """int64[records]."""
+        """int64[records]: the records' offsets."""
         return np.ascontiguousarray(self.rows["offset"])
 
     @property
     def control(self) -> BoolArray:
-        """bool[records]: of control batches."""
+        """bool[records]: whether the record is in a control batch."""
         return np.asarray(is_control(self.batches)[self.rows["batch"]])

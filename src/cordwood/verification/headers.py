@@ -1,4 +1,4 @@
-"""Batches that have a producer, and transaction indexes, as rows."""
+"""Batches that have a producer id, and entries of transaction indexes, as rows for Spark."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from cordwood.verification.ranges import Range
 
 BATCH_SCHEMA = "pair int, after boolean, pid bigint, what tinyint, at bigint, upto bigint, epoch int, filled boolean"
 BATCH_NAMES = [part.split()[0] for part in BATCH_SCHEMA.split(", ")]
-#: What a batch row is: data outside of a transaction, in one; markers; other control batches; a transaction index's
-#: entry; a batch out of order; a transaction index that cannot be read.
+#: What a row stands for, in this order: non-transactional data, transactional data, an ABORT marker, a COMMIT marker,
+#: another control batch, an entry of a transaction index, a batch out of order, an unreadable transaction index.
 PLAIN, TRANSACTION, ABORT, COMMIT, OTHER, ENTRY, DISORDER, UNREADABLE = range(8)
 
 
 def headers(parts: Sequence[tuple[Range, Pair]], fs: Store) -> Iterator[pa.RecordBatch]:
-    """Batches with a producer, and transaction indexes, of ranges: record batches of `BATCH_SCHEMA`."""
+    """Read batch headers and transaction indexes of ranges; yields record batches of `BATCH_SCHEMA`."""
     for part, pair in parts:
         yield from _range_headers(part, pair, fs)
 
@@ -46,7 +46,8 @@ def _range_headers(part: Range, pair: Pair, fs: Store) -> Iterator[pa.RecordBatc
         log = side.open(fs)
         bases = [*(segment.base_offset for segment in log.segments), MAX_OFFSET]
         for segment, end in zip(log.segments, bases[1:], strict=True):
-            # The state after has its own segments; each is of the range that its base is in, or of the first.
+            # The state after may have other segments. A segment belongs to the range that holds its base offset, or
+            # to the first range when it starts below that.
             if end <= part.start or not (part.start <= max(segment.base_offset, pair.lowest) < part.end):
                 continue
             for rows in _segment_headers(segment, end, pair, ordered=after or part.same):

@@ -1,7 +1,7 @@
-"""Each key's last record, from all parts of a log: whether its last committed value is there after a clean.
+"""Finds each key's last record across all parts of a log, and checks that its last committed value survived the clean.
 
-Tasks that read parts of a log put keys into a table (`LastRecords`) and send its entries, by hash range, to tasks that
-merge them and judge (`judge`). So a row goes through Spark per table and hash range, not per record.
+Tasks that read parts of a log collect keys in a table (`LastRecords`) and send its entries, by hash range, to tasks
+that merge and judge them (`judge`). So Spark moves one row per table and hash range, not one per record.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Entries = npt.NDArray[np.void]
 BoolArray = npt.NDArray[np.bool_]
 
 _SLOTS_MIN = 1 << 12
-#: 64 MB. What does not fit is sent before more is read.
+#: 64 MB. A full table is sent before more is read.
 _SLOTS_MAX = 1 << 21
-#: How many keys a hash range has at most, or nearly so: their table takes some 60 MB.
+#: About the most keys that a hash range has; their table takes some 60 MB.
 BUCKET_KEYS = 1 << 20
 _FULL = 0.6
 _GROWTH = 4
@@ -46,10 +46,10 @@ def secret_points() -> tuple[int, int]:
 
 @dataclass
 class LastRecords:
-    """A table of keys.
+    """A hash table from a key's fingerprint to its last record.
 
     Attributes:
-        slots_max: it never has more slots, a power of two; None: as many as there have to be.
+        slots_max: the most slots that the table may have, a power of two; None: no limit.
     """
 
     slots_max: int | None = _SLOTS_MAX
@@ -60,7 +60,7 @@ class LastRecords:
         self._table = _empty(self._at_most(_SLOTS_MIN))
 
     def add(self, entries: Entries) -> Iterator[Entries]:
-        """Merge entries, ENTRY[n]; gives what the table holds whenever it is full and is begun anew."""
+        """Merge entries, ENTRY[n]. Whenever the table is full and may not grow, yields its entries and empties it."""
         done = 0
         while True:
             done, self._used = merge_entries(entries, done, self._table, self._used, int(_FULL * self._table.size))
@@ -72,7 +72,7 @@ class LastRecords:
                 yield self.take()
 
     def take(self) -> Entries:
-        """All entries, ENTRY[keys]; the table is empty then."""
+        """Return all entries, ENTRY[keys], and empty the table."""
         found: Entries = self._table[self._table["last"] != FREE]
         self._table["last"] = FREE
         self._used = 0
@@ -102,14 +102,14 @@ def entries_of(
     there: BoolArray,
     may_go: BoolArray,
 ) -> Entries:
-    """Entries of records with keys.
+    """Make the entries of records, ENTRY[records].
 
     Args:
-        data: that holds the keys.
-        rows: RECORD_ROW[records]; none without a key, no offset negative.
+        data: uint8[bytes], holds the keys.
+        rows: RECORD_ROW[records]; each has a key and an offset of 0 or more.
         points: see `secret_points`.
-        there: bool[records]: they are there after the clean.
-        may_go: bool[records]: tombstones that may be gone.
+        there: bool[records]: the record is in the state after the clean.
+        may_go: bool[records]: the record is a tombstone that the clean may remove.
     """
     found = np.empty(rows.size, ENTRY)
     lows, highs = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
@@ -124,7 +124,7 @@ def entries_of(
 
 
 def by_bucket(entries: Entries, buckets: int) -> Iterator[tuple[int, Entries]]:
-    """Entries by hash range: (number of the range, its entries)."""
+    """Split entries by hash range; yields (number of the range, its entries), without empty ranges."""
     if buckets == 1:
         if entries.size:
             yield 0, entries
@@ -139,13 +139,13 @@ def by_bucket(entries: Entries, buckets: int) -> Iterator[tuple[int, Entries]]:
 
 
 def judge(entries: Entries) -> tuple[dict[Count, int], dict[ViolationKind, npt.NDArray[np.int64]]]:
-    """What the merged entries of a hash range say, ENTRY[keys].
+    """Judge the merged entries of a hash range, ENTRY[keys].
 
-    A key is right if its last record is there, or is a tombstone that may be gone and no value is there. A value that
-    is there without that tombstone would come back.
+    A key is right if its last record is still there, or if that record is a tombstone that may be gone and no value of
+    the key is left. An older value without the tombstone would bring the deleted key back.
 
     Returns:
-        counts of keys; and by kind of violation the offsets of the records that are wrong.
+        counts of keys; and, by kind of violation, the offsets of the wrong records.
     """
     there, may_go, tombstone = (entries["high"] & flag != 0 for flag in (THERE, MAY_GO, TOMBSTONE))
     gone = ~there & may_go

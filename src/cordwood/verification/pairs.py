@@ -1,4 +1,4 @@
-"""The two states of a partition that are compared, and the kinds of what is counted and found."""
+"""The two states of a partition that are compared, and the kinds of violations and counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cordwood.types import TopicPartition
 
 
 class ViolationKind(StrEnum):
-    """What can be found broken. The value is what `--json` says; `MEANINGS` says it in words."""
+    """Kinds of violations. The value is the one in `--json`; `violations.MEANINGS` has the text."""
 
     INVENTED = "invented"
     TWICE = "twice"
@@ -52,7 +52,7 @@ class ViolationKind(StrEnum):
 
 
 class Count(StrEnum):
-    """What was proved, and of how much."""
+    """What was compared and proved; each is a number of records, batches, keys, producers or bytes."""
 
     RECORDS_BEFORE = "records_before"
     RECORDS_AFTER = "records_after"
@@ -68,7 +68,7 @@ class Count(StrEnum):
     PRODUCERS = "producers"
 
 
-#: What a row says: a record of the state before; else something broken, or a count.
+#: Codes of rows: `RECORD` for entries of keys; all others are kinds of violations, or counts.
 RECORD = 0
 CODES: Mapping[str, int] = {name: at for at, name in enumerate([*ViolationKind, *Count], 1)}
 NAMES = {code: name for name, code in CODES.items()}
@@ -76,12 +76,12 @@ NAMES = {code: name for name, code in CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One state of a partition: how its files are found. Plain values, to be pickled.
+    """One state of a partition: where its files are. Holds only values that can be pickled.
 
     Attributes:
-        path: of its directory, as people know it.
-        log_start_offset: of the log.
-        files: path of the file that each name in the directory stands for; None: the directory as it is.
+        path: its directory, as shown to users.
+        log_start_offset: the log's start offset.
+        files: for each name in the directory, the path of the file behind it; None: the directory as it is.
     """
 
     path: str
@@ -89,37 +89,37 @@ class Side:
     files: Mapping[str, str] | None = None
 
     def open(self, fs: Store) -> LogView:
-        """The log."""
+        """Open the log of this state."""
         seen = fs if self.files is None else Overlay(fs, self.path, self.files)
         return LogView(self.path, fs=seen, log_start_offset=self.log_start_offset)
 
     def file_of(self, segment: Segment) -> str:
-        """Where a segment's `.log` really is."""
+        """The path of the file behind a segment's `.log`."""
         name = segment.files.log.name
         return f"{self.path}/{name}" if self.files is None else self.files[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two states of a partition, and by what the change from one to the other is judged.
+    """Two states of a partition, and the limits of what a clean between them may have changed.
 
     Attributes:
-        topic_partition: None if the directory is not named like one.
+        topic_partition: None if the directory's name is not that of a partition.
         before, after: the states.
-        first_uncleanable: from here on nothing may have changed. None: what a broker could know: the base of the active
-            segment, limited by the last stable offset and `high_watermark`; where one lies in a segment, its base.
-        superseding_end: records below it supersede older ones; None: those below `first_uncleanable`. For one wave of
-            a clean it lies above that: a record of the wave is rightly gone if a later wave, in which nothing has
-            changed yet, holds a newer record of its key.
+        first_uncleanable: nothing from this offset on may have changed. None: the base offset of the last segment that
+            starts at or below the active segment's base offset, the last stable offset and `high_watermark`.
+        superseding_end: records below it supersede older ones; None: those below `first_uncleanable`. It is higher
+            than that for one wave of a clean: a record of the wave is rightly gone if a later wave, in which nothing
+            has changed yet, holds a newer record of its key.
         high_watermark: None: the log's end.
-        now_ms: the time of the change, or any time after it.
-        deletes_for_good: tombstones and markers may be gone when their horizon has passed.
-        legacy_horizon_ms: tombstones of magic 0 and 1 may be gone from segments that were modified up to then.
-        new_horizon_ms: the delete horizon that the change sets; None: not known, but it is not before the end of
-            `delete_retention_ms` after the segment was last written to, or after `now_ms`, whichever is earlier.
-        delete_retention_ms: `delete.retention.ms` of the topic; 0 where it is not known.
-        retention: segments may be gone from the start.
-        producer_expiration_ms: who was not heard of for so long may be forgotten.
+        now_ms: the time of the change, or any later time.
+        deletes_for_good: tombstones and markers may be gone once their delete horizon has passed.
+        legacy_horizon_ms: tombstones of magic 0 and 1 may be gone from segments last modified at or before this time.
+        new_horizon_ms: the delete horizon that the change sets. None: unknown, but not earlier than
+            `delete_retention_ms` after the segment's last write or after `now_ms`, whichever is earlier.
+        delete_retention_ms: `delete.retention.ms` of the topic; 0 if unknown.
+        retention: segments at the start of the log may be gone.
+        producer_expiration_ms: producers that have been inactive for this long may be forgotten.
     """
 
     topic_partition: TopicPartition | None
@@ -138,6 +138,6 @@ class Pair:
 
     @property
     def lowest(self) -> int:
-        """The lowest offset that is looked at."""
+        """The lowest offset that is compared."""
         moved = self.after.log_start_offset if self.retention else 0
         return max(self.before.log_start_offset, moved)

@@ -1,4 +1,4 @@
-"""Where a pair of logs is cut into ranges that are compared independently."""
+"""Divides a pair of logs into ranges of offsets that are compared independently."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cordwood.verification.pairs import Pair, Side
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets [start, end) of a pair: what one task looks at.
+    """Offsets [start, end) of a pair, compared by one task.
 
     Attributes:
-        pair: its index.
-        start, end: no batch of a good log reaches over them.
-        limit: from here on nothing may have changed.
-        same: both states have the same files there.
-        size_bytes: to be read, of both.
+        pair: the pair's index.
+        start, end: no batch of an intact log crosses them.
+        limit: nothing from this offset on may have changed.
+        same: both states have the same files in this range.
+        size_bytes: bytes to read, of both states.
     """
 
     pair: int
@@ -33,7 +33,7 @@ class Range:
 
 
 def limit_of(pair: Pair, log: LogView) -> int:
-    """The first offset of the state before that no clean may have touched."""
+    """The first offset of the state before that no clean may have changed."""
     if pair.first_uncleanable is not None:
         return pair.first_uncleanable
     if not log.segments:
@@ -41,12 +41,19 @@ def limit_of(pair: Pair, log: LogView) -> int:
     bases = [segment.base_offset for segment in log.segments]
     stable = log.transactions().last_stable_offset
     known = [bases[-1], *(one for one in (stable, pair.high_watermark) if one is not None)]
-    # A segment is cleaned whole or not at all.
+    # Segments are cleaned as a whole or not at all.
     return max((base for base in bases if base <= min(known)), default=0)
 
 
 def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[Range]:
-    """A pair cut at segments of the state before, into ranges of about so many bytes."""
+    """Cut a pair at segment boundaries of the state before, into ranges of up to `range_bytes` or of one segment.
+
+    Args:
+        number: the pair's index.
+        pair: the two states.
+        fs: where both states are.
+        range_bytes: bytes to read per range.
+    """
     before, after = pair.before.open(fs), pair.after.open(fs)
     limit = limit_of(pair, before)
 

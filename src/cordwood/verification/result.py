@@ -13,15 +13,15 @@ from cordwood.verification.violations import Verdict, Violation
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult(Presentable):
-    """What came of two states.
+    """The comparison of two states.
 
     Attributes:
         before, after: their paths.
-        now_ms: the time that horizons were judged by.
-        verdicts: per partition that is in both.
-        violations: what is about no partition, or about its files other than the log.
-        excused: log starts that moved, and were said to.
-        seconds: all of it, without the start of Spark.
+        now_ms: the time against which delete horizons were judged.
+        verdicts: one per partition that both states have.
+        violations: those outside of any partition, or in files of a partition other than its log.
+        excused: log start offsets that moved, where the caller allowed it.
+        seconds: total time, without the start of Spark.
     """
 
     before: str
@@ -34,17 +34,17 @@ class VerifyResult(Presentable):
 
     @property
     def holds(self) -> bool:
-        """Whether all is proved."""
+        """Whether everything is proved: there are no violations."""
         return not self.violations and all(verdict.holds for verdict in self.verdicts)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How much was proved, of all partitions."""
+        """How much was proved, summed over all partitions."""
         return {name: sum(one.counts[name] for one in self.verdicts) for name in Count}
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """Violations by kind."""
+        """The number of violations of each kind."""
         found = {name: sum(one.totals.get(name, 0) for one in self.verdicts) for name in ViolationKind}
         for one in self.violations:
             found[one.kind] += 1

@@ -1,4 +1,4 @@
-"""Start, end, leader epochs and producers of two states of a log."""
+"""Compares the log start and end offsets, leader epochs, topic id and producers of two states of a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cordwood.types import NONE
 from cordwood.verification.pairs import Pair, ViolationKind
 from cordwood.verification.ranges import Range, ranges_of
 
-#: Of a producer: epoch, last sequence, last offset, start of its open transaction; NONE for what there is none of.
+#: A producer's epoch, last sequence, last offset and the start of its open transaction; NONE for what it lacks.
 ProducerState = tuple[int, int, int, int]
 RANGE_BYTES = 128 << 20
 
@@ -27,25 +27,30 @@ RANGE_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """What files other than logs say of a pair, and what is to be read of it."""
+    """Result of the first look at a pair: what differs outside of the records, and which ranges to read.
+
+    Attributes:
+        ranges: to be compared.
+        faults: violations, each with its kind, its text and the path of the file.
+        producers: id, epoch and last data offset of each producer that a broker knows after loading the state before.
+        keys_max: an upper bound of the keys in the state before.
+    """
 
     ranges: tuple[Range, ...] = ()
     faults: tuple[tuple[ViolationKind, str, str], ...] = ()
-    #: Id, epoch and last data offset of those that a broker knew which loaded the state before.
     producers: tuple[tuple[int, int, int], ...] = ()
-    #: How many keys the state before has at most.
     keys_max: int = 0
 
 
 def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
-    """Compare what surrounds the records of a pair, and cut it into ranges; what cannot be read is a violation."""
+    """Compare everything but the records of a pair, and cut it into ranges. An unreadable state is a violation."""
     try:
         ranges = ranges_of(number, pair, fs, range_bytes=RANGE_BYTES)
         before, after = pair.before.open(fs), pair.after.open(fs)
         noted, was, done = _producers(before, pair)
         _, now, _ = _producers(after, pair)
         start = after.log_start_offset
-        # At the start of a log, too, a broker that loads it passes over a snapshot.
+        # A broker that loads a log ignores a snapshot at or below the log start offset.
         gone_below = start if pair.retention and done <= start else NONE
         faults = (
             *_state_faults(pair, before, after),
@@ -59,7 +64,7 @@ def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
 
 
 def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[tuple[ViolationKind, str, str]]:
-    """Start, end and leader epochs of both."""
+    """Yield differences of log start offset, end offset and leader epochs."""
     path = pair.after.path
     ends = before.next_offset, after.next_offset
     if ends[0] != ends[1]:
@@ -69,7 +74,8 @@ def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[tuple
         excuse = "" if starts[1] < starts[0] else "; only retention, if it ran, excuses that"
         yield ViolationKind.LOG_START, f"the log started at {starts[0]}, and starts at {starts[1]}{excuse}", path
     epochs = [_epochs(log, pair.lowest) for log in (before, after)]
-    # A broker that starts on it begins an epoch at the end, in the place of one that wrote nothing.
+    # A broker that starts on the log begins a new epoch at its end, replacing one without records. So compare only
+    # epochs that have records; the last epoch may not go back.
     written = [[one for one in some if one[1] < ends[0]] for some in epochs]
     if written[0] != written[1] or epochs[1][-1:] < epochs[0][-1:]:
         what = f"leader epochs were {epochs[0]}, and are {epochs[1]}"
@@ -77,7 +83,7 @@ def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[tuple
 
 
 def _topic_id_faults(before: LogView, after: LogView) -> Iterator[tuple[ViolationKind, str, str]]:
-    """Whether `partition.metadata` still names the same topic. One that is unreadable before proves nothing."""
+    """Yield a violation if `partition.metadata` no longer has its topic id. Without a readable id before, none."""
     path = f"{after.path}/{FileKind.PARTITION_METADATA}"
     was, now = _topic_id(before), _topic_id(after)
     if was is not None and was != now:
@@ -99,9 +105,9 @@ def _producer_faults(
     now: Mapping[int, ProducerState],
     gone_below: int,
 ) -> Iterator[tuple[ViolationKind, str, str]]:
-    """Whether a broker that loads the log knows of producers what it would have known before.
+    """Yield producers whose state, after a broker loads the log, differs from what it would have been before.
 
-    What it can no longer read, because retention took it, are batches below `gone_below`.
+    Retention may have deleted batches below `gone_below`, which a broker then no longer reads.
     """
     for id, one in was.items():
         rebuilt, new = noted.get(id) != one, now.get(id)
@@ -112,16 +118,16 @@ def _producer_faults(
 
 
 def _only_its_epoch_is_forgotten(was: ProducerState, now: ProducerState | None) -> bool:
-    """Whether it was known by a marker alone, and no longer is.
+    """Whether the producer was known from a marker alone, and its epoch is now forgotten.
 
-    A broker that rebuilds it from the log passes over a marker that a clean has emptied, Kafka's as ours. That
-    something is left of it is proved elsewhere, see `_of_producers`.
+    A broker that rebuilds producer state from the log skips a marker batch that a clean (Kafka's or ours) has emptied.
+    `verify_sql._of_producers` proves that the emptied batch, or another of that epoch, is still there.
     """
     return was[1:] == (NONE, NONE, NONE) and (now is None or (now[0] < was[0] and now[-1] == NONE))
 
 
 def _is_left(was: ProducerState, now: ProducerState | None, gone_below: int) -> bool:
-    """Whether that is what is known of a producer without the batches below an offset."""
+    """Whether `now` is the state `was` as rebuilt without the batches below an offset."""
     _, _, last_offset, transaction_start = was
     if last_offset < gone_below:
         return now is None or now[:-1] == (was[0], NONE, NONE)
@@ -129,7 +135,7 @@ def _is_left(was: ProducerState, now: ProducerState | None, gone_below: int) -> 
 
 
 def _epochs(log: LogView, lowest: int) -> list[tuple[int, int]]:
-    """The history from an offset on; none without a file, nor from one that cannot be read, of which `check` tells."""
+    """(epoch, start offset) from an offset on; empty if the file is missing or corrupt (which `check` reports)."""
     path = f"{log.path}/{FileKind.LEADER_EPOCHS}"
     try:
         known = leader_epochs.history(leader_epochs.decode(read_file(log.fs, path), path))
@@ -141,9 +147,10 @@ def _epochs(log: LogView, lowest: int) -> list[tuple[int, int]]:
 
 
 def _producers(log: LogView, pair: Pair) -> tuple[dict[int, ProducerState], dict[int, ProducerState], int]:
-    """What the newest snapshot says of producers, what a broker that loads the log then knows of them.
+    """Rebuild producer state as a broker does when it loads a log, without producers expired at the pair's time.
 
-    Only those that it still knows at the pair's time. Last, the offset that the snapshot is of.
+    Returns:
+        the state in the newest snapshot; the state after the later batches were replayed; the snapshot's offset.
     """
     end = log.next_offset
     settings = {"now_ms": pair.now_ms, "expiration_ms": pair.producer_expiration_ms}

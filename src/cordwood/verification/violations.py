@@ -1,4 +1,4 @@
-"""What verification found: violations, their meanings, and the verdict on each pair."""
+"""The violations that verification finds, their texts, and the verdict on each pair."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cordwood.record.columns import BatchWindow, decode
 from cordwood.storage.log.view import LogView
 from cordwood.verification.pairs import NAMES, Count, Pair, Side, ViolationKind
 
-#: Of each kind of violation in a partition so many are named; all are counted.
+#: The most violations of one kind that are named per partition; all are counted.
 NAMED_MAX = 20
 
-#: What each kind of violation says.
+#: The text of each kind of violation.
 MEANINGS: Mapping[ViolationKind, str] = {
     ViolationKind.INVENTED: "a record is there that was not there before",
     ViolationKind.TWICE: "a record is there twice",
@@ -52,7 +52,7 @@ MEANINGS: Mapping[ViolationKind, str] = {
     ViolationKind.TOPIC_ID: "partition.metadata names another topic than before, or none",
 }
 assert set(MEANINGS) == set(ViolationKind)
-#: Violations whose record is in the state before only.
+#: Violations about a record or batch of the state before; its file is looked up there.
 _IN_BEFORE = {
     *(
         ViolationKind.MARKER,
@@ -63,7 +63,7 @@ _IN_BEFORE = {
     ),
     ViolationKind.PRODUCER_LOST,
 }
-#: Violations that are found by a key's fingerprint.
+#: Violations found by a key's fingerprint; the key itself is read from the log again.
 _ABOUT_KEYS = {ViolationKind.VALUE_LOST, ViolationKind.TOMBSTONE_LOST, ViolationKind.CAME_BACK}
 
 
@@ -72,11 +72,11 @@ class Violation:
     """One promise that was not kept.
 
     Attributes:
-        kind: of violation.
-        what: in words.
-        path: the file that it is in; of something that is gone, where it was.
-        offset: of the record or batch, if it is about one.
-        key: of the record; None if it is about none, or that has none.
+        kind: the kind of violation.
+        what: its text.
+        path: the file that it is in; for a record or batch that is gone, the file that held it.
+        offset: of the record or batch; None if the violation is about neither.
+        key: of the record; None if the violation is not about a record with a key.
     """
 
     kind: ViolationKind
@@ -88,13 +88,13 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one pair.
+    """The verdict on one pair.
 
     Attributes:
         pair: what was compared.
         counts: how much was proved, by `Count`.
-        violations: of each kind the first `NAMED_MAX` or so.
-        totals: per kind of violation, how many there are.
+        violations: up to `NAMED_MAX` of each kind, sorted by kind and offset.
+        totals: the number of violations of each kind.
     """
 
     pair: Pair
@@ -104,7 +104,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether all is proved."""
+        """Whether everything is proved: there are no violations."""
         return not self.totals
 
 
@@ -112,7 +112,7 @@ class Verdict:
 
 
 class ViolationNotes:
-    """Takes rows down, pair by pair."""
+    """Collects rows of facts, and makes a verdict of them for each pair."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         self._pairs = pairs
@@ -120,13 +120,13 @@ class ViolationNotes:
         self._violations: list[list[Violation]] = [[] for _ in pairs]
 
     def total(self, row: Any) -> None:
-        """Count what a row with pair, code and n says."""
+        """Add the count of a row with pair, code and n."""
         name = NAMES[row["code"]]
         totals = self._totals[row["pair"]]
         totals[name] = totals.get(name, 0) + row["n"]
 
     def name(self, row: Any) -> None:
-        """Name the violation of a row with pair, code, at and key, if it is one."""
+        """Record the violation of a row with pair, code, at and key, if its code is that of a violation."""
         name = NAMES[row["code"]]
         if name in MEANINGS:
             kind = ViolationKind(name)
@@ -134,14 +134,14 @@ class ViolationNotes:
             self._violations[row["pair"]].append(Violation(kind, MEANINGS[kind], "", row["at"], key))
 
     def state(self, number: int, kind: ViolationKind, what: str, path: str) -> None:
-        """A violation that is about no record."""
+        """Record and count a violation that is not about a record."""
         totals = self._totals[number]
         totals[kind] = totals.get(kind, 0) + 1
         if totals[kind] <= NAMED_MAX:
             self._violations[number].append(Violation(kind, what, path))
 
     def verdicts(self, fs: Store) -> list[Verdict]:
-        """All that was taken down. Files are looked up in `fs`."""
+        """The verdict on each pair. Looks up the file, and where needed the key, of each violation in `fs`."""
         return [self._verdict(fs, number, pair) for number, pair in enumerate(self._pairs)]
 
     def _verdict(self, fs: Store, number: int, pair: Pair) -> Verdict:
@@ -158,7 +158,7 @@ class ViolationNotes:
 
 
 def with_keys(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
-    """The violations; those that are about a key of the state before have it."""
+    """Yield the violations; those found by fingerprint get their key, read from the state before."""
     log: LogView | None = None
     for one in violations:
         if one.kind not in _ABOUT_KEYS or one.offset is None:
@@ -182,7 +182,7 @@ def _key_at(log: LogView, offset: int) -> bytes | None:
 
 
 def with_files(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
-    """The violations, each with its file."""
+    """Yield the violations; those with an offset and no path get the path of their segment."""
     places: dict[bool, Callable[[int], str]] = {}
     for one in violations:
         if one.path or one.offset is None:
@@ -195,6 +195,6 @@ def with_files(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterat
 
 
 def file_finder(side: Side, fs: Store) -> Callable[[int], str]:
-    """A function from an offset to the `.log` that holds it."""
+    """Return a function from an offset to the path of the `.log` that holds it."""
     log = side.open(fs)
     return lambda offset: side.file_of(log.segments_from(offset)[0]) if log.segments else side.path
