@@ -6,14 +6,17 @@ Tests that use `kafka_oracle` or `kafka_broker` carry the marker `kafka`, and th
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
+from cordwood.spark.java import find_java
 from tests import crashes, drawn, kafka_tools
 from tests.cleaning import mutants
 from tests.damage.summary import lines_for
@@ -23,6 +26,9 @@ from tests.damage.summary import lines_for
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("fresh" if drawn.FRESH else "fixed")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _left_out = pytest.StashKey[int]()
 
@@ -48,6 +54,19 @@ def kafka_broker() -> Iterator[kafka_tools.Broker]:
     broker = kafka_tools.Broker()
     yield broker
     broker.kill_all()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session as a user makes it, with none of our settings. Its start takes seconds."""
+    from pyspark.sql import SparkSession
+
+    os.environ |= {name: value for name, value in find_java().settings.items() if value is not None}
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
 
 
 @pytest.fixture

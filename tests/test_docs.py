@@ -45,7 +45,6 @@ from cordwood.storage.formats.cluster_metadata import RECORDS
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, Temporary
 from cordwood.types import Codec, ControlType
 from tests.damage.uncovered import UNCOVERED
-from tests.spark.conftest import spark as spark
 
 ROOT = Path(__file__).parent.parent
 REWRITE = "CORDWOOD_REWRITE_DOCS" in os.environ

@@ -16,8 +16,8 @@ from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.types import NONE, ControlType, TopicPartition
 from cordwood.verification.pairs import Pair, Side
-from tests.spark.in_process import InThisProcess
-from tests.spark.planting import NOW, State, data, example, marker, messages
+from tests.commands.in_process import InThisProcess
+from tests.verification.planting import NOW, State, data, example, marker, messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

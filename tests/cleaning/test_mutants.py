@@ -22,7 +22,6 @@ from cordwood.spark.verify_sql import verify_pairs
 from tests.cleaning import mutants, mutated_logs
 from tests.cleaning.mutants import MUTANTS
 from tests.drawn import drawn
-from tests.spark.conftest import spark as spark
 
 #: The number of the cleaner that is no mutant.
 AS_IT_IS = -1

@@ -15,8 +15,8 @@ from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.record import Record
 from cordwood.tables import bytes_text
 from cordwood.types import Codec
-from tests.spark.in_process import InThisProcess
-from tests.spark.planned_logs import T0, make_log
+from tests.commands.in_process import InThisProcess
+from tests.commands.planned_logs import T0, make_log
 
 COMPACT = ["cleanup.policy=compact"]
 WEEK_MS = 7 * 24 * 3_600_000

@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-from tests.spark.conftest import spark as spark
-
 SRC = Path(__file__).parents[2] / "src"
 COMMAND = [sys.executable, "-m", "cordwood", "clean"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SRC)}

@@ -19,9 +19,8 @@ from typer.testing import CliRunner, Result
 from cordwood.cli.main import app
 from cordwood.storage.formats import filenames
 from tests.cli.running import COMMAND, ENVIRONMENT
+from tests.engine.logs import data, make_log
 from tests.fixtures import copy_of, fixture
-from tests.spark.conftest import spark as spark
-from tests.spark.logs import data, make_log
 from tests.storage.copies import HOLD
 
 REASONS = (

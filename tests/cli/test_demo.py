@@ -22,7 +22,6 @@ from cordwood.cli.demo import AFTER, BEFORE, LOG, NOW_MS, SETTINGS, USERS, unpac
 from cordwood.cli.main import app
 from tests.cleaning.against_kafka import differences
 from tests.kafka_tools import Oracle
-from tests.spark.conftest import spark as spark
 
 README = Path(__file__).parents[2] / "README.md"
 LINES, COLUMNS = 45, 100

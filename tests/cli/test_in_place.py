@@ -25,7 +25,6 @@ from tests.fixtures import copy_of, facts, fixture
 from tests.fs.acting import Acting
 from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
 from tests.kafka_tools import Broker
-from tests.spark.conftest import spark as spark
 
 #: Makes `.lock` anew, as fast as it can, and always holds the one that is there.
 HOLD_ANEW = """

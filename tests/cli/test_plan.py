@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
+from tests.commands.planned_logs import TIMES, batch, make_log
 from tests.fixtures import fixture
-from tests.spark.conftest import spark as spark
-from tests.spark.planned_logs import TIMES, batch, make_log
 
 NOW = ("--now", str(TIMES[0]))
 

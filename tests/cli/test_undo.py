@@ -16,9 +16,9 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.backup import files_by_name
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind, offset_name
+from tests.commands.in_process import InThisProcess
 from tests.fixtures import PACKED, copy_of, fixture
 from tests.kafka_tools import FOLDER, Broker
-from tests.spark.in_process import InThisProcess
 from tests.storage.in_place import Tree, clean, make_directory, tree
 
 fs = PosixFileSystem()

@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, app
-from tests.spark.conftest import spark as spark
-from tests.spark.planting import NOW, example
+from tests.verification.planting import NOW, example
 
 
 @pytest.fixture

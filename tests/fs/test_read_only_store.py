@@ -25,9 +25,9 @@ from cordwood.verification.headers import headers
 from cordwood.verification.pairs import Pair, Side
 from cordwood.verification.ranges import ranges_of
 from cordwood.verification.states import look_at
+from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory, session
 from tests.fs.only_read import VERBS
 from tests.fs.read_only_store import ReadOnlyStore
-from tests.spark.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory, session
 
 OPTIONS: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "overrides": CONFIG}
 

@@ -19,7 +19,7 @@ from cordwood.spark.gateway import LOCAL_DIRS
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.testing.generate import write_keyed_log
 from tests.cli.running import ENVIRONMENT
-from tests.spark.killing import Process, java, processes, wait_for
+from tests.commands.killing import Process, java, processes, wait_for
 
 pytestmark = [
     pytest.mark.slow,

@@ -25,8 +25,8 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.packing import TASKS_PER_CORE, pack, share_memory, worker
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
+from tests.engine.logs import data, make_log
 from tests.fixtures import copy_of, fixture
-from tests.spark.logs import data, make_log
 
 FS = PosixFileSystem()
 HERE = FS.location()

@@ -11,9 +11,9 @@ import cordwood
 from cordwood.engine.results import Fate
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.check import Severity
+from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory
 from tests.fs.read_only_store import ReadOnlyStore
 from tests.fs.trees import tree
-from tests.spark.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory
 
 OPTIONS: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "overrides": CONFIG}
 

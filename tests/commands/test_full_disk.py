@@ -28,9 +28,9 @@ from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from tests.cli.running import COMMAND, ENVIRONMENT
+from tests.commands.disks import small_disk
+from tests.commands.trees import tree
 from tests.fixtures import copy_of, fixture
-from tests.spark.disks import small_disk
-from tests.spark.trees import tree
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.types import ControlType
 from cordwood.verification.pairs import ViolationKind
 from cordwood.verification.violations import MEANINGS
-from tests.spark.in_process import ProvingInThisProcess
-from tests.spark.planting import NOW, State, data, marker
+from tests.commands.in_process import ProvingInThisProcess
+from tests.verification.planting import NOW, State, data, marker
 
 #: One group of one segment fits, two do not.
 ROOM_BYTES = 25_000

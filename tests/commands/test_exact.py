@@ -17,10 +17,10 @@ from cordwood.api import clean, plan_exact
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import NotFoundError
 from cordwood.storage.formats import filenames
+from tests.commands.trees import TOPICS, tree
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
 from tests.kafka_tools import Oracle
-from tests.spark.trees import TOPICS, tree
 from tests.storage.copies import HOLD
 
 #: What two runs differ in.

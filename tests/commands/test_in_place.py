@@ -20,9 +20,9 @@ from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
 from cordwood.storage.formats import filenames
 from cordwood.tables import bytes_text
+from tests.commands.in_process import InThisProcess
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
-from tests.spark.in_process import InThisProcess
 
 #: Enough of a fixture's partitions to meet every rule, few enough to be quick.
 TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "trimmed-both")

@@ -20,12 +20,12 @@ from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView
+from tests.commands.disks import read_only
+from tests.commands.in_process import InThisProcess
+from tests.commands.trees import tree
 from tests.fixtures import copy_of, fixture
 from tests.fs.only_read import OnlyRead
 from tests.kafka_tools import Oracle
-from tests.spark.disks import read_only
-from tests.spark.in_process import InThisProcess
-from tests.spark.trees import tree
 from tests.storage.copies import contents
 
 IN_PROCESS = cast(SparkSession, InThisProcess())

@@ -23,10 +23,10 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
 from tests.cli.running import COMMAND, ENVIRONMENT
+from tests.commands.disks import small_disk
+from tests.commands.in_memory import View, view
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
-from tests.spark.disks import small_disk
-from tests.spark.in_memory import View, view
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,7 @@
 """A log directory that is appended to, cleaned in place and killed, again and again, and what must be in it.
 
-As a program, `python -m tests.spark.killing WORD…` is `cordwood WORD…` on a slow disk, so that more of its time passes
-between two changes of a directory, where a kill can hit.
+As a program, `python -m tests.commands.killing WORD…` is `cordwood WORD…` on a slow disk, so that more of its time
+passes between two changes of a directory, where a kill can hit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CONFIG = {
 SLEEP_SECONDS = 0.003
 #: Longer than anything takes that does not hang.
 WAIT_SECONDS = 240
-DAEMON = "tests.spark.killing_daemon"
+DAEMON = "tests.commands.killing_daemon"
 #: What a run that was killed may leave for `check` to find.
 LEFT_BY_A_KILL = {Kind.LEFTOVER, Kind.SWAP_UNFINISHED, Kind.INDEX_WITHOUT_LOG}
 

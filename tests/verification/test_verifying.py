@@ -29,11 +29,11 @@ from cordwood.verification import compare, pairs, ranges
 from cordwood.verification.facts import KeyRules
 from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
 from cordwood.verification.violations import MEANINGS, Verdict
+from tests.commands.fixture_pairs import PAIRS
+from tests.commands.fixture_pairs import Pair as KafkasPair
 from tests.fixtures import facts, fixture
-from tests.spark.fixture_pairs import PAIRS
-from tests.spark.fixture_pairs import Pair as KafkasPair
-from tests.spark.planting import NOW, State, Stored, copy_tree, data, example, marker
 from tests.storage.encoders import encode_partition_metadata
+from tests.verification.planting import NOW, State, Stored, copy_tree, data, example, marker
 
 HORIZON = NOW + 86_400_000
 

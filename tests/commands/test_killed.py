@@ -26,9 +26,9 @@ import cordwood
 from cordwood.engine.results import Fate
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary
 from tests import drawn
+from tests.commands.in_process import InThisProcess
+from tests.commands.killing import CONFIG, WAIT_SECONDS, Directory, Process, be_slow, java, processes, wait_for, workers
 from tests.kafka_tools import Broker
-from tests.spark.in_process import InThisProcess
-from tests.spark.killing import CONFIG, WAIT_SECONDS, Directory, Process, be_slow, java, processes, wait_for, workers
 
 pytestmark = [
     pytest.mark.slow,
@@ -82,7 +82,7 @@ def run_alone(directory: Path, kill_after: float | None) -> float | None:
 
 def run_on_spark(directory: Path, victim: str, choose: random.Random) -> tuple[int, str, bool]:
     """Run `cordwood clean --in-place`, and kill one of its processes; gives status, errors, whether one was killed."""
-    command = [sys.executable, "-m", "tests.spark.killing", "clean", str(directory), "--in-place", "--ignore-ratio"]
+    command = [sys.executable, "-m", "tests.commands.killing", "clean", str(directory), "--in-place", "--ignore-ratio"]
     command += ["--single-copy", *(word for pair in OVERRIDES for word in ("--config", pair))]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     with subprocess.Popen(

@@ -22,10 +22,10 @@ from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.cleaning.scripted import LIVE, ScriptedLog
+from tests.commands.in_process import InThisProcess
 from tests.crashes import durable
 from tests.fs.acting import Acting
 from tests.fs.trees import tree
-from tests.spark.in_process import InThisProcess
 from tests.storage.swaps import DAY_MS, EMPTY_SNAPSHOT, NOW_MS, PATH, Script
 
 ROOT = "/logs"

@@ -33,11 +33,7 @@ from cordwood.storage.check.findings import Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
-from tests.crashes import EVERY, PROPERTY, durable
-from tests.fs.acting import Acting, spoil
-from tests.fs.trees import Tree, tree
-from tests.kafka_tools import Oracle
-from tests.spark.in_memory import (
+from tests.commands.in_memory import (
     LATER_MS,
     NAMES,
     OTHER,
@@ -52,6 +48,10 @@ from tests.spark.in_memory import (
     view,
     view_of,
 )
+from tests.crashes import EVERY, PROPERTY, durable
+from tests.fs.acting import Acting, spoil
+from tests.fs.trees import Tree, tree
+from tests.kafka_tools import Oracle
 
 RecordProperty = Callable[[str, object], None]
 State = frozenset[tuple[str, int]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.spark.killing import be_slow
+from tests.commands.killing import be_slow
 
 be_slow()
 

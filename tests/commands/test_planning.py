@@ -44,9 +44,9 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.log.view import LogView
 from cordwood.types import NONE, TopicPartition, override
+from tests.commands.planned_logs import HOUR, T0, TIMES, batch, make_log
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.kafka_tools import Line, Oracle
-from tests.spark.planned_logs import HOUR, T0, TIMES, batch, make_log
 
 STORED = Path(__file__).parent.parent / "data" / "selection.jsonl"
 #: What decides which part of a log Kafka would clean.

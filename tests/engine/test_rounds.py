@@ -21,8 +21,8 @@ from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from tests.cleaning.against_kafka import differences, segment_files
+from tests.engine.logs import data, make_log
 from tests.kafka_tools import Line, Oracle
-from tests.spark.logs import data, make_log
 
 ALWAYS = Threshold(cleanable_ratio=-1)
 

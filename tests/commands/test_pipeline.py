@@ -29,11 +29,11 @@ from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.log import recovered
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
+from tests.commands.trees import TOPICS, tree
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.acting import Acting, spoil
 from tests.fs.rooms import Room
 from tests.kafka_tools import FOLDER, Broker, Oracle
-from tests.spark.trees import TOPICS, tree
 from tests.storage.copies import FullDisk, contents, until_it_succeeds
 
 

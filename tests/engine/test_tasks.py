@@ -33,8 +33,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.testing.generate import Shape, write_keyed_log
 from cordwood.types import Codec
+from tests.engine.logs import MTIME, data, make_log
 from tests.fs.acting import Acting
-from tests.spark.logs import MTIME, data, make_log
 
 DAY = 86_400_000
 
