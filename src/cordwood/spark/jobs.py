@@ -1,7 +1,7 @@
-"""What of a clean runs on Spark: partitions packed into tasks, and a second look at what each wrote.
+"""Runs the cleaning tasks on Spark: partitions are packed into tasks, and what each task wrote is checked.
 
-A task has two Python processes. One cleans partitions; what it says of each goes to the other, who looks at files.
-Should either be killed, Spark begins both anew.
+Each Spark task has two Python processes. The first cleans partitions and passes their outcomes to the second, which
+checks the files that were written. If either process is killed, Spark runs both again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Jobs:
-    """Runs tasks on a session that is begun with the first of them, and ends with the `with` block.
+    """Runs tasks on a Spark session, which starts with the first task and stops at the end of the `with` block.
 
     Attributes:
         location: of the file system that tasks work on.
-        progress: folder in which tasks say how far they are.
-        seconds: how long they took, without the start of a session.
+        progress: folder in which tasks report their progress.
+        seconds: how long the tasks took, without the start of the session.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Jobs:
         master: str,
         on_progress: OnProgress | None,
     ) -> None:
-        """Nothing happens yet.
+        """Does not start a session yet.
 
         Args:
-            fs: of the tasks, and of the folder.
-            progress_folder: where tasks say how far they are.
-            spark: a session to use; it is left running.
-            master: where a session of our own runs.
-            on_progress: called with the bytes read so far.
+            fs: the file system of the tasks, and of the progress folder.
+            progress_folder: where tasks report their progress.
+            spark: an existing session to use, which is left running; None: start one.
+            master: Spark master for a session started here.
+            on_progress: called with the number of bytes read so far.
         """
         self.seconds = 0.0
         self._fs = fs
@@ -71,7 +71,7 @@ class Jobs:
         self._open.__exit__(kind, error, trace)
 
     def session(self) -> SparkSession:
-        """The session."""
+        """Return the session; the first call starts it."""
         if self._running is None:
             running = self._open.enter_context(session(self._spark, master=self._master))
             self._running = running
@@ -81,14 +81,17 @@ class Jobs:
     def clean(
         self, tasks: Sequence[PartitionTask], outputs: str | None, *, discard: bool = False
     ) -> list[Output | Failure]:
-        """What came of each task; what was written was looked at by another process.
+        """Run tasks, and check in another process what they wrote.
 
         On a file system that no other process can open, this process does both, without Spark.
 
         Args:
-            tasks: what to do.
+            tasks: partitions to clean.
             outputs: see `run_task`.
-            discard: count what would be written instead of writing it.
+            discard: count what would be written instead of writing it; then nothing is checked.
+
+        Returns:
+            the outcome of each task, in the order of `tasks`.
         """
         if not tasks:
             return []
@@ -112,19 +115,19 @@ class Jobs:
 
 
 def is_full(outcome: Output | Failure) -> TypeGuard[Failure]:
-    """Whether a task found no room for what it was to write."""
+    """Whether a task failed because the disk was full."""
     return isinstance(outcome, Failure) and outcome.kind is FailureKind.FULL
 
 
 def stop_if_full(outcomes: Iterable[Output | Failure], consequence: str) -> None:
-    """Raise NoSpaceError if a task found no room, and say what came of that."""
+    """Raise NoSpaceError if a task failed because the disk was full; its message ends with `consequence`."""
     for outcome in outcomes:
         if is_full(outcome):
             raise NoSpaceError(f"{outcome.what}. {consequence}")
 
 
 def _map(spark: SparkSession, workers: Iterable[Worker], packs: int) -> dict[int, Output | Failure]:
-    """Chain workers, the first of which is given pack numbers; what the last says of each task, by its index."""
+    """Run a chain of workers on Spark; the first gets the pack numbers. Returns the outcomes by task index."""
     rows = spark.range(0, packs, 1, packs)
     for work in workers:
         rows = rows.mapInArrow(work, RESULT_SCHEMA)

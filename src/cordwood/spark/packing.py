@@ -1,7 +1,7 @@
-"""Many partitions in few Spark tasks.
+"""Packs many partitions into few Spark tasks.
 
-An empty Spark task costs some milliseconds, so a task per tiny partition would cost more than its work. About four
-tasks per core are few enough, and many enough that no core waits long for the last one.
+An empty Spark task costs a few milliseconds, which is more than cleaning a tiny partition takes. About four tasks per
+core keep that overhead small, and still balance the load so that no core waits long for the last task.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TASKS_PER_CORE = 4
-#: What a partition costs besides its bytes, in bytes: opening, small files, fsync.
+#: Fixed cost of a partition (opening, small files, fsync), expressed in bytes.
 _PARTITION_COST_BYTES = 500_000
-#: Partitions up to this size mostly wait for the disk to sync, so that some of them are worked on at a time.
+#: Partitions up to this size mostly wait for fsync, so several are processed concurrently.
 _SMALL_BYTES = 1_000_000
-#: Of the rows that tasks return.
+#: Schema of the rows that tasks return.
 RESULT_SCHEMA = "at bigint, outcome binary"
 
 T = TypeVar("T")
-#: What `mapInArrow` takes.
+#: The kind of function that Spark's `mapInArrow` takes.
 Worker = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 def share_memory(tasks: Sequence[PartitionTask], cores: int) -> list[PartitionTask]:
-    """The tasks, each with its part of the memory that all have together: as many run at once as there are cores."""
+    """Return the tasks, each with its share of the total memory; at most one task runs per core."""
     at_once = max(1, min(cores, len(tasks)))
 
     def shared(task: PartitionTask) -> PartitionTask:
@@ -47,10 +47,10 @@ def share_memory(tasks: Sequence[PartitionTask], cores: int) -> list[PartitionTa
 
 
 def pack(tasks: Sequence[PartitionTask], cores: int) -> list[list[int]]:
-    """Share out partitions by their bytes: the largest first, each to whom has the least.
+    """Divide partitions by size: the largest first, each to the Spark task with the smallest load so far.
 
     Returns:
-        per Spark task the indexes of its partitions.
+        for each Spark task, the indexes of its partitions.
     """
     count = min(len(tasks), TASKS_PER_CORE * max(1, cores))
     packs: list[list[int]] = [[] for _ in range(count)]
@@ -65,13 +65,13 @@ def pack(tasks: Sequence[PartitionTask], cores: int) -> list[list[int]]:
 def over_rows(
     packs: Sequence[Sequence[tuple[int, T]]], do: Callable[[T], object], is_small: Callable[[T], bool], at_a_time: int
 ) -> Worker:
-    """The function that Spark runs over rows of pack numbers; it is pickled, and all that it holds are plain values.
+    """Make the function that Spark runs over rows of pack numbers. Spark pickles it with all values that it uses.
 
     Args:
-        packs: items, each with its number.
-        do: what to do with an item.
-        is_small: whether an item is worked on beside others.
-        at_a_time: how many of these.
+        packs: for each pack, its items, each with its number.
+        do: processes an item; its result is pickled.
+        is_small: whether an item may be processed concurrently with others.
+        at_a_time: how many small items are processed concurrently.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,7 +84,7 @@ def over_rows(
 
 
 def _row(at: int, outcome: bytes) -> pa.RecordBatch:
-    """One row, made of buffers: all other ways make a worker load pandas first, which takes longer than a clean."""
+    """Make one row from buffers. All other ways import pandas first, which takes longer than cleaning a partition."""
     import pyarrow as pa
 
     ats = [None, pa.py_buffer(struct.pack("=q", at))]
@@ -97,7 +97,7 @@ def _outcomes(
     pack: Sequence[tuple[int, T]], do: Callable[[T], object], is_small: Callable[[T], bool], at_a_time: int
 ) -> Iterator[tuple[int, object]]:
     small = [(at, item) for at, item in pack if is_small(item)]
-    # No row goes out before the threads have ended: a generator that is left in the middle must not hold any.
+    # The threads end before the first row is yielded: an abandoned generator must not own running threads.
     outcomes = in_parallel(at_a_time, do, [item for _, item in small])
     yield from zip((at for at, _ in small), outcomes, strict=True)
     yield from ((at, do(item)) for at, item in pack if not is_small(item))
@@ -111,13 +111,13 @@ def worker(
     at_a_time: int,
     discard: bool = False,
 ) -> Worker:
-    """Runs tasks, of the small ones some at a time; see `run_task`."""
+    """Make the function that runs tasks, small ones `at_a_time` concurrently; see `run_task`."""
     do = functools.partial(run_task, outputs=outputs, progress=progress, discard=discard)
     return over_rows(packs, do, lambda task: task.size_bytes <= _SMALL_BYTES, at_a_time)
 
 
 def checker(tasks: Sequence[PartitionTask]) -> Worker:
-    """Is given what a `worker` says of each task, and looks at what it wrote; see `check_output`."""
+    """Make the function that takes a `worker`'s outcomes and checks the files that it wrote; see `check_output`."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -128,7 +128,7 @@ def checker(tasks: Sequence[PartitionTask]) -> Worker:
 
 
 def run_here(workers: Iterable[Worker], packs: int) -> list[dict[str, Any]]:
-    """The rows that Spark would collect from a chain of workers, the first of which is given pack numbers."""
+    """Run a chain of workers in this process and return the rows; the first worker gets the pack numbers."""
     import pyarrow as pa
 
     batches: Iterable[pa.RecordBatch] = [pa.RecordBatch.from_pydict({"id": list(range(packs))})]

@@ -1,13 +1,13 @@
-"""Proves of two states of a log that a clean between them kept its promises.
+"""Proves, from two states of a log, that a clean between them kept its promises.
 
-    look        per partition: where the log starts and ends, leader epochs, producer snapshots; ranges to read
-    headers     batches that have a producer, and transaction indexes, as a DataFrame: who sees what, who may go on
+    look        per partition: log start and end offsets, leader epochs, producer snapshots; ranges to read
+    headers     batches with a producer id, and transaction indexes: what read_committed sees, which producers survive
     records     both states side by side: what differs, and each key's last record, packed by hash range
-    merge       a hash range at a time: each key's last committed value
+    merge       one hash range at a time: each key's last committed value
 
-`verification` makes the rows and merges them; here Spark's SQL joins what is about producers, and moves the rest to
-where it is merged. Nothing of `cleaning` and none of its
-kernels has a part in either: what decides whether a record may go is written down a second time, in other words.
+`verification` makes the rows and merges them. This module joins the rows about producers with Spark SQL, and shuffles
+the others to the tasks that merge them. Neither imports anything from `cleaning` or its kernels: the rules that decide
+whether a record may go are implemented a second time, independently.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 T = TypeVar("T")
-#: Makes rows of ranges, each with its pair.
+#: Makes rows from ranges, each given with its pair.
 Reader = Callable[[Sequence[tuple[Range, Pair]], Store], Iterator["pa.RecordBatch"]]
-#: Of producers that a broker knows: epoch and last data offset.
+#: Producers that a broker knows: id, epoch and last data offset.
 _PRODUCER_SCHEMA = "pair int, pid bigint, epoch int, last bigint"
 _TASKS_PER_CORE = 4
 _SHUFFLE_BYTES = 64 << 20
-#: A hash range has at least so many bytes of the log.
+#: The least bytes of the log per hash range.
 _BUCKET_BYTES_MIN = 1 << 20
-#: For joins of millions of rows, unlike the handfuls that plans are; see `session.SETTINGS`.
+#: For joins of millions of rows; `session.SETTINGS` suits the few rows of a plan.
 _SETTINGS = {
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.adaptive.enabled": "false",
@@ -69,13 +69,16 @@ _SETTINGS = {
 def verify_pairs(
     spark: SparkSession, fs: Store, pairs: Sequence[Pair], *, counters: Counters | None = None
 ) -> list[Verdict]:
-    """Prove of each pair that what is in it now is what a clean may leave of what was in it.
+    """Prove for each pair that a clean may turn the state before into the state after.
 
     Args:
-        spark: a session; its settings stay as they are.
-        fs: where both states are. What no other process can open is read by this one; Spark compares it all the same.
+        spark: a session; its settings are not changed.
+        fs: where both states are. If no other process can open it, this process reads it; the rest runs on Spark.
         pairs: partitions, or parts of them.
-        counters: where tasks write how many bytes they have read.
+        counters: where tasks report how many bytes they have read.
+
+    Returns:
+        a verdict for each pair, in the order of `pairs`.
     """
     if not pairs:
         return []
@@ -93,7 +96,7 @@ def verify_pairs(
     def frame(read: Reader, schema: str, counters: Counters | None = None) -> DataFrame:
         return _frame(own, fs.location(), pairs, parts, cores, read, schema, counters)
 
-    # Read once, looked at in many ways; there are none in most logs.
+    # Persisted because several queries use these rows. Most logs have none.
     with _persisted(frame(headers, BATCH_SCHEMA)) as batches:
         kinds = {row["what"] for row in collect(batches.select("what").distinct())}
         for row in _sampled(_of_batches(batches, _known(own, looked), kinds)) if kinds else ():
@@ -113,7 +116,7 @@ def verify_pairs(
 
 
 def _key_rules(looked: Sequence[LookedAt], not_committed: Iterable[Any]) -> dict[int, KeyRules]:
-    """How the keys of each pair are shared out, and which batches do not count."""
+    """Decide how the keys of each pair are divided into hash ranges, and which batches are not committed."""
     points = secret_points()
     bases: dict[int, list[int]] = defaultdict(list)
     for row in not_committed:
@@ -122,7 +125,7 @@ def _key_rules(looked: Sequence[LookedAt], not_committed: Iterable[Any]) -> dict
     first = 0
     for number, one in enumerate(looked):
         size_bytes = sum(part.size_bytes for part in one.ranges)
-        # Offsets may be far apart where a clean has been.
+        # Earlier cleans leave gaps between offsets, so keys_max may be far too high; the size bounds it, too.
         buckets = max(1, min(-(-one.keys_max // BUCKET_KEYS), size_bytes // _BUCKET_BYTES_MIN))
         rules[number] = KeyRules(points, first, buckets, np.sort(np.array(bases[number], np.int64)))
         first += buckets
@@ -131,12 +134,12 @@ def _key_rules(looked: Sequence[LookedAt], not_committed: Iterable[Any]) -> dict
 
 @contextlib.contextmanager
 def _persisted(rows: DataFrame) -> Iterator[DataFrame]:
-    """Rows that Spark keeps for the `with` block."""
+    """Persist rows in Spark until the `with` block ends."""
     kept = rows.persist()
     try:
         yield kept
     finally:
-        with contextlib.suppress(Exception):  # Java may be gone; why, another exception says
+        with contextlib.suppress(Exception):  # Java may have ended, for which another exception is already raised
             kept.unpersist()
 
 
@@ -148,7 +151,7 @@ def _session(spark: SparkSession) -> SparkSession:
 
 
 def _known(spark: SparkSession, looked: Sequence[LookedAt]) -> DataFrame:
-    """The producers of all pairs."""
+    """The producers that a broker knows, of all pairs, as a DataFrame."""
     import pyarrow as pa
 
     rows = [(number, *one) for number, found in enumerate(looked) for one in found.producers]
@@ -158,7 +161,7 @@ def _known(spark: SparkSession, looked: Sequence[LookedAt]) -> DataFrame:
 
 
 def _given(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: str) -> DataFrame:
-    """Rows that this process has. `createDataFrame` would leave our session behind as the thread's active one."""
+    """Make a DataFrame from rows in this process. `createDataFrame` would make our session the thread's active one."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -200,7 +203,7 @@ def _frame(
     schema: str,
     counters: Counters | None,
 ) -> DataFrame:
-    """What a reader makes of all ranges, as a DataFrame."""
+    """Run a reader over all ranges, and return its rows as a DataFrame."""
     packs = _packed([(part, pairs[part.pair]) for part in parts], [part.size_bytes for part in parts], cores)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -219,7 +222,7 @@ def _frame(
 
 
 def _packed(items: Sequence[T], sizes: Sequence[int], cores: int) -> list[list[T]]:
-    """Neighbours together, in about as many packs as there should be tasks."""
+    """Pack adjacent items together, into about `_TASKS_PER_CORE` packs per core of similar total size."""
     wanted = max(sum(sizes) / (_TASKS_PER_CORE * max(cores, 1)), 1)
     packs: list[list[T]] = []
     room = 0.0
@@ -236,7 +239,7 @@ def _packed(items: Sequence[T], sizes: Sequence[int], cores: int) -> list[list[T
 
 
 def _sampled(found: DataFrame) -> list[Any]:
-    """Rows (pair, code, n, at, key): of each pair and code up to `NAMED_MAX`, whose n add up to all."""
+    """Reduce facts to at most `NAMED_MAX` rows (pair, code, n, at, key) per pair and code; their n keep the total."""
     from pyspark.sql import functions as f
 
     spread = f.pmod(f.xxhash64("at", "key"), f.lit(NAMED_MAX))
@@ -246,11 +249,11 @@ def _sampled(found: DataFrame) -> list[Any]:
 
 
 def _ended(batches: DataFrame) -> DataFrame:
-    """Transactional batches with data, and how each one's transaction ended: by the next marker of its producer."""
+    """Transactional data batches, with how each one's transaction ended: by the producer's next marker."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    # From the end, so that Spark goes over each producer's batches once.
+    # In descending order, so that Spark passes over each producer's batches once.
     later = Window.partitionBy("pair", "after", "pid").orderBy(f.desc("upto")).rowsBetween(Window.unboundedPreceding, 0)
     marker = f.when(f.col("what").isin(ABORT, COMMIT), f.col("what"))
     steps = batches.filter(f.col("what").isin(TRANSACTION, ABORT, COMMIT))
@@ -259,7 +262,7 @@ def _ended(batches: DataFrame) -> DataFrame:
 
 
 def _not_committed(batches: DataFrame) -> DataFrame:
-    """(pair, batch): batches of the state before whose transaction was aborted, or is open."""
+    """Rows (pair, batch): base offsets of batches of the state before whose transaction was aborted, or is open."""
     from pyspark.sql import functions as f
 
     was = _ended(batches).filter(~f.col("after"))
@@ -267,11 +270,11 @@ def _not_committed(batches: DataFrame) -> DataFrame:
 
 
 def _hidden(batches: DataFrame) -> DataFrame:
-    """(pair, pid, at, hidden, shown): whether readers of committed data miss a batch of the state after.
+    """Rows (pair, pid, at, hidden, shown): whether read_committed consumers skip a batch of the state after.
 
-    A broker tells a reader that starts at an offset of all aborted transactions that end behind it. The reader leaves
-    out a producer's batches from the first offset of such a one on, up to the next ABORT marker. `hidden`: someone
-    misses the batch, whoever started early; `shown`: someone does not, who started right at it.
+    A broker sends a consumer all aborted transactions that end at or after its fetch offset. The consumer skips the
+    producer's batches from the first offset of such a transaction up to the next ABORT marker. `hidden`: a consumer
+    that starts early skips the batch; `shown`: a consumer that starts exactly at it does not.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -292,7 +295,7 @@ def _hidden(batches: DataFrame) -> DataFrame:
 
 
 def _of_batches(batches: DataFrame, known: DataFrame, kinds: set[int]) -> DataFrame:
-    """Rows (pair, code, key, at, n): what batches of producers prove."""
+    """Rows (pair, code, key, at, n): violations and counts from batches with a producer id."""
     from pyspark.sql import functions as f
 
     def rows(of: DataFrame, code: Column | int) -> DataFrame:
@@ -324,10 +327,14 @@ def _of_batches(batches: DataFrame, known: DataFrame, kinds: set[int]) -> DataFr
 
 
 def _of_producers(batches: DataFrame, known: DataFrame) -> tuple[DataFrame, Column]:
-    """(pair, at) per producer that a broker knew, and whether what that is rebuilt from is still there.
+    """Check, for each producer that a broker knew, that the batch from which its state is rebuilt is still there.
 
-    That is its last data batch, or, of one that is known by a marker alone, a marker of that epoch or what is left of
-    one. Whom a broker did not know, whatever the log holds of it, Kafka's cleaner lets go.
+    That batch is the producer's last data batch. If the producer is known from a marker alone, it is any batch of that
+    epoch, such as the marker or an emptied one. Producers that the broker did not know may disappear: Kafka's cleaner
+    drops them, whatever the log holds of them.
+
+    Returns:
+        rows with pair and at, one per producer; and the column with the code for each.
     """
     from pyspark.sql import functions as f
 
