@@ -30,11 +30,11 @@ from cordwood.errors import RequestError
 from cordwood.fs.location import Location, location_in_this_process
 from cordwood.types import override
 
-#: Permissions that a copy's owner has, also when the original is kept read-only.
+#: Permissions that the owner of a copy gets, even if the original is read-only.
 OWNER_WRITES = 0o600
-#: All permissions that a file has which is no program.
+#: All permissions that a file other than a program can have.
 ALL_READ_AND_WRITE = 0o666
-#: How many bytes are copied at a time where nothing copies faster.
+#: Buffer size for copying through this process.
 COPY_BUFFER_BYTES = 1 << 20
 
 Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
@@ -42,9 +42,9 @@ Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What `list` and `stat` know about a file or directory. Times are in nanoseconds since the epoch.
+    """What `list` and `stat` return about a file or directory. Times are in nanoseconds since the epoch.
 
-    A store that has no devices, inodes, owners or permissions leaves those fields 0.
+    A store without devices, inodes, owners or permissions leaves those fields 0.
     """
 
     name: str
@@ -66,7 +66,7 @@ class PutMode(Enum):
 
 
 def view_of(data: Bytes) -> memoryview:
-    """The bytes of `data`, one after the other, without a copy."""
+    """A flat view of the bytes of `data`, without a copy."""
     return (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
 
 
@@ -80,7 +80,7 @@ def refuse_lock_file(path: str) -> None:
 
 
 class ReadableFile(Protocol):
-    """A file that is open for reading. Reads name their position; there is no cursor.
+    """A file that is open for reading. Every read states its position; there is no cursor.
 
     An open file stays the same file when its name is replaced or removed. A `with` block closes it.
     """
@@ -89,11 +89,11 @@ class ReadableFile(Protocol):
 
     @abstractmethod
     def size(self) -> int:
-        """Length in bytes, now."""
+        """The current length in bytes."""
 
     @abstractmethod
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill `target` from `position`; return how many bytes there were (fewer only at the end of the file)."""
+        """Fill `target` from `position`; return the number of bytes read (fewer only at the end of the file)."""
 
     @abstractmethod
     def read(self, position: int, size_bytes: int) -> bytes:
@@ -113,7 +113,7 @@ class ReadableFile(Protocol):
 
 
 class File(ReadableFile, Protocol):
-    """An open file of a local file system. It stays the same file, too, when it is renamed."""
+    """An open file of a local file system. It stays the same file when it is renamed."""
 
     @abstractmethod
     def write(self, position: int, data: Bytes) -> None:
@@ -121,7 +121,7 @@ class File(ReadableFile, Protocol):
 
     @abstractmethod
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file, or lengthen it with zeros."""
+        """Shorten the file, or extend it with zeros."""
 
     @abstractmethod
     def write_back(self, position: int, size_bytes: int) -> None:
@@ -131,7 +131,7 @@ class File(ReadableFile, Protocol):
     def sync(self) -> None:
         """Make the file's bytes, length, times, owner and permissions durable (fsync).
 
-        After an error the state of the bytes on disk is unknown: calling again may succeed although they are lost.
+        After an error the state of the bytes on disk is unknown: another call may succeed although data is lost.
         """
 
 
@@ -140,7 +140,7 @@ class LockHolder:
     """The process that holds a lock.
 
     Attributes:
-        pid: 0 or less when it runs where we cannot see it, such as in another container.
+        pid: 0 or less if the process is not visible, for example because it runs in another container.
         program: its name, empty if unknown.
     """
 
@@ -149,7 +149,7 @@ class LockHolder:
 
     @property
     def is_broker(self) -> bool:
-        """Whether it is, or may be, a Kafka broker. Brokers run on Java; who cannot be seen may be one."""
+        """Whether it is, or may be, a Kafka broker: a Java process, or one whose program is unknown."""
         return self.program in ("java", "")
 
     def __str__(self) -> str:
@@ -161,10 +161,10 @@ class DirectoryLock(Protocol):
 
     @abstractmethod
     def confirm(self) -> None:
-        """Make sure that the lock still keeps others out; call it before anything is changed.
+        """Make sure that the lock still excludes other processes; call it before every change.
 
         Raises:
-            LockedError: it does not.
+            LockedError: another process holds the lock now.
         """
 
     @abstractmethod
@@ -183,68 +183,68 @@ class DirectoryLock(Protocol):
 class Store(Protocol):
     """Files that are read at positions, and written and deleted as a whole.
 
-    Symlinks are followed. What is neither a file nor a directory is not opened (EINVAL).
+    Symlinks are followed. Opening anything but a regular file or a directory, such as a FIFO, fails with EINVAL.
     """
 
     @property
     def concurrency(self) -> int:
-        """How many operations at a time keep this store busy; 1 makes callers do one after the other, in order."""
+        """How many concurrent operations suit this store; with 1, callers do them one after the other, in order."""
         return 1
 
     def location(self) -> Location[Store]:
-        """A small picklable value that opens this store again, where a task runs.
+        """A small picklable value that opens this store again in the process where a task runs.
 
-        By default it finds this object, in this process only.
+        The default works only in this process, and returns this object.
         """
         return location_in_this_process(self)
 
     @abstractmethod
     def list(self, path: str) -> Sequence[FileInfo]:
-        """The entries of a directory by name, sorted. An entry that vanishes during the listing is left out.
+        """The entries of a directory, sorted by name. An entry that is deleted during the listing is left out.
 
         Raises:
-            FileNotFoundError: nothing is there. A store without directories may return an empty list instead.
-            NotADirectoryError: it is a file.
+            FileNotFoundError: the path does not exist. A store without directories may return an empty list instead.
+            NotADirectoryError: the path is a file.
         """
 
     @abstractmethod
     def stat(self, path: str) -> FileInfo:
-        """What is known about a file or directory without opening it.
+        """The size, times and other attributes of a file or directory; does not open it.
 
         Raises:
-            FileNotFoundError: nothing is there.
+            FileNotFoundError: the path does not exist.
         """
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether `stat` would find something."""
+        """Whether `stat` would succeed."""
 
     @abstractmethod
     def open(self, path: str) -> ReadableFile:
         """Open a file for reading.
 
         Raises:
-            FileNotFoundError: nothing is there.
-            IsADirectoryError: it is a directory.
+            FileNotFoundError: the path does not exist.
+            IsADirectoryError: the path is a directory.
         """
 
     @abstractmethod
     def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
-        """Write a whole file. Readers see the file before or after, never a part; on return it is durable.
+        """Write a whole file atomically: readers see the old file or the new one. On return the file is durable.
 
         Raises:
             FileExistsError: the name is in use, and `mode` is CREATE.
-            FileNotFoundError: there is no such directory, in a store that has directories.
-            IsADirectoryError: the name is a directory's.
+            FileNotFoundError: the directory does not exist, in a store that has directories.
+            IsADirectoryError: the path is a directory.
         """
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Remove a file; on return that is durable.
+        """Remove a file; on return the removal is durable.
 
         Raises:
-            FileNotFoundError: nothing is there.
-            IsADirectoryError: it is a directory.
+            FileNotFoundError: the path does not exist.
+            IsADirectoryError: the path is a directory.
         """
 
     def absolute_path(self, path: str) -> str:
@@ -252,7 +252,7 @@ class Store(Protocol):
         return path
 
     def lock_holder(self, path: str) -> LockHolder | None:
-        """The process that holds the lock of a log directory; None: no process does, or that is unknown.
+        """The process that holds the lock of a log directory; None: no process holds it, or the holder is unknown.
 
         The directory's `.lock` is not opened. A store on which no broker can run has no locks.
         """
@@ -262,8 +262,8 @@ class Store(Protocol):
 class LocalFileSystem(Store, Protocol):
     """A `Store` whose files and directories are changed in place, durably in the order that the caller chooses.
 
-    Bytes are durable after `sync` of the file, names (creation, rename, unlink) after `sync_directory` of their folder;
-    a rename from one folder to another after both.
+    Bytes are durable after `sync` of the file. Names (creation, rename, unlink) are durable after `sync_directory` of
+    their directory; a rename between two directories needs it for both.
     """
 
     @override
@@ -273,13 +273,13 @@ class LocalFileSystem(Store, Protocol):
     @override
     @abstractmethod
     def open(self, path: str) -> File:
-        """Open a file for reading. Writing to it fails with EBADF; `sync` makes durable what others wrote."""
+        """Open a file for reading. Writing to it fails with EBADF; `sync` makes the writes of others durable."""
 
     @abstractmethod
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        """Create and open for reading and writing, with the permissions `mode` less the process's umask.
+        """Create a file and open it for reading and writing, with the permissions `mode` less the process's umask.
 
-        `exclusive` refuses a name that exists (FileExistsError); otherwise an existing file is cut to nothing.
+        With `exclusive`, an existing name is an error (FileExistsError); otherwise an existing file is truncated to 0.
         """
 
     @abstractmethod
@@ -292,7 +292,7 @@ class LocalFileSystem(Store, Protocol):
 
     @abstractmethod
     def make_temporary_directory(self, prefix: str) -> str:
-        """Make a new directory for temporary files, which no other user can read; return its path."""
+        """Make a new directory for temporary files that no other user can read; return its path."""
 
     @abstractmethod
     def remove_directory(self, path: str) -> None:
@@ -300,11 +300,11 @@ class LocalFileSystem(Store, Protocol):
 
     @abstractmethod
     def rename(self, source: str, target: str) -> None:
-        """Atomic; replaces an existing file, or an empty directory by a directory."""
+        """Rename atomically. A file replaces an existing file; a directory replaces an empty directory."""
 
     @abstractmethod
     def link(self, source: str, target: str) -> None:
-        """Give a file one more name (a hard link); all its names are equal. The file's own data does not change.
+        """Give a file another name (a hard link); all its names are equal. The file's data does not change.
 
         The name must be free (FileExistsError). Unsupported between file systems, and on some file systems.
         """
@@ -317,9 +317,9 @@ class LocalFileSystem(Store, Protocol):
         """
 
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
-        """Copy a file's bytes to a new name, in the cheapest way there is; blocks are shared where that is supported.
+        """Copy a file's bytes to a new name in the cheapest way available, sharing blocks where that is supported.
 
-        The copy gets the permissions `mode` less the process's umask. It is durable after its `sync`.
+        The copy gets the permissions `mode` less the process's umask. It is durable after a `sync` of the copy.
 
         Raises:
             FileExistsError: the name is in use.
@@ -328,16 +328,16 @@ class LocalFileSystem(Store, Protocol):
             copy_bytes(original, copied)
 
     def shares_blocks(self, path: str) -> bool:
-        """Whether a copy within this directory's disk takes no room. May make small files there, and removes them."""
+        """Whether copies on this directory's disk share blocks. May create small files there, and removes them."""
         return False
 
     def free_bytes(self, path: str) -> int | None:
-        """How much this process may still write to the disk of a path; None if that is unknown."""
+        """How many bytes this process may still write to the disk of a path; None if that is unknown."""
         return None
 
     @abstractmethod
     def unlink(self, path: str) -> None:
-        """Remove one name of a file; the file stays for those that have it open, and under its other names."""
+        """Remove one name of a file. The file stays under its other names, and for processes that have it open."""
 
     @abstractmethod
     def sync_directory(self, path: str) -> None:
@@ -345,23 +345,23 @@ class LocalFileSystem(Store, Protocol):
 
     @abstractmethod
     def lock_directory(self, path: str) -> DirectoryLock:
-        """Hold the lock of a log directory, so that neither a broker nor another clean starts on it.
+        """Lock a log directory, so that neither a broker nor another clean starts on it.
 
         A partition's lock is that of its log directory (`cordwood.fs.locks.directories_to_lock`).
 
         Raises:
-            LockedError: another process holds it; the message says which.
+            LockedError: the lock is held already; the message names the holder if it is known.
             RequestError: the lock cannot be taken: the directory is read-only, or belongs to another user.
         """
 
     @override
     @abstractmethod
     def absolute_path(self, path: str) -> str:
-        """The path from the root on, without `.` and `..`. Symlinks stay in it."""
+        """The path from the root, without `.` and `..`. Symlinks are not resolved."""
 
     @abstractmethod
     def real_path(self, path: str) -> str:
-        """The absolute path, without symlinks, `.` and `..`. What does not exist keeps its name."""
+        """The absolute path, without symlinks, `.` and `..`. Components that do not exist are kept."""
 
     def network_kind(self, path: str) -> str | None:
         """The kind of network file system that a path is on (`nfs4`, `cifs`); None: a local disk, or unknown.
@@ -391,15 +391,15 @@ class LocalFileSystem(Store, Protocol):
         like: FileInfo | None = None,
         beside: str | None = None,
     ) -> None:
-        """Write a whole file beside `path`, and give it its name when its bytes are durable; see `Store.put`.
+        """Write a whole file under a temporary name, and rename it once its bytes are durable; see `Store.put`.
 
         Args:
             path: of the file.
-            data: all of it.
+            data: its whole content.
             mode: whether a file may be replaced.
             like: the file gets the owner, group and permissions of this one; None: those of a new file.
-            beside: its path until then. What an interrupted run left there is overwritten, so writers take turns. None:
-                a path that nobody else uses, where an interrupted run leaves a file for good.
+            beside: the temporary path. A file that an interrupted run left there is overwritten, so no two writers may
+                use it at once. None: a random path; an interrupted run leaves a file there that nothing removes.
         """
         is_new = beside is None
         beside = beside or f"{path}.{secrets.token_hex(4)}.tmp"
@@ -422,17 +422,17 @@ class LocalFileSystem(Store, Protocol):
         self.sync_directory(posixpath.dirname(path) or ".")
 
     def delete(self, path: str) -> None:
-        """Remove a file's name, and sync its directory; see `Store.delete`."""
+        """Unlink a file, and sync its directory; see `Store.delete`."""
         self.unlink(path)
         self.sync_directory(posixpath.dirname(path) or ".")
 
 
-#: The name of `LocalFileSystem` before there was a `Store`.
+#: The earlier name of `LocalFileSystem`.
 FileSystem = LocalFileSystem
 
 
 def copy_bytes(source: ReadableFile, target: File, position: int = 0) -> None:
-    """Copy what a file holds from a position on to the same position of another file, through this process."""
+    """Copy a file's bytes from a position on to the same position of another file, through this process."""
     size = source.size()
     buffer = memoryview(bytearray(min(COPY_BUFFER_BYTES, max(0, size - position))))
     while position < size and (count := source.read_into(position, buffer)):
@@ -441,7 +441,7 @@ def copy_bytes(source: ReadableFile, target: File, position: int = 0) -> None:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there was no room for a file: on the disk, within a quota, or within a limit for one file."""
+    """Whether the disk is full, a quota is used up, or a file reached the limit of its size."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -449,5 +449,5 @@ _UNSUPPORTED = frozenset([errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSU
 
 
 def is_unsupported(error: OSError) -> bool:
-    """Whether `link` or `symlink` failed because this file system cannot do it, for these two paths."""
+    """Whether `link` or `symlink` failed because the file system does not support it for these two paths."""
     return error.errno in _UNSUPPORTED

@@ -1,7 +1,7 @@
-"""A file system that takes what is written to one folder and does not keep it, for a clean on trial.
+"""A file system that accepts writes to one folder and discards them, for a clean on trial (`cordwood plan --exact`).
 
-Logs are measured and thrown away; small files (indexes) stay in memory, to be read back. All else is passed on, and
-only reading is.
+The bytes of logs are counted and discarded; small files (indexes) stay in memory and can be read back. Reads of all
+other paths go to the wrapped file system; creating a file elsewhere fails.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cordwood.types import override
 
 
 class DiscardingFileSystem(WrappedFileSystem):
-    """Reads as the file system within, but for one folder, of which it keeps names, sizes, times and small files.
+    """Reads from another file system, except in one folder: there it keeps names, sizes, times and small files.
 
     Args:
         fs: to read from.
-        folder: need not exist there, and is flat.
-        thrown_away: ends of the names whose bytes are not kept.
+        folder: the folder that accepts writes. It need not exist in `fs`, and has no subfolders.
+        thrown_away: suffixes of the names whose bytes are discarded.
     """
 
     def __init__(self, fs: LocalFileSystem, folder: str, *, thrown_away: tuple[str, ...] = (".log",)) -> None:
@@ -100,7 +100,7 @@ class DiscardingFileSystem(WrappedFileSystem):
 
 
 class DiscardedFile(File):
-    """A file that is written from its start to its end."""
+    """A file that is written sequentially, from start to end."""
 
     def __init__(self, path: str, *, keep: bool) -> None:
         self.path = path

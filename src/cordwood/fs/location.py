@@ -1,4 +1,4 @@
-"""Where a store is: a small picklable value that a task carries, and opens where it runs."""
+"""Where a store is: a small picklable value that is sent with a task and opened where the task runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Location(Protocol[S]):
 
     @property
     def in_this_process(self) -> bool:
-        """Whether only this process can open it, so that work on it cannot be given to another process."""
+        """Whether only this process can open the store, so that tasks on it cannot run in another process."""
         ...
 
     def open(self) -> S:
@@ -28,10 +28,10 @@ class Location(Protocol[S]):
 
 @dataclass(frozen=True, slots=True)
 class ProcessLocation:
-    """A store that lives in the memory of one process, which is the only one that can open it.
+    """The location of a store in the memory of one process; no other process can open it.
 
     Attributes:
-        number: of the store, in this process.
+        number: identifies the store within its process.
     """
 
     number: int
@@ -45,7 +45,7 @@ class ProcessLocation:
         """The store itself.
 
         Raises:
-            LookupError: it belongs to another process, or is gone.
+            LookupError: the store belongs to another process, or no longer exists.
         """
         if (store := _stores.get(self.number)) is None:
             raise LookupError(f"Store {self.number} is in the memory of another process, or is gone")
@@ -53,12 +53,12 @@ class ProcessLocation:
 
 
 _numbers = count(1)
-#: The stores of this process by their numbers. One that nobody uses any more goes.
+#: The stores of this process by number, as weak references.
 _stores: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def location_in_this_process(store: Store) -> ProcessLocation:
-    """The location of a store that only this process has. The caller keeps the store alive."""
+    """Return a location for a store in this process's memory. The caller must keep the store alive."""
     number = next(_numbers)
     _stores[number] = store
     return ProcessLocation(number)

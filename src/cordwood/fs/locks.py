@@ -1,15 +1,16 @@
-"""The lock of a log directory: who holds it, and holding it.
+"""The lock of a log directory: finding its holder, and taking it.
 
-A broker holds `.lock` in its log directory by a POSIX record lock, and so do we while we change the directory. Such a
+A broker holds a POSIX record lock on `.lock` in its log directory, and so do we while we change the directory. Such a
 lock has three traps:
 
-* A process loses it as soon as it closes *any* descriptor of that file. So only this module opens it, and never twice:
-  one table says what this process holds (`cordwood.fs.base.refuse_lock_file` keeps all others out). Nor is it opened
-  just to look: Linux lists all locks in `/proc/locks`, by device and inode; elsewhere nobody can be seen.
-* It is on a file, not on a name. A broker since 4.0 unlinks `.lock` when it stops, after it has let go of it. So who
-  gets the lock looks whether the name still leads to that file, and later once more (`confirm`). We never unlink it:
-  someone may have it open, about to lock it.
-* It ends at this machine. On a network file system a broker on another host is neither seen nor kept out.
+* A process loses it as soon as it closes *any* descriptor of that file. So only this module opens the file, and never
+  twice: a table lists the locks of this process, and `cordwood.fs.base.refuse_lock_file` stops all other code. To find
+  the holder we do not open the file either: Linux lists all locks in `/proc/locks`, by device and inode. On other
+  systems the holder is unknown.
+* It is on a file, not on a name. Since 4.0, a broker that stops releases the lock and then unlinks `.lock`. So after
+  taking the lock we check that the name still refers to the same file, and check again later (`confirm`). We never
+  unlink the file: another process may have it open, about to lock it.
+* It covers this machine only. On a network file system it neither shows nor excludes a broker on another host.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from cordwood.types import override
 _LOCKS = Path("/proc/locks")
 _MOUNTS = Path("/proc/self/mountinfo")
 _NAME = ".lock"
-#: How often `.lock` may turn out to be another file than the one we locked.
+#: How often we retry when `.lock` was replaced by another file before we could lock it.
 _ATTEMPTS = 1000
-#: File systems whose files another host may have open; so may those of most programs (FUSE: `fuse.sshfs`).
+#: File systems whose files another host may have open. Most FUSE file systems (`fuse.sshfs`) belong here, too.
 _NETWORK = frozenset(
-    # Hosts share the disk, or a server's files, or the files of the machine around this one.
+    # In this order: hosts share the disk; hosts share a server's files; a guest shares the files of its host.
     {"gfs2", "gpfs", "lustre", "ocfs2"}
     | {"afs", "beegfs", "ceph", "cifs", "fuse", "ncpfs", "nfs", "nfs4", "orangefs", "pvfs2", "smb3", "smbfs"}
     | {"9p", "vboxsf", "virtiofs"}
@@ -46,7 +47,7 @@ _LOCAL_FUSE = frozenset(["fuse.fuse-overlayfs"])
 _Identity = tuple[int, int]
 
 
-# ---- who holds it ----------------------------------------------------------------------------------------------------
+# ---- the holder ------------------------------------------------------------------------------------------------------
 
 
 def lock_holder(directory: str) -> LockHolder | None:
@@ -79,11 +80,11 @@ def _program(pid: int) -> str:
         return ""
 
 
-# ---- holding it ------------------------------------------------------------------------------------------------------
+# ---- taking the lock -------------------------------------------------------------------------------------------------
 
 
 class RecordLock(DirectoryLock):
-    """The lock of a log directory, held by this process until `release`; not by processes that it starts.
+    """The lock of a log directory, held by this process until `release`. Child processes do not hold it.
 
     Attributes:
         directory: its real path.
@@ -96,10 +97,10 @@ class RecordLock(DirectoryLock):
 
     @override
     def confirm(self) -> None:
-        """Make sure that the lock is on the file that others will try to lock; if that is a new one, lock it instead.
+        """Make sure that the lock is on the file that others will try to lock; if `.lock` is a new file, lock that.
 
         Raises:
-            LockedError: someone else was faster.
+            LockedError: another process has locked the new file.
         """
         with _table:
             assert self in _held, "it was released"
@@ -110,7 +111,7 @@ class RecordLock(DirectoryLock):
 
     @override
     def release(self) -> None:
-        """Let go of it. The file stays. Releasing again does nothing."""
+        """Release the lock, and leave the file. Releasing again does nothing."""
         with _table:
             if self in _held:
                 _held.remove(self)
@@ -120,7 +121,7 @@ class RecordLock(DirectoryLock):
         return directory == self._place or file == _identity(os.fstat(self._descriptor))
 
 
-#: What this process holds; to be looked at and changed under `_table` only.
+#: The locks that this process holds; read and changed only while `_table` is held.
 _held: set[RecordLock] = set()
 _table = threading.Lock()
 
@@ -130,14 +131,14 @@ def _forget() -> None:
     _table.release()
 
 
-# A forked child has the descriptors, but not the locks.
+# A forked child inherits the descriptors, but not the locks.
 os.register_at_fork(before=_table.acquire, after_in_parent=_table.release, after_in_child=_forget)
 
 
 def record_lock(path: str) -> RecordLock:
     """Lock a log directory of this machine, as a broker does; see `LocalFileSystem.lock_directory`.
 
-    Two spellings of a path are one lock; so are two directories that share their `.lock` by a link.
+    Two spellings of a path are the same lock, and so are two directories whose `.lock` is one linked file.
     """
     directory = os.path.realpath(path)
     identity = _identity(os.stat(directory))
@@ -156,7 +157,7 @@ def record_lock(path: str) -> RecordLock:
 
 
 def _acquire(directory: str) -> int:
-    """A descriptor of the locked file."""
+    """Lock the file of a directory, and return its descriptor."""
     path = f"{directory}/{_NAME}"
     for _ in range(_ATTEMPTS):
         if (descriptor := _open(path, os.stat(directory))) is None:
@@ -164,7 +165,7 @@ def _acquire(directory: str) -> int:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise RequestError(f"{path} is not a regular file, so no broker could lock it. Remove it")
-            # As Java's FileChannel.lock does: the whole file, however long it gets.
+            # Lock the whole file, also beyond its end, as Java's FileChannel.lock does.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _leads_to(path, descriptor):
                 return descriptor
@@ -181,7 +182,7 @@ def _acquire(directory: str) -> int:
 
 
 def _open(path: str, directory: os.stat_result) -> int | None:
-    """Open the file, or make it so that whoever owns the directory can open it; None: it came or went meanwhile."""
+    """Open the file, or create it for the directory's owner. None: it was just created or removed; try again."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
         return os.open(path, flags)
@@ -206,7 +207,8 @@ def _open(path: str, directory: os.stat_result) -> int | None:
     try:
         os.fchown(descriptor, owner, directory.st_gid)
     except OSError as error:
-        # Root may give it away, but not on a network share that takes root for nobody; an owner is in the group or not.
+        # chown fails for root on a network share that maps root to nobody, and for an owner outside the group. Only a
+        # wrong owner matters.
         if os.fstat(descriptor).st_uid != owner:
             os.close(descriptor)
             raise RequestError(
@@ -217,7 +219,7 @@ def _open(path: str, directory: os.stat_result) -> int | None:
 
 
 def _explain(path: str, error: OSError) -> None:
-    """Raise RequestError where we know what to do about an error of opening the file."""
+    """Raise RequestError for errors of opening the file that the user can fix."""
     if error.errno == errno.EROFS:
         what = f"{path} cannot be locked: the file system is read-only, so nothing can be changed there"
         raise RequestError(what) from error
@@ -257,9 +259,9 @@ def _identity(status: os.stat_result) -> _Identity:
 
 
 def directories_to_lock(fs: LocalFileSystem, partitions: Iterable[str]) -> list[str]:
-    """The log directories whose locks protect some partitions: real paths, in an order that is always the same.
+    """The log directories whose locks protect some partitions: real paths, sorted, so that the order never varies.
 
-    Of a partition that is a symlink there are two: a broker on either would use it.
+    A partition that is a symlink has two, as a broker on either directory would use it.
     """
     paths = [path.rstrip("/") or "/" for path in partitions]
     parents = {fs.real_path(posixpath.dirname(path) or ".") for path in paths}
@@ -270,7 +272,7 @@ def directories_to_lock(fs: LocalFileSystem, partitions: Iterable[str]) -> list[
 
 
 def network_file_system(path: str, mounts: Path = _MOUNTS) -> str | None:
-    """The kind of network file system that a path is on (`nfs4`, `cifs`, `fuse.sshfs`); None: on a disk, or unknown."""
+    """The kind of network file system that a path is on (`nfs4`, `cifs`, `fuse.sshfs`); None: local, or unknown."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except AttributeError:  # not Linux
@@ -294,10 +296,10 @@ def network_file_system(path: str, mounts: Path = _MOUNTS) -> str | None:
 
 
 def check_local(fs: LocalFileSystem, path: str, *, no_broker_elsewhere: bool) -> None:
-    """Refuse to change what a broker on another host may be using.
+    """Refuse to change a directory that a broker on another host may be using.
 
     Raises:
-        RequestError: the path is on a network file system, and nobody said that no broker elsewhere uses it.
+        RequestError: the path is on a network file system, and `no_broker_elsewhere` is not set.
     """
     kind = None if no_broker_elsewhere else fs.network_kind(path)
     if kind is not None:

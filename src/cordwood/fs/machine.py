@@ -1,4 +1,4 @@
-"""What the machine has, or the container that we run in."""
+"""The memory of this machine, or of the container in which this process runs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import os
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 
-#: Where Linux tells a container its limit: a number or `max`; with cgroups of version 2 and of version 1.
+#: Files in which Linux shows a container its memory limit, a number or `max`; for cgroups version 2 and version 1.
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @functools.cache
 def memory_bytes() -> int:
-    """Bytes of memory that this machine has, or that its container may use."""
+    """Bytes of memory that this machine has, or that this process's container may use."""
     return container_memory_bytes(PosixFileSystem(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def container_memory_bytes(fs: Store, machine_bytes: int) -> int:
-    """The lowest limit that a container has; what the machine has without one."""
+    """The lowest memory limit of the container in bytes, at most `machine_bytes`."""
     lowest = machine_bytes
     for path in CONTAINER_LIMITS:
         try:

@@ -1,24 +1,24 @@
-"""A file system in memory whose power can be cut: what every promise about crashes is tested with.
+"""A file system in memory whose power can be cut, for testing every promise about crashes.
 
-There are two disks. The *live* one is what a running program sees. The *durable* one is what was promised to survive.
-Between them stands the journal: every change in the order it was made, each with the inodes whose sync it still waits
-for. A power cut is the durable disk plus any part of the journal, replayed in order:
+There are two disks. The *live* disk is what a running program sees. The *durable* disk is what must survive a crash.
+Between them is the journal: every change, in order, each with the inodes whose sync it still waits for. After a power
+cut, the disk is the durable one plus any part of the journal, replayed in order:
 
     change                         waits for
     bytes, length, mtime, owner    sync of the file
     creation, link, unlink, …      sync_directory of the folder that holds the name
     rename                         sync_directory of both folders
 
-A change that waits for nothing always survives; of the others `crash` asks how much does. So:
+A change that waits for nothing always survives. For each of the others, the caller of `crash` chooses how much does:
 
 * A name operation survives or is lost as a whole. A rename is one operation, as on ext4: no crash shows half of it.
-  But it may be lost until both folders are synced, and a name that is used again meanwhile takes its place.
-* Any subset may be lost. A later rename may survive an earlier one, which journals that keep the order rule out; and
-  the file's sync promises its bytes, not its name.
-* A write may survive up to any byte; its end without its start is not modelled. Where it lengthens the file, the new
-  length is a change of its own: length without bytes reads as zeros, and so does the hole before a later write.
-* A file's names are independent of each other: each comes, moves and goes by changes of its own. A rename that survives
-  moves the name from wherever the crash left it; one that was never there appears. A file without a name is gone.
+  But it may be lost until both folders are synced, and a later use of the same name then replaces it.
+* Any subset may be lost. A later rename may survive without an earlier one, although journals that keep the order never
+  allow that; and a file's sync promises its bytes, not its name.
+* A write may survive up to any byte; its end without its start is not modelled. If it extends the file, the new length
+  is a separate change: length without bytes reads as zeros, and so does the hole before a later write.
+* The names of a file are independent: each is created, moved and removed by separate changes. A rename that survives
+  moves the name from wherever the crash left it, or creates it if it did not survive. A file without a name is gone.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ Place = tuple[int, str]
 
 
 class _Name(NamedTuple):
-    """One name of an inode. It keeps its number wherever it moves; the first is 0, a directory's only one."""
+    """One name of an inode. A rename does not change its number; the first is 0, and a directory has no other."""
 
     inode: int
     number: int
 
 
 class PowerCut(BaseException):
-    """The machine is off. Not an Exception: no handler of the program under test runs without power."""
+    """The machine is off. Not an Exception, so that no `except Exception` of the program under test handles it."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class _Inode:
         self.data.extend(bytes(size_bytes - len(self.data)))
 
 
-#: A disk: inodes by number. One that no path from the root leads to is kept, for those who have it open.
+#: A disk: inodes by number. An unreachable inode is kept, as it may still be open.
 _Disk = dict[int, _Inode]
 
 
@@ -93,10 +93,10 @@ class Change(ABC):
     """One change in the journal.
 
     Attributes:
-        text: the operation that made it, as a person would write it.
-        inode: what it changes.
-        mtime_ns: when.
-        waits_for: inodes whose sync is missing before it is sure to survive.
+        text: the operation that made it, as in `MemoryFileSystem.operations`.
+        inode: the inode that it changes.
+        mtime_ns: the time of the change.
+        waits_for: inodes that must be synced before it is sure to survive.
     """
 
     text: str
@@ -106,12 +106,12 @@ class Change(ABC):
 
     @property
     def parts(self) -> int:
-        """How many parts it can break into: the bytes of a write, otherwise one."""
+        """How many parts can survive separately: the bytes of a write, otherwise 1."""
         return 1
 
     @abstractmethod
     def apply(self, disk: _Disk, parts: int) -> None:
-        """Do the first `parts` of it, at least one."""
+        """Apply the first `parts` of it, at least one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class _Resize(Change):
 
 @dataclass(slots=True, kw_only=True)
 class _Set(Change):
-    """What is known about an inode besides its bytes: the fields that become another."""
+    """Sets fields of an inode: mode, owner, group or mtime."""
 
     fields: dict[str, int]
 
@@ -153,7 +153,7 @@ class _Set(Change):
 
 @dataclass(slots=True, kw_only=True)
 class _Move(Change):
-    """Creation, link, rename and removal are one thing: a name's place becomes another. None is no place."""
+    """Moves a name to another place; None is no place. Creation, link, rename and removal are all such moves."""
 
     number: int
     target: Place | None
@@ -174,17 +174,17 @@ class _Move(Change):
 
 
 def keep_all(change: Change) -> int:
-    """For `crash`: every change made it to the disk."""
+    """For `crash`: every change survives."""
     return change.parts
 
 
 def lose_all(change: Change) -> int:
-    """For `crash`: only what was synced made it to the disk."""
+    """For `crash`: only synced changes survive."""
     return 0
 
 
 def at_random(source: random.Random) -> Callable[[Change], int]:
-    """For `crash`: each change is kept, lost or torn by the throw of `source`."""
+    """For `crash`: `source` decides at random whether each change is kept, lost or torn."""
     return lambda change: source.choice((0, change.parts, source.randint(0, change.parts)))
 
 
@@ -201,7 +201,7 @@ _S = TypeVar("_S", bound=_HasMutex)
 
 
 def _serialized(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
-    """A method that no other thread runs beside another one of the same file system."""
+    """Make a method hold the file system's mutex, so that its methods do not run concurrently."""
 
     @functools.wraps(method)
     def alone(self: _S, /, *args: _P.args, **options: _P.kwargs) -> _R:
@@ -297,7 +297,7 @@ class MemoryFile(File):
 
 
 class MemoryLock(DirectoryLock):
-    """The lock of a directory in a MemoryFileSystem, which nobody else can use; it makes no file."""
+    """The lock of a directory in a MemoryFileSystem. It has no file, as no other process can see the directory."""
 
     def __init__(self, locked: set[int], inode: int) -> None:
         self._locked = locked
@@ -317,24 +317,24 @@ class MemoryLock(DirectoryLock):
 
 
 class MemoryFileSystem(LocalFileSystem):
-    """Files in memory. Any thread may use it; each operation is a step of its own.
+    """Files in memory. Threads may share it; each operation is atomic.
 
     Attributes:
         operations: what was done so far, one line per change or sync: `create a/b`, `write a/b 0+100`,
             `truncate a/b 50`, `sync a/b`, `mtime a/b 7`, `owner a/b 0:0`, `mode a/b 640`, `rename a/b → a/c`,
-            `link a/c a/d`, `unlink a/c`, `mkdir d`, `rmdir d`, `sync dir a`. Paths are as given; an open file's, as it
-            was opened. What failed is not in it.
-        capacity_bytes: how many bytes the disk holds; None: as many as there is memory, and `free_bytes` is unknown.
-        can_clone: what `shares_blocks` answers. Copies count in full all the same.
-        network: what `network_kind` answers.
+            `link a/c a/d`, `unlink a/c`, `mkdir d`, `rmdir d`, `sync dir a`. Paths are as given; an open file has the
+            path that it was opened by. Failed operations are left out.
+        capacity_bytes: how many bytes the disk holds; None: no limit, and `free_bytes` is unknown.
+        can_clone: what `shares_blocks` returns. Copies take their full size in any case.
+        network: what `network_kind` returns.
     """
 
     def __init__(self, now_ns: Callable[[], int], *, concurrency: int = 1) -> None:
-        """An empty root directory.
+        """Start with an empty root directory.
 
         Args:
-            now_ns: the time of each change, in nanoseconds since the epoch.
-            concurrency: how many threads those who use it start; with 1 the order of operations is always the same.
+            now_ns: the clock, in nanoseconds since the epoch.
+            concurrency: how many threads callers should use; with 1 the order of operations is always the same.
         """
         self.operations: list[str] = []
         self.capacity_bytes: int | None = None
@@ -360,7 +360,7 @@ class MemoryFileSystem(LocalFileSystem):
 
     @_serialized
     def fail_after(self, count: int) -> None:
-        """Cut the power after `count` more operations: the next one, and all after it, raise PowerCut."""
+        """Cut the power after `count` more operations: all operations after those raise PowerCut."""
         self._operations_left = count
 
     @property
@@ -371,15 +371,15 @@ class MemoryFileSystem(LocalFileSystem):
 
     @_serialized
     def crash(self, choose: Callable[[Change], int]) -> MemoryFileSystem:
-        """What a power cut now could leave, as a new file system; this one stays as it is.
+        """Return a new file system with what survives a power cut now; this one does not change.
 
         Args:
-            choose: says for each pending change, in order, how many of its parts survive: 0 (lost) to `parts` (kept).
+            choose: for each pending change, in order, how many of its parts survive: 0 (lost) to `parts` (kept).
         """
         return self._after([choose(change) for change in self.pending])
 
     def crashes(self) -> Iterator[MemoryFileSystem]:
-        """Every power cut: each pending change kept or lost, each write also torn in its middle. 2ⁿ to 3ⁿ of them."""
+        """Every outcome of a power cut: each of n changes kept or lost, or a write torn in its middle. 2ⁿ to 3ⁿ."""
         choices = [sorted({0, change.parts // 2, change.parts}) for change in self.pending]
         return (self._after(parts_kept) for parts_kept in itertools.product(*choices))
 
@@ -497,7 +497,7 @@ class MemoryFileSystem(LocalFileSystem):
         name = self._live[source_place[0]].entries[source_place[1]]
         onto = self._live[target_place[0]].entries.get(target_place[1])
         replaced = None if onto is None else onto.inode
-        if replaced == inode:  # also under two names, which both stay
+        if replaced == inode:  # two names of one file: POSIX keeps both
             return
         if inode in self._ancestors(target_place[0]):
             raise _error(errno.EINVAL, source)
@@ -616,7 +616,7 @@ class MemoryFileSystem(LocalFileSystem):
     def _sync(self, text: str, inode: int) -> None:
         self._perform(text)
         self._stop_waiting_for(inode)
-        # Only from the front: a change that survives for sure may still stand behind one that may not.
+        # Apply from the front only: a change that is sure to survive may come after one that may be lost.
         while self._journal and not self._journal[0].waits_for:
             change = self._journal.pop(0)
             change.apply(self._durable, change.parts)
@@ -625,13 +625,13 @@ class MemoryFileSystem(LocalFileSystem):
         for change in self._journal:
             if inode in change.waits_for:
                 change.waits_for.discard(inode)
-                # What is gone for good can't be synced any more: a file that moved out of it must not wait for ever.
-                # (A file with a second name isn't gone yet.)
+                # A directory that is gone for good can no longer be synced, so a file that was moved out of it must not
+                # wait for that sync. (An inode with a second name is not gone yet.)
                 if isinstance(change, _Move) and change.target is None and len(self._live[change.inode].places) == 1:
                     self._stop_waiting_for(change.inode)
 
     def _new_inode(self, *, is_directory: bool, mode: int) -> int:
-        # The inode is on both disks at once; whether a name leads to it is the journal's affair.
+        # Both disks get the inode at once; the journal decides whether a name refers to it.
         number = max(self._live, default=_ROOT - 1) + 1
         inode = _Inode(is_directory=is_directory, mode=mode, mtime_ns=self._now_ns())
         self._live[number], self._durable[number] = inode, inode.copy()
@@ -665,7 +665,7 @@ class MemoryFileSystem(LocalFileSystem):
         return number
 
     def _place(self, path: str) -> Place:
-        """Where a name is or would be; its directory must exist."""
+        """The place of a name, which need not exist; its directory must."""
         names = _names(path)
         if not names:
             raise _error(errno.EBUSY if path else errno.ENOENT, path)
@@ -694,9 +694,9 @@ class MemoryFileSystem(LocalFileSystem):
 def every_cut(
     prepare: Callable[[], MemoryFileSystem], act: Callable[[MemoryFileSystem], object]
 ) -> Iterator[MemoryFileSystem]:
-    """Run `act` with the power cut before its first operation, its second, …, and at last not at all.
+    """Run `act` again and again: with the power cut before its first operation, its second, …, and finally not at all.
 
-    Each run has a fresh file system from `prepare`; what is yielded is that file system, ready to `crash`.
+    Each run gets a new file system from `prepare`. Yields that file system after the run, ready to `crash`.
     """
     for count in itertools.count():
         fs = prepare()
@@ -718,7 +718,7 @@ def _names(path: str) -> list[str]:
 
 
 def _error(code: int, path: str) -> OSError:
-    """FileNotFoundError, FileExistsError, … by the code, as the operating system would raise it."""
+    """The error for a code (FileNotFoundError, FileExistsError, …), as the operating system would raise it."""
     return OSError(code, os.strerror(code), path)
 
 

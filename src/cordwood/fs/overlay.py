@@ -1,7 +1,7 @@
-"""A directory seen through a table of names: each stands for a file that may lie elsewhere, under another name.
+"""Shows a directory through a table of names: each name refers to a file that may have another path.
 
-So a log can be opened as it will be once files have been renamed, while none of them has been. Only what the table
-names is in the directory, and nothing in it can be changed; all other paths are what they are.
+So a log can be opened as it will be after renames that have not happened yet. The directory contains only the names in
+the table, and is read-only; all other paths are unchanged.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cordwood.types import override
 
 
 class Overlay(WrappedStore):
-    """A store with such a directory.
+    """A store in which one directory has the names and files of a table.
 
     Args:
         store: where the files are.
-        directory: the path that is seen so.
-        files: path of the file that each name in it stands for.
+        directory: the path of that directory.
+        files: for each name in it, the path of the file that it refers to.
     """
 
     def __init__(self, store: Store, directory: str, files: Mapping[str, str]) -> None:

@@ -1,8 +1,8 @@
-"""The machine's own file system, through the system calls that Kafka's storage layer amounts to.
+"""The machine's file system, through the system calls that Kafka's storage layer uses.
 
-Every read and write names its position (pread, pwrite), so one open file serves many readers. Directories come from
-strangers: whatever is opened is looked at before it is used, so that a FIFO or a device under a segment's name cannot
-hang or feed us, and a read never allocates more than the file holds.
+Every read and write states its position (pread, pwrite), so several readers can share an open file. Directories are not
+trusted: the type of every opened file is checked, so that a FIFO or device under a segment's name can neither block nor
+feed us, and a read never allocates more than the file holds.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from cordwood.fs.location import Location
 from cordwood.fs.locks import RecordLock, lock_holder, network_file_system, record_lock
 from cordwood.types import override
 
-#: Linux' own; unlike fsync it commits no journal, so that other writers need not wait.
+#: Linux only. Unlike fsync it does not commit the journal, so other writers need not wait.
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
-#: Linux' ioctl that makes one file share all blocks of another (btrfs, XFS, bcachefs, NFS 4.2).
+#: The ioctl of Linux that makes a file share all blocks of another (btrfs, XFS, bcachefs, NFS 4.2).
 _FICLONE = 0x40049409
-#: The most that the kernel is asked to copy at a time.
+#: The most bytes that the kernel is asked to copy in one call.
 _PIECE_BYTES = 1 << 30
-#: What a file system or kernel answers that cannot clone a file, or copy between two files.
+#: Errors from a file system or kernel that cannot clone a file, or cannot copy between two files.
 _CANNOT_COPY = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF}
-#: Small files mostly wait for the disk to sync, so that several are worked on at a time.
+#: Operations on small files mostly wait for fsync, so several run concurrently.
 _CONCURRENCY = 8
 
 
@@ -65,7 +65,7 @@ class PosixFile(File):
     @override
     def read(self, position: int, size_bytes: int) -> bytes:
         descriptor = self._open_descriptor()
-        # pread allocates what it is asked for, and what we are asked for may be a length read from a damaged file.
+        # pread allocates the requested size in advance, and that size may come from a damaged file.
         missing = min(size_bytes, max(0, self.size() - position))
         parts = []
         with self._named():
@@ -102,7 +102,7 @@ class PosixFile(File):
 
     @override
     def close(self) -> None:
-        # The number goes first: once closed it may belong to another file, even when close reports an error.
+        # Forget the number first: after close, even one that fails, it may belong to another file.
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -114,7 +114,7 @@ class PosixFile(File):
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """The system does not say which file an error of a descriptor is about."""
+        """Add the path to errors: those of operations on a descriptor do not name the file."""
         try:
             yield
         except OSError as error:
@@ -128,7 +128,7 @@ class PosixLocation:
 
     @property
     def in_this_process(self) -> bool:
-        """Never: every process of the machine has the same files."""
+        """Never: every process on the machine sees the same files."""
         return False
 
     def open(self) -> PosixFileSystem:
@@ -146,7 +146,7 @@ class PosixFileSystem(LocalFileSystem):
 
     @override
     def location(self) -> Location[LocalFileSystem]:
-        # Another process would not have what a subclass adds.
+        # PosixLocation opens a plain PosixFileSystem, which would lack what a subclass adds.
         return PosixLocation() if type(self) is PosixFileSystem else super().location()
 
     @override
@@ -199,7 +199,7 @@ class PosixFileSystem(LocalFileSystem):
 
     @override
     def link(self, source: str, target: str) -> None:
-        # Of a symlink, link() would make a second symlink.
+        # link() on a symlink would make another symlink.
         os.link(os.path.realpath(source, strict=True) if os.path.islink(source) else source, target)
 
     @override
@@ -213,7 +213,7 @@ class PosixFileSystem(LocalFileSystem):
                 if not _clone(original, copied):
                     copy_bytes(original, copied, _copy_in_kernel(original, copied))
             except OSError as error:
-                error.filename = target  # of two files the system names none
+                error.filename = target  # the error names neither of the two files
                 raise
 
     @override
@@ -283,7 +283,7 @@ class PosixFileSystem(LocalFileSystem):
 def _open(path: str, flags: int, mode: int = 0o666) -> PosixFile:
     refuse_lock_file(path)
     try:
-        # O_NONBLOCK: a FIFO would otherwise wait for its other end. Regular files don't know it.
+        # O_NONBLOCK: opening a FIFO would otherwise block until its other end is open. Regular files ignore it.
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP):  # a socket, a device that isn't there
@@ -302,7 +302,7 @@ def _open(path: str, flags: int, mode: int = 0o666) -> PosixFile:
 
 
 def _clone(source: File, target: File) -> bool:
-    """Make an empty file share all blocks of another; False where that is not supported."""
+    """Make an empty file share all blocks of another; return False if that is not supported."""
     if not (isinstance(source, PosixFile) and isinstance(target, PosixFile) and source.size()):
         return False
     import fcntl
@@ -317,7 +317,7 @@ def _clone(source: File, target: File) -> bool:
 
 
 def _copy_in_kernel(source: File, target: File) -> int:
-    """Copy without a detour through this process; return how many bytes that did, from the start."""
+    """Copy within the kernel, from the start, as far as it can; return the number of bytes copied."""
     position = 0
     if not (isinstance(source, PosixFile) and isinstance(target, PosixFile) and hasattr(os, "copy_file_range")):
         return 0
@@ -359,7 +359,7 @@ def _sync(descriptor: int) -> None:
     if sys.platform == "darwin":
         import fcntl
 
-        # fsync there stops at the drive's cache. Network file systems know only fsync.
+        # fsync on macOS does not flush the drive's cache. Network file systems support only fsync.
         try:
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
             return

@@ -1,4 +1,4 @@
-"""Users: what they are called, and what the one who runs this process may do to files."""
+"""Names of users and groups, and what the user of this process may do to files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Self
 from cordwood.fs.base import FileInfo
 
 _STATUS = Path("/proc/self/status")
-#: CAP_CHOWN and CAP_FOWNER. A container's root may be without them.
+#: CAP_CHOWN and CAP_FOWNER. Root in a container may lack them.
 _GIVING = 1 << 0 | 1 << 3
 
 
 def user_name(uid: int) -> str:
-    """A user as a person would know it, with its number: `kafka (uid 999)`."""
+    """A user's name with its number: `kafka (uid 999)`; without a name, `uid 999`."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:
@@ -26,7 +26,7 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """A group as a person would know it, with its number: `kafka (gid 999)`."""
+    """A group's name with its number: `kafka (gid 999)`; without a name, `gid 999`."""
     try:
         return f"{grp.getgrgid(gid).gr_name} (gid {gid})"
     except KeyError:
@@ -35,12 +35,12 @@ def group_name(gid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who runs this process.
+    """The user of a process.
 
     Attributes:
         uid: of the user.
         gids: of all its groups.
-        privileged: may give files to anyone, and write to any.
+        privileged: whether it may chown any file, and set the permissions of any file.
     """
 
     uid: int
@@ -53,7 +53,7 @@ class User:
         return cls(os.geteuid(), frozenset([os.getegid(), *os.getgroups()]), _privileged())
 
     def may_write(self, info: FileInfo) -> bool:
-        """Whether the permissions of a file or directory let it write there."""
+        """Whether the permissions of a file or directory let the user write to it; ignores `privileged`."""
         if self.uid == info.uid:
             return bool(info.mode & stat.S_IWUSR)
         return bool(info.mode & (stat.S_IWGRP if info.gid in self.gids else stat.S_IWOTH))

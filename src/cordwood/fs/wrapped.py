@@ -1,4 +1,4 @@
-"""Stores, file systems and files that pass everything on to another: the base of those that differ in a verb or two."""
+"""Stores, file systems and files that delegate to another one: base classes for those that change a verb or two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cordwood.types import override
 
 
 class WrappedStore(Store):
-    """Passes every verb on to the store within."""
+    """Delegates every verb to another store. Its location is in this process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -63,7 +63,7 @@ class WrappedStore(Store):
 
 
 class WrappedFileSystem(LocalFileSystem):
-    """Passes every verb on to the file system within. `put` and `delete` go through this one's own verbs."""
+    """Delegates every verb to another file system, except `put` and `delete`, which use this object's other verbs."""
 
     def __init__(self, fs: LocalFileSystem) -> None:
         self._fs = fs
@@ -175,7 +175,7 @@ class WrappedFileSystem(LocalFileSystem):
 
 
 class WrappedFile(File):
-    """Passes every verb on to the file within."""
+    """Delegates every verb to another file."""
 
     def __init__(self, file: File) -> None:
         self.path = file.path
