@@ -1,6 +1,6 @@
-"""A batch, message or wrapper: its header as one value, and the encoders for all three formats.
+"""A batch, message or wrapper: its header as an object, and encoders for magic 0, 1 and 2.
 
-`kernels.layout` draws the bytes. `Batch` is for people and tests; a whole log passes as rows.
+`kernels.layout` shows the bytes. `Batch` is for output and tests; code that reads whole logs uses arrays of rows.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from cordwood.record.compression import compress
 from cordwood.record.record import Record, encode_record
 from cordwood.types import NONE, Codec, TimestampType
 
-#: Sequence numbers run from 0 to this and start again at 0.
+#: The largest sequence number; the next one is 0 again.
 MAX_SEQUENCE = 2**31 - 1
 
 
 def codec_of(attributes: int) -> Codec:
-    """The codec that a batch's attributes name.
+    """The codec in a batch's attributes.
 
     Raises:
-        CorruptBatchError: a number that Kafka has no codec for.
+        CorruptBatchError: Kafka has no codec of this number.
     """
     number = attributes & CODEC_MASK
     if number > Codec.ZSTD:
@@ -52,28 +52,28 @@ def codec_of(attributes: int) -> Codec:
 
 
 def advance_sequence(sequence: int, by: int) -> int:
-    """The sequence number `by` records after another; they wrap to 0 behind the largest."""
+    """The sequence number `by` records after another; wraps to 0 after `MAX_SEQUENCE`."""
     return (sequence + by) % (MAX_SEQUENCE + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the header of one entry of a log says; -1 for what its format lacks.
+    """The header of one entry of a log; -1 for fields that its format lacks.
 
     Attributes:
         position: in the file.
         size_bytes: of the whole entry.
         magic: 0, 1 or 2.
-        base_offset: of the first record it was written with; -1 for a wrapper that was not decoded.
-        last_offset: of the last record it was written with.
+        base_offset: of the first record that the batch was created with; -1 for a wrapper that was not decoded.
+        last_offset: of the last record that the batch was created with.
         leader_epoch: of the leader that wrote it.
         crc: as stored.
-        computed_crc: of the bytes; equal to `crc` in a good batch.
+        computed_crc: of the bytes; equals `crc` if the batch is intact, or was not checked.
         attributes: as stored.
-        base_timestamp: milliseconds; what record timestamps count from, or the delete horizon.
-        max_timestamp: milliseconds; the largest of its records, or the append time.
+        base_timestamp: milliseconds; the base of the records' timestamp deltas, which may be the delete horizon.
+        max_timestamp: milliseconds; the largest timestamp of its records, or the append time.
         producer_id, producer_epoch, base_sequence: of the idempotent or transactional producer.
-        record_count: records that are there, less than the offsets say once it was compacted.
+        record_count: records in the batch now; after compaction fewer than its range of offsets.
         control_type: a `ControlType`; -1 for data and for an emptied control batch.
     """
 
@@ -96,7 +96,7 @@ class Batch:
 
     @classmethod
     def of(cls, row: np.void) -> Batch:
-        """The batch of one BATCH_ROW."""
+        """Make a batch from one BATCH_ROW."""
         return cls(*row.tolist())
 
     @property
@@ -106,13 +106,13 @@ class Batch:
 
     @property
     def codec_label(self) -> str:
-        """Kafka's name of the codec; of one it does not have, the number."""
+        """Kafka's name of the codec; for an unknown codec, its number."""
         number = self.attributes & CODEC_MASK
         return Codec(number).label if number <= Codec.ZSTD else f"unknown({number})"
 
     @property
     def is_valid(self) -> bool:
-        """Whether the CRC is right, or was not checked."""
+        """Whether the CRC matches, or was not checked."""
         return self.crc == self.computed_crc
 
     @property
@@ -127,19 +127,19 @@ class Batch:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """What its records' timestamps mean."""
+        """The meaning of its records' timestamps."""
         if self.magic == 0:
             return TimestampType.NONE
         return TimestampType.LOG_APPEND_TIME if self.attributes & LOG_APPEND_TIME else TimestampType.CREATE_TIME
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When its tombstones, or its marker, may go; None before a cleaner met them."""
+        """When its tombstones, or its marker, may be removed; None until a cleaner has set it."""
         return self.base_timestamp if self.magic == 2 and self.attributes & DELETE_HORIZON else None
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of its last record, -1 without one."""
+        """The sequence number of its last record; -1 if the batch has no sequence."""
         if self.base_sequence == NONE:
             return NONE
         return advance_sequence(self.base_sequence, self.last_offset - self.base_offset)
@@ -149,7 +149,7 @@ assert list(Batch.__dataclass_fields__) == list(BATCH_ROW.names or ())
 
 
 def to_batches(rows: BatchRows) -> list[Batch]:
-    """Rows as objects."""
+    """Convert rows to objects."""
     return [Batch(*row) for row in rows.tolist()]
 
 
@@ -170,17 +170,17 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """A batch of magic 2, as Kafka's own builder writes it.
+    """Encode a batch of magic 2, as Kafka's own builder does.
 
     Args:
-        records: in offset order; may be empty, as after a clean, when both offsets are given.
+        records: in offset order; may be empty, as after a clean, if both offsets are given.
         base_offset: default: of the first record.
         last_offset: default: of the last record.
         codec: how to compress, at Kafka's default level.
-        timestamp_type: with LOG_APPEND_TIME, max_timestamp is the time of all records.
-        max_timestamp: default: the largest of the records.
+        timestamp_type: with LOG_APPEND_TIME, max_timestamp is the timestamp of all records.
+        max_timestamp: default: the largest timestamp of the records.
         base_timestamp: default: the delete horizon, else the timestamp of the first record.
-        delete_horizon_ms: when tombstones may go.
+        delete_horizon_ms: when tombstones may be removed.
         leader_epoch, producer_id, producer_epoch, base_sequence: as in the header.
         transactional, control: as in the attributes.
     """
@@ -223,17 +223,17 @@ def encode_batch(
 
 
 def seal(batch: bytes) -> bytes:
-    """The same batch of magic 2 with the right CRC."""
+    """Return a batch of magic 2 with its CRC computed and filled in."""
     covered = batch[CRC_START:]
     return batch[:CRC_AT] + crc32c.crc32c(covered).to_bytes(4, "big") + covered
 
 
 def encode_header(batch: np.void, body: Iterable[U8Array]) -> bytes:
-    """The header of a batch of magic 2 whose body lies in pieces.
+    """Encode the header of a batch of magic 2 whose body is in several buffers.
 
     Args:
         batch: BATCH_ROW, with the size of the whole batch.
-        body: its pieces, in order.
+        body: the buffers, in order.
     """
     header = HEADER.pack(
         batch["base_offset"],
@@ -265,7 +265,7 @@ def encode_message(
     value: bytes | None = None,
     attributes: int = 0,
 ) -> bytes:
-    """A message of magic 0 or 1: an entry of the log by itself, an inner message, or a wrapper around a set."""
+    """Encode a message of magic 0 or 1: an entry of the log, an inner message of a wrapper, or a wrapper."""
     fields = b"".join((-1 if f is None else len(f)).to_bytes(4, "big", signed=True) + (f or b"") for f in (key, value))
     time = timestamp.to_bytes(8, "big", signed=True) if magic == 1 else b""
     size = LEGACY_HEADER.size - PREFIX.size + len(time) + len(fields)
@@ -283,10 +283,10 @@ def encode_message_set(
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
     append_time: int = NONE,
 ) -> bytes:
-    """Records in magic 0 or 1: one message each, or compressed in one wrapper.
+    """Encode records in magic 0 or 1: as one message each, or compressed in one wrapper.
 
-    Inner offsets of magic 1 count from the first record; the wrapper has the last offset and the largest timestamp, or
-    with LOG_APPEND_TIME the append time.
+    In magic 1, inner offsets are relative to the first record. The wrapper has the last offset, and the largest
+    timestamp or, with LOG_APPEND_TIME, the append time.
     """
     late = LOG_APPEND_TIME if magic == 1 and timestamp_type == TimestampType.LOG_APPEND_TIME else 0
     if codec == Codec.NONE:

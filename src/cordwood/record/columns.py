@@ -1,15 +1,15 @@
-"""Batches as columns: what the records of many batches say, as arrays over the bytes they came in.
+"""Records as columns: arrays of the fields of many records, which point into the bytes that were read.
 
-A `BatchWindow` is a stretch of a log file with the rows that the scan kernel made of its headers. `decode` turns it
-into `RecordColumns`, never an object per record. Batches of one kind that lie together are decoded in one kernel call:
+A `BatchWindow` is part of a log file, with one row per batch header from the scan kernel. `decode` converts it to
+`RecordColumns`, without an object per record. Adjacent batches of the same kind are decoded in one kernel call:
 
-    plain     magic 2, not compressed    records stand in the window itself
-    packed    magic 2, compressed        decompressed side by side into one buffer
+    plain     magic 2, not compressed    records are in the window itself
+    packed    magic 2, compressed        decompressed one after the other into one buffer
     message   magic 0 and 1, plain       each entry is one record
-    wrapper   magic 0 and 1, compressed  the value holds messages; their offsets may count from the wrapper's
+    wrapper   magic 0 and 1, compressed  the value holds messages; in magic 1 their offsets are relative
 
-Kafka limits a batch's compressed size only, so a small one may hold gigabytes. One that decompresses to more than
-`STREAM_BYTES` is decoded in pieces, and memory never holds more of it than a piece or its largest record.
+Kafka limits only the compressed size of a batch, so a small batch may hold gigabytes. A batch that decompresses to more
+than `STREAM_BYTES` is decoded in pieces: memory holds only one piece of it, or its largest record.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from cordwood.types import Codec
 
 #: Decompressed bytes above which a batch is decoded in pieces.
 STREAM_BYTES = 4 << 20
-#: Decompressed bytes that are put side by side before they are decoded; about what a second-level cache holds.
+#: Decompressed bytes that are collected in one buffer before they are decoded; about the size of an L2 cache.
 ARENA_BYTES = 1 << 20
-#: The same for LZ4, with room for the last of them.
+#: Size of that buffer for LZ4: `ARENA_BYTES`, and room for one more frame.
 _FRAMES_ROOM_BYTES = 2 * ARENA_BYTES
-#: Rows of one RecordColumns at the most.
+#: The most rows in one RecordColumns.
 MAX_ROWS = 1 << 17
 
 OnDamage = Callable[[DataError], None]
@@ -57,13 +57,13 @@ OnDamage = Callable[[DataError], None]
 
 @dataclass(frozen=True, slots=True)
 class BatchWindow:
-    """Whole entries of a log file that follow each other.
+    """Complete, consecutive entries of a log file.
 
     Attributes:
         position: in the file, of data[0].
-        data: uint8[bytes]; of an entry too large for a window only the header.
+        data: uint8[bytes]; of an entry that is too large for a window, only the header.
         batches: BATCH_ROW[entries].
-        read: gives the pieces of (position, size_bytes) of the file, for the entry that is too large.
+        read: yields the bytes at (position, size_bytes) of the file in pieces, for an entry that is too large.
     """
 
     position: int
@@ -79,7 +79,7 @@ class RecordColumns:
     Attributes:
         data: uint8[bytes] that the rows' positions point into.
         rows: RECORD_ROW[records], in log order.
-        batches: BATCH_ROW[batches]; rows["batch"] is an index into it. Of a decoded wrapper the base offset is known.
+        batches: BATCH_ROW[batches]; rows["batch"] is an index into it. A decoded wrapper has its base offset filled in.
     """
 
     data: U8Array
@@ -87,7 +87,7 @@ class RecordColumns:
     batches: BatchRows
 
     def select(self, mask: npt.NDArray[np.bool_]) -> RecordColumns:
-        """Only the records where `mask` (bool[records]) is set."""
+        """Keep only the records where `mask`, bool[records], is set."""
         return self if mask.all() else RecordColumns(self.data, self.rows[mask], self.batches)
 
 
@@ -99,7 +99,7 @@ class _Kind(IntEnum):
     WRAPPER = 4
 
 
-#: What each negative status of a decoding kernel means for the batch.
+#: The batch problem for each negative status of a decoding kernel.
 _PROBLEMS = {
     kernel.BAD_VARINT: BatchProblem.RECORD,
     kernel.BAD_LENGTH: BatchProblem.RECORD,
@@ -115,17 +115,17 @@ _PROBLEMS = {
 }
 assert set(_PROBLEMS) == set(kernel.PROBLEMS)
 
-#: By whether the magic is 2, and whether there is a codec.
+#: Kinds by [magic is 2, is compressed].
 _KINDS = np.array([[_Kind.MESSAGE, _Kind.WRAPPER], [_Kind.PLAIN, _Kind.PACKED]], np.int8)
 
 
 def is_valid(batches: BatchRows) -> npt.NDArray[np.bool_]:
-    """bool[batches]: the CRC was found right (or was not checked)."""
+    """bool[batches]: whether the CRC matches, or was not checked."""
     return np.asarray(batches["crc"] == batches["computed_crc"])
 
 
 def crc_error(batch: np.void) -> CorruptBatchError:
-    """What a batch whose CRC is wrong is reported as."""
+    """The error for a batch whose CRC does not match."""
     name = "CRC-32C" if batch["magic"] == 2 else "CRC-32"
     covered = int(batch["size_bytes"]) - CRC_START_BY_MAGIC[batch["magic"]]
     return CorruptBatchError(
@@ -136,7 +136,7 @@ def crc_error(batch: np.void) -> CorruptBatchError:
 
 
 def raise_damage(error: DataError) -> None:
-    """The default of `on_damage`: the first damage ends the reading."""
+    """The default of `on_damage`: raise the first error."""
     raise error
 
 
@@ -151,16 +151,19 @@ def decode(
     """Decode all records of a window.
 
     Args:
-        window: entries with their CRCs checked, or not if the caller does not want that.
-        on_damage: called with each damage; when it returns, reading goes on behind the damaged batch. No record of
-            that batch is given out, unless earlier pieces of a batch that is decoded in pieces already were.
-        max_batch_bytes: decompressed bytes above which a batch is damage; default: what fits this machine.
-        even_invalid: decode batches with a wrong CRC too, after reporting them.
-        whole_batches: a compressed batch of magic 2 is decompressed into one buffer, however large it is. For a caller
-            that holds all records of a batch anyway, this is half of what it takes to join them later.
+        window: the entries. CRCs that were not computed count as correct.
+        on_damage: called with each error; if it returns, decoding continues after the damaged batch. No record of that
+            batch is yielded, except those that were yielded before the error if the batch is decoded in pieces.
+        max_batch_bytes: decompressed bytes above which a batch is an error; default: depends on the machine's memory.
+        even_invalid: also decode batches with a wrong CRC, after reporting them.
+        whole_batches: decompress a compressed batch of magic 2 into one buffer, however large. For a caller that keeps
+            all records of a batch, this takes half the memory of joining pieces later.
+
+    Yields:
+        records in the order of the window.
 
     Raises:
-        CorruptBatchError, BatchTooLargeError: from the default on_damage.
+        CorruptBatchError, BatchTooLargeError: from the default `on_damage`.
     """
     if max_batch_bytes is None:
         max_batch_bytes = largest_batch_bytes(memory_bytes())
@@ -191,7 +194,7 @@ def decode(
 
 
 class _Reader:
-    """Decodes neighbouring batches of one kind."""
+    """Decodes adjacent batches of one kind."""
 
     def __init__(
         self,
@@ -232,7 +235,7 @@ class _Reader:
                 first += max(done, 1)
 
     def _frames(self, first: int, stop: int) -> Generator[RecordColumns, None, int]:
-        """Records of the first of batches [first, stop), frames of LZ4; returns how many of these are usual ones."""
+        """Decode LZ4 batches from `first` on, as far as the fast kernel can; return how many it decoded."""
         batches = self.batches[first:stop]
         starts = batches["position"] - self.window.position
         target, ends = np.empty(_FRAMES_ROOM_BYTES, np.uint8), np.empty(batches.size, np.int64)
@@ -252,7 +255,7 @@ class _Reader:
         return done
 
     def _packed(self, first: int, stop: int) -> Iterator[RecordColumns]:
-        """Records of batches [first, stop), whatever their codec."""
+        """Decode batches [first, stop) of any codec."""
         arena: list[bytes | bytearray] = []
         size = 0
         limit = min(STREAM_BYTES, self.max_batch_bytes)
@@ -260,7 +263,7 @@ class _Reader:
             body: bytes | bytearray = b""
             try:
                 codec, payload = self._payload(batch, HEADER.size)
-                # Kafka does not look into a body in which no record is expected.
+                # Kafka does not read the body of a batch with a record count of 0.
                 if batch["record_count"] > 0:
                     body = decompress(codec, payload, magic=2, max_bytes=limit)
             except DataError as error:
@@ -312,7 +315,7 @@ class _Reader:
     def _bodies(
         self, data: U8Array, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], batches: BatchRows
     ) -> Iterator[RecordColumns]:
-        """Records of whole bodies that lie in `data`."""
+        """Decode complete bodies, which are at [starts, ends) in `data`."""
         batch, at, done = 0, int(starts[0]), 0
         while batch < batches.size:
             rows = np.empty(_capacity(batches[batch:], int(ends[-1]) - at, done), RECORD_ROW)
@@ -321,7 +324,7 @@ class _Reader:
             )
             rows = rows[:count]
             if status < 0:
-                # Of a broken batch nothing is given out, unless an earlier call already gave some of it.
+                # Drop all records of the broken batch, unless an earlier call already yielded some of them.
                 broken = rows["batch"] == batch
                 rows = rows[~broken] if np.count_nonzero(broken) == done else rows
             if rows.size:
@@ -338,7 +341,7 @@ class _Reader:
             yield from self._bodies(_bytes_array(b"".join(bodies)), starts, ends, self.batches[first:end])
 
     def _whole(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[RecordColumns]:
-        """Records of one batch whose body arrives in pieces; they all lie in one buffer."""
+        """Decode one batch whose body arrives in pieces, after joining them in one buffer."""
         body = bytearray()
         try:
             for piece in pieces:
@@ -350,7 +353,7 @@ class _Reader:
         yield from self._bodies(_bytes_array(body), starts, ends, batches)
 
     def _pieces(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[RecordColumns]:
-        """Records of one batch whose body arrives in pieces."""
+        """Decode one batch whose body arrives in pieces, piece by piece."""
         done, needed = 0, 1
         feed, held = _Feed(pieces), bytearray()
         try:
@@ -370,7 +373,7 @@ class _Reader:
                     self._problem(batches[0], status)
                 if status != kernel.MORE:
                     return
-                del data  # the next record is gathered in a buffer of its own, and this one must be gone by then
+                del data  # free this buffer before the next record is collected in another one
                 held = held[at:]
                 needed -= at
         except DataError as error:
@@ -387,12 +390,12 @@ class _Reader:
         if only[0].size > STREAM_BYTES:
             only = None
         for _, rows, _ in sets:
-            # Too much to keep. The offset of the last message is needed before the first can be given out, so the set
-            # is read twice.
+            # Too large to keep in memory. The last message's offset is needed before the first record can be yielded,
+            # so decompress the set twice.
             only, last_inner = None, int(rows["offset"][-1])
         shift = 0
         if batch["magic"] == 1 and batch["last_offset"] != 0:
-            # Some early clients numbered the messages from zero and left zero in the wrapper: nothing to shift then.
+            # Some early clients left the wrapper's offset at 0; then inner offsets are not shifted.
             if batch["last_offset"] < last_inner:
                 raise _inner_error(
                     f"a wrapper's offset {batch['last_offset']} is below that of its last inner message, {last_inner}"
@@ -439,7 +442,7 @@ class _Reader:
             needed -= at
 
     def _value(self, batch: np.void) -> tuple[Codec, Payload]:
-        """Codec and compressed bytes of a wrapper: its value. Its key is null, but Kafka would not mind one."""
+        """Return a wrapper's codec, and its value: the compressed bytes. Like Kafka, skips a key if there is one."""
         codec, message = self._payload(batch, 0)
         at = HEADER_BYTES_BY_MAGIC[batch["magic"]]
         for _ in range(2):
@@ -485,23 +488,23 @@ def _problem_error(status: int) -> CorruptBatchError:
 
 
 def _inner_error(what: str) -> CorruptBatchError:
-    """The error for a compressed message set that is not possible."""
+    """The error for an invalid compressed message set."""
     return CorruptBatchError(what, kind=BatchProblem.INNER_MESSAGE)
 
 
 class _Feed:
-    """Pieces of a body, gathered until a record is whole."""
+    """Collects the pieces of a body until a record is complete."""
 
     def __init__(self, pieces: Iterator[bytes | bytearray]) -> None:
         self._pieces = pieces
         self._next: bytes | bytearray = b""
 
     def gather(self, held: bytearray, needed: int) -> bool:
-        """Append pieces to what is held until `needed` bytes are there. True: there are no more pieces.
+        """Append pieces to `held` until it has `needed` bytes; return True if there are no more pieces.
 
-        The buffer of a bytearray grows in place where the system can move pages, so that a large record takes its size
-        in memory, not twice that as joined pieces would. No memory is taken for what was only announced. A large record
-        ends its buffer: who gets it may use the buffer as it is, and positions stay below 2 GiB.
+        A bytearray grows in place where the system can remap pages, so a large record takes its size in memory, not
+        twice that. Memory is allocated only for bytes that arrive, not for declared sizes. A large record ends its
+        buffer: the caller can use the buffer without a copy, and positions stay below 2 GiB.
         """
         while len(held) < needed:
             piece = self._next or next(self._pieces, None)
@@ -516,7 +519,7 @@ class _Feed:
 
 
 def _capacity(batches: BatchRows, left_bytes: int, done: int) -> int:
-    """Rows worth allocating: what headers announce, but no more than the bytes can hold."""
+    """The number of rows to allocate: the record count in the headers, limited by the bytes and by MAX_ROWS."""
     announced = int(np.maximum(batches["record_count"], 0).sum(dtype=np.int64)) - done
     return max(1, min(MAX_ROWS, announced, left_bytes // MIN_RECORD_BYTES + 1))
 

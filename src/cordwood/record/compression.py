@@ -1,8 +1,8 @@
-"""The compressed records of a batch: bytes ↔ bytes, for Kafka's codecs.
+"""Compresses and decompresses the records of a batch with Kafka's codecs.
 
-What is compressed is everything behind a magic 2 header, or the value of a magic 0 or 1 wrapper. We write the framing
-that Kafka writes and read what Kafka's reader takes, including its habits at the end of the data: behind a gzip member
-anything that is no gzip header is ignored, and behind the end mark of LZ4 everything.
+The payload is everything after a magic 2 header, or the value of a magic 0 or 1 wrapper. We write the framing that
+Kafka writes, and accept what Kafka's reader accepts, also at the end of the data: after a gzip member it ignores
+anything but another gzip header, and after the end mark of LZ4 it ignores everything.
 
     gzip     (1f 8b 08 flags | time 4 | 2 | … | deflate | crc32 4 | size 4)*                        little-endian
     snappy   82 "SNAPPY" 00 | version 4 | compatible 4 | (length 4 | raw snappy)*                   big-endian
@@ -11,9 +11,9 @@ anything that is no gzip header is ignored, and behind the end mark of LZ4 every
              | (length 4, highest bit: stored | block | [xxh32 4])* | 0 4 | [xxh32 of all 4]
     zstd     (28 b5 2f fd | descriptor 1 | … | (last:1 type:2 size:21 | block)* | [xxh64 4])*       little-endian
 
-Kafka limits only the compressed size, so a batch of 1 MB may hold gigabytes; and no size that a payload declares is
-believed. Each reader is a generator that knows a bound for a piece before it makes it: zlib's own limit, the largest
-LZ4 block, what raw snappy can expand to, and for zstd a cut between two blocks, for a block is at most 128 KiB.
+Kafka limits only the compressed size, so a batch of 1 MB may hold gigabytes, and sizes declared in a payload are not
+trusted. Each reader is a generator that bounds every piece before it allocates memory: by zlib's own limit, by the
+largest LZ4 block, by the largest expansion of raw snappy, and for zstd by cutting between blocks of at most 128 KiB.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from cordwood.types import Codec
 
 DEFAULT_MAX_BATCH_BYTES = 2 << 30
 DEFAULT_WINDOW_BYTES = 1 << 20
-#: Bytes that are read at once of a payload that stays in its file.
+#: Bytes per read of a payload that stays in its file.
 FILE_CHUNK_BYTES = 1 << 20
 
 
 class FileBytes:
-    """Bytes of a file that are sliced like a memoryview, and of which only one slice is in memory."""
+    """Part of a file that is sliced like a memoryview, while only one slice is in memory."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class FileBytes:
         *,
         chunk_bytes: int = FILE_CHUNK_BYTES,
     ) -> None:
-        """Nothing is read yet.
+        """Does not read yet.
 
         Args:
-            read: gives the pieces of (position, size_bytes) of the file.
+            read: yields the bytes at (position, size_bytes) of the file in pieces.
             position: in the file, of the first byte.
-            size_bytes: how many there are; all of them are in the file.
-            chunk_bytes: how many are read at once, at least.
+            size_bytes: length of the part; the file holds all of it.
+            chunk_bytes: the least number of bytes per read.
         """
         self._read = read
         self._chunk_bytes = chunk_bytes
@@ -104,29 +104,29 @@ class FileBytes:
 
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
-#: What a codec reads from.
+#: The compressed bytes that a codec reads.
 Payload: TypeAlias = memoryview | FileBytes
 
 
 def largest_batch_bytes(memory_bytes: int) -> int:
-    """Decompressed bytes above which a batch is damage by default: its largest record is held once, and leaves room."""
+    """The default limit of a batch's decompressed bytes: half of the memory, at most 2 GiB. One record may fill it."""
     return min(DEFAULT_MAX_BATCH_BYTES, memory_bytes // 2)
 
 
 def decompress(
     codec: Codec, payload: Bytes | FileBytes, *, magic: int, max_bytes: int = DEFAULT_MAX_BATCH_BYTES
 ) -> bytes | bytearray:
-    """The whole of a payload; for usual batches, which are small.
+    """Decompress a whole payload; for batches of the usual, small size.
 
     Args:
         codec: from the batch's attributes.
         payload: the compressed bytes and nothing else, uint8[bytes].
-        magic: of the batch; magic 0 excuses a wrong LZ4 header check, and zstd needs magic 2.
-        max_bytes: the most that may come out. Little more than that is ever allocated.
+        magic: of the batch; in magic 0 the LZ4 header check is ignored, and zstd needs magic 2.
+        max_bytes: limit of the decompressed bytes. Little more than that is ever allocated.
 
     Raises:
-        CorruptBatchError: Kafka could not decompress it either; the message says what is wrong.
-        BatchTooLargeError: more than `max_bytes` would come out.
+        CorruptBatchError: the payload is invalid, also for Kafka; the message says what is wrong.
+        BatchTooLargeError: it decompresses to more than `max_bytes`.
         MissingCodecError: the codec's library is not installed.
     """
     whole: bytes | bytearray = b""
@@ -148,11 +148,11 @@ def decompress_stream(
     max_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     window_bytes: int = DEFAULT_WINDOW_BYTES,
 ) -> Iterator[bytes]:
-    """The same bytes piece by piece, each of at most `window_bytes`, in memory bounded by window and payload.
+    """Decompress a payload piece by piece, each of at most `window_bytes`, in bounded memory.
 
-    Snappy takes up to 22 times its longest chunk, LZ4 a block of up to 4 MiB, zstd a history of up to 128 MiB.
+    Snappy needs up to 22 times its longest chunk, LZ4 a block of up to 4 MiB, zstd a history of up to 128 MiB.
 
-    Args and errors as for `decompress`. Damage is only noticed when its place is reached.
+    Arguments and errors are those of `decompress`. An error is raised only when its position is reached.
     """
     for piece in _pieces(codec, payload, magic, max_bytes, window_bytes):
         for start in range(0, len(piece), window_bytes):
@@ -162,16 +162,16 @@ def decompress_stream(
 def compress(codec: Codec, data: Bytes, *, magic: int = 2, level: int | None = None) -> bytes:
     """Compress as Kafka does.
 
-    The framing is Kafka's to the byte; what is inside depends on the libraries' versions, as it does for Kafka.
+    The framing is byte for byte that of Kafka; the compressed data depends on the libraries' versions, as in Kafka.
 
     Args:
         codec: one that the magic allows.
         data: encoded records, or messages for magic 0 and 1.
-        magic: of the batch this is for; in magic 0 Kafka writes a wrong LZ4 header check, which old clients expect.
-        level: as in `compression.gzip.level` and its like; None is Kafka's default.
+        magic: of the batch; in magic 0 Kafka writes a wrong LZ4 header check, which old clients expect.
+        level: as in `compression.gzip.level`, `compression.lz4.level`, …; None is Kafka's default.
 
     Raises:
-        ConfigError: a level that Kafka would not accept for this codec, or zstd for an old magic.
+        ConfigError: Kafka does not accept the level for this codec, or zstd for this magic.
         MissingCodecError: the codec's library is not installed.
     """
     return b"".join(compress_stream(codec, [data], magic=magic, level=level))
@@ -180,11 +180,11 @@ def compress(codec: Codec, data: Bytes, *, magic: int = 2, level: int | None = N
 def compress_stream(
     codec: Codec, pieces: Iterable[Bytes], *, magic: int = 2, level: int | None = None
 ) -> Iterator[bytes]:
-    """The same payload piece by piece, of data that comes in pieces; memory holds some of either.
+    """Compress data that arrives in pieces, and yield the payload in pieces; memory holds only some of both.
 
-    How zlib and zstd cut their blocks may depend on the pieces; what a reader gets does not.
+    Block boundaries of zlib and zstd may depend on the pieces; the decompressed data does not.
 
-    Args and errors as for `compress`.
+    Arguments and errors are those of `compress`.
     """
     framing = _FRAMINGS[codec]
     if codec is Codec.ZSTD and magic < 2:
@@ -202,7 +202,7 @@ def _view(data: Bytes) -> memoryview:
 
 
 def _chunks(pieces: Iterable[memoryview], size_bytes: int) -> Iterator[memoryview]:
-    """The bytes of all pieces in chunks of one size, the last of which may be smaller."""
+    """Regroup the bytes of all pieces into chunks of `size_bytes`; the last may be smaller."""
     begun = b""
     for piece in pieces:
         start = 0
@@ -255,7 +255,7 @@ def _library(name: str, codec: Codec) -> ModuleType:
         ) from error
 
 
-#: zstandard's contexts cost 10 to 20 µs to make and serve one stream at a time; here are those that nobody uses.
+#: Idle zstandard contexts. Each takes 10 to 20 µs to create, and serves one stream at a time.
 _idle: defaultdict[object, list[Any]] = defaultdict(list)
 
 
@@ -281,7 +281,7 @@ _GZIP_HEADER = _GZIP_MAGIC + bytes(6) + b"\xff"
 _GZIP_TRAILER = struct.Struct("<II")
 #: Java looks for another member when more bytes than this follow a trailer; the smallest member has 20.
 _GZIP_IGNORED_REST = 18
-#: Compressed bytes given to zlib at a time; what it leaves over is copied.
+#: Compressed bytes per call of zlib, which copies its unconsumed input.
 _GZIP_INPUT_BYTES = 16 << 10
 _RAW_DEFLATE = -zlib.MAX_WBITS
 _ZERO_BYTE = re.compile(rb"\0")
@@ -324,7 +324,7 @@ def _read_gzip(payload: Payload, magic: int, max_bytes: int, window_bytes: int) 
 
 
 def _gzip_body(payload: Payload, start: int) -> int:
-    """Where the deflate data of the member at `start` begins."""
+    """Check the gzip header at `start`, and return the position of the deflate data after it."""
     if payload[start : start + 3] != _GZIP_MAGIC:
         raise _corrupt(Codec.GZIP, f"no gzip header but {bytes(payload[start : start + 3]).hex() or 'nothing'}", start)
     flags = payload[start + 3] if len(payload) > start + 3 else 0
@@ -344,7 +344,7 @@ def _gzip_body(payload: Payload, start: int) -> int:
 
 
 def _behind_zero(payload: Payload, position: int) -> int:
-    """Position behind the next zero byte; behind the payload without one."""
+    """The position after the next zero byte; without one, a position beyond the payload."""
     for start in range(position, len(payload), _GZIP_INPUT_BYTES):
         found = _ZERO_BYTE.search(payload[start : start + _GZIP_INPUT_BYTES])
         if found:
@@ -369,10 +369,10 @@ def _compress_gzip(pieces: Iterable[memoryview], magic: int, level: int) -> Iter
 _SNAPPY_MAGIC = b"\x82SNAPPY\0"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_HEADER_BYTES = 16
-#: A chunk cannot have this length, so it announces another header.
+#: No chunk can have this length; it is the start of another header.
 _SNAPPY_HEADER_AGAIN = int.from_bytes(_SNAPPY_MAGIC[:4], "big")
 _SNAPPY_CHUNK_BYTES = 32 << 10
-#: The densest element copies 64 bytes and takes 3.
+#: The largest expansion: an element of 3 bytes copies 64.
 _SNAPPY_EXPANSION = 22
 _JAVA_ARRAY_BYTES_MAX = 2**31 - 1
 
@@ -380,12 +380,12 @@ assert len(_SNAPPY_HEADER) == _SNAPPY_HEADER_BYTES
 
 
 def _read_snappy(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytearray]:
-    # Kafka looks at the version in every header but the first.
+    # Kafka checks the version in every header except the first.
     if len(payload) < _SNAPPY_HEADER_BYTES or payload[:8] != _SNAPPY_MAGIC:
         yield _raw_snappy(payload[:], 0, max_bytes)
         return
     position = _SNAPPY_HEADER_BYTES
-    # A rest that is too short for a length is ignored.
+    # Kafka ignores trailing bytes that are too short for a length.
     while len(payload) - position >= 4:
         length = int.from_bytes(payload[position : position + 4], "big")
         if length == _SNAPPY_HEADER_AGAIN:
@@ -405,7 +405,7 @@ def _read_snappy(payload: Payload, magic: int, max_bytes: int, window_bytes: int
 
 
 def _raw_snappy(chunk: memoryview, at: int, max_bytes: int) -> bytearray:
-    """Decompress raw snappy, which opens with its decompressed length; `at` is for the message."""
+    """Decompress raw snappy, which starts with its decompressed length. `at` is the position for error messages."""
     cramjam = _library("cramjam", Codec.SNAPPY)
     length = 0
     for index, byte in enumerate(chunk[:5]):
@@ -446,7 +446,7 @@ _LZ4_STORED = 0x8000_0000
 _LZ4_BLOCK_BYTES_MAX = {0x40: 64 << 10, 0x50: 256 << 10, 0x60: 1 << 20, 0x70: 4 << 20}
 _LZ4_WRITTEN_BLOCK_BYTES = 64 << 10
 _LZ4_WRITTEN_DESCRIPTOR = bytes([_LZ4_VERSION_1_INDEPENDENT, 0x40])
-#: Header checks of that descriptor; for magic 0 the frame's magic was hashed with it by mistake.
+#: Header checks of that descriptor. In magic 0, Kafka's check covers the frame's magic, too, by mistake.
 _LZ4_CHECK, _LZ4_CHECK_MAGIC_0 = b"\x82", b"\x1a"
 #: No LZ4 block expands more than this.
 _LZ4_EXPANSION = 255
@@ -483,17 +483,17 @@ def _read_lz4(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -
             except block.LZ4BlockError as error:
                 raise _corrupt(Codec.LZ4, error, position) from error
             if not piece:
-                # Nobody writes empty blocks. To Kafka they look like the end.
+                # No writer makes empty blocks. Kafka's reader takes one for the end.
                 return
             yield piece
         position = end + checksum_bytes
-    # Kafka checks that there is room for the content's checksum, not the checksum.
+    # Kafka requires the four bytes of the content checksum, but does not verify it.
     if flags & _LZ4_CONTENT_CHECKSUM and len(payload) - position < 4:
         raise _corrupt(Codec.LZ4, "the checksum of the content is missing", position)
 
 
 def _lz4_blocks(payload: Payload, magic: int, xxh32: Callable[[memoryview], int]) -> int:
-    """Where the first block begins, once the frame's header is checked."""
+    """Check the frame header, and return the position of the first block."""
     if payload[:4] != _LZ4_MAGIC:
         raise _corrupt(Codec.LZ4, f"no LZ4 frame but {bytes(payload[:4]).hex() or 'nothing'}", 0)
     position = 14 if len(payload) > 4 and payload[4] & _LZ4_CONTENT_SIZE else 6
@@ -511,7 +511,7 @@ def _lz4_blocks(payload: Payload, magic: int, xxh32: Callable[[memoryview], int]
 
 def _compress_lz4(pieces: Iterable[memoryview], magic: int, level: int) -> Iterator[bytes]:
     block = _library("lz4.block", Codec.LZ4)
-    # Kafka's default is not a level but the fast compressor.
+    # At its default level, 9, Kafka uses the fast compressor, which has no level.
     mode = {} if level == 9 else {"mode": "high_compression", "compression": min(level, _LZ4_HIGH_LEVEL_MAX)}
     yield _LZ4_MAGIC + _LZ4_WRITTEN_DESCRIPTOR + (_LZ4_CHECK if magic > 0 else _LZ4_CHECK_MAGIC_0)
     for plain in _chunks(pieces, _LZ4_WRITTEN_BLOCK_BYTES):
@@ -554,8 +554,8 @@ def _read_zstd(payload: Payload, magic: int, max_bytes: int, window_bytes: int) 
                     raise _corrupt(Codec.ZSTD, error, position) from error
                 position = cut
                 yield piece
-            # Kafka's library reads so much at a time. Of a frame that breaks off it notices nothing when the frame
-            # before it ended in the same, last portion; that is how it takes the rest for an end.
+            # Kafka's library reads _ZSTD_INPUT_BYTES at a time. It does not notice a truncated frame if the previous
+            # frame ended in the same, last read; then it treats the rest as the end of the data.
             noticed = (frame - 1) // _ZSTD_INPUT_BYTES != (len(payload) - 1) // _ZSTD_INPUT_BYTES
             if noticed and not decoder.eof:
                 raise _corrupt(Codec.ZSTD, "the frame breaks off", position)
@@ -564,9 +564,9 @@ def _read_zstd(payload: Payload, magic: int, max_bytes: int, window_bytes: int) 
 
 
 def _zstd_cuts(payload: Payload, frame: int, window_bytes: int) -> Iterator[int]:
-    """Positions where to cut a frame, so that each part decompresses to no more than a window or a block.
+    """Yield positions that divide a frame into parts that each decompress to at most a window or a block.
 
-    Yields them in order; the last is the end of the frame, or of the payload if the frame breaks off.
+    Positions ascend; the last is the end of the frame, or of the payload if the frame is truncated.
     """
     start = bytes(payload[frame : frame + 6])
     if _ZSTD_SKIPPABLE.match(start):
@@ -606,7 +606,7 @@ def _compress_zstd(pieces: Iterable[memoryview], magic: int, level: int) -> Iter
     encoder = compressor.compressobj()
     for data in pieces:
         yield encoder.compress(data)
-    # Kafka flushes before it closes, which makes the last block an empty one.
+    # Kafka flushes before it closes, so the last block is empty.
     yield encoder.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
     yield encoder.flush()
     _idle[level].append(compressor)
@@ -617,13 +617,13 @@ def _compress_zstd(pieces: Iterable[memoryview], magic: int, level: int) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class _Framing:
-    """How a codec reads and writes.
+    """The functions and levels of a codec.
 
     Attributes:
-        read: (payload, magic, max_bytes, window_bytes) to pieces, none larger than a window or what its bound allows.
+        read: (payload, magic, max_bytes, window_bytes) to pieces, none larger than a window or the codec's bound.
         compress: (pieces of the data, magic, level) to pieces of a payload.
-        default_level: Kafka's; always allowed.
-        levels: the others that Kafka allows.
+        default_level: Kafka's default; always allowed.
+        levels: all other levels that Kafka allows.
     """
 
     read: Callable[[Payload, int, int, int], Iterator[bytes | bytearray]]

@@ -1,9 +1,9 @@
-"""Control records: what a broker writes between the data.
+"""Control records, which brokers write between data batches.
 
     key     version i16 = 0, type i16
     value   of ABORT and COMMIT: version i16 = 0, coordinator epoch i32
 
-A marker ends its producer's transaction. It is a batch of its own: one record, transactional and control, with the
+A marker ends its producer's transaction. It is a separate batch with one record, transactional and control, with the
 producer's id and epoch and no sequence.
 """
 
@@ -25,10 +25,10 @@ assert MARKER_VALUE.size == 6
 
 
 def control_type(key: bytes | memoryview | None) -> ControlType:
-    """What a control record's key says. Versions above 0 are read as 0.
+    """The type in a control record's key. Versions above 0 are read as version 0.
 
     Raises:
-        CorruptBatchError: the key is too short or its version negative.
+        CorruptBatchError: the key is too short, or its version is negative.
     """
     if key is None or len(key) < KEY.size:
         raise CorruptBatchError(
@@ -44,7 +44,7 @@ def coordinator_epoch(value: bytes | memoryview | None) -> int:
     """The coordinator epoch in the value of a marker.
 
     Raises:
-        CorruptBatchError: the value is too short or its version negative.
+        CorruptBatchError: the value is too short, or its version is negative.
     """
     if value is None or len(value) < MARKER_VALUE.size:
         size = 0 if value is None else len(value)
@@ -57,7 +57,7 @@ def coordinator_epoch(value: bytes | memoryview | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a transaction, as written to the log."""
+    """A transaction marker."""
 
     offset: int
     timestamp: int
@@ -68,7 +68,7 @@ class Marker:
 
 
 def encode_marker(marker: Marker, *, leader_epoch: int = NONE) -> bytes:
-    """The batch that holds a marker."""
+    """Encode the batch that holds a marker."""
     kind = ControlType.COMMIT if marker.committed else ControlType.ABORT
     record = Record(marker.offset, marker.timestamp, KEY.pack(0, kind), MARKER_VALUE.pack(0, marker.coordinator_epoch))
     return encode_batch(

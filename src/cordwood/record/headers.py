@@ -1,7 +1,7 @@
-"""What the attributes of batches say, as masks over rows: each question has one answer here.
+"""Flags in the attributes of batches, as boolean masks over rows.
 
-Messages of magic 0 and 1 know the codec and, in magic 1, the timestamp type; all other bits are those of magic 2.
-`kernels.layout` has the bits; `record.batch.Batch` answers the same for one batch.
+Magic 0 has only the codec, magic 1 also the timestamp type; all other bits exist in magic 2 only. `kernels.layout`
+defines the bits; `record.batch.Batch` has the same properties for one batch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def has_flag(batches: BatchRows, flag: int) -> BoolArray:
-    """bool[batches]: batches of magic 2 that have an attribute set (TRANSACTIONAL, CONTROL, DELETE_HORIZON)."""
+    """bool[batches]: batches of magic 2 with this bit set (TRANSACTIONAL, CONTROL or DELETE_HORIZON)."""
     return np.asarray((batches["magic"] == 2) & (batches["attributes"] & flag != 0))
 
 
 def is_control(batches: BatchRows) -> BoolArray:
-    """bool[batches]: control batches, with or without a transaction."""
+    """bool[batches]: control batches, transactional or not."""
     return has_flag(batches, CONTROL)
 
 

@@ -1,7 +1,7 @@
-"""The records of a batch read in plain Python: slow, obvious, and without anything that the fast readers are made of.
+"""Reads the records of a batch in plain Python: slow, obvious, and without any code of the fast readers.
 
-It measures the kernels in tests, and `cordwood verify` has it read a sample of what it compares, so that a fault of
-the fast readers is not taken for the truth. Bytes are walked with slices, codecs are pyarrow's, a record is a `Record`.
+Tests compare the kernels with it, and `cordwood verify` reads a sample with it, so that a bug in the fast readers does
+not go unnoticed. It slices bytes, decompresses with pyarrow, and returns `Record` objects.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass, replace
 from cordwood.record.record import Header, Record
 from cordwood.types import NONE
 
-#: What compresses a batch, by the lowest bits of its attributes, in pyarrow's words.
+#: pyarrow's names of the codecs, by the lowest three bits of a batch's attributes.
 _CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _SNAPPY_FRAME = b"\x82SNAPPY\x00"
 
 
 class BrokenError(Exception):
-    """The bytes break a rule."""
+    """The bytes violate the format."""
 
 
 @dataclass
 class Reader:
-    """A cursor over bytes that does not read beyond them."""
+    """A cursor over bytes that never reads beyond their end."""
 
     data: bytes
     at: int = 0
 
     def take(self, size_bytes: int) -> bytes:
-        """The next bytes, all of them or BrokenError."""
+        """The next `size_bytes` bytes; BrokenError if there are fewer."""
         if size_bytes < 0 or self.at + size_bytes > len(self.data):
             raise BrokenError("cut off")
         self.at += size_bytes
@@ -54,23 +54,23 @@ class Reader:
         raise BrokenError("too long")
 
     def nullable(self, size: Callable[[], int]) -> bytes | None:
-        """Bytes behind their size; any negative size is null."""
+        """Bytes that follow their size; any negative size is null."""
         count = size()
         return None if count < 0 else self.take(count)
 
     @property
     def rest(self) -> bytes:
-        """What was not read."""
+        """The bytes that were not read yet."""
         return self.data[self.at :]
 
 
 def signed(value: int, bits: int) -> int:
-    """A number as that many bits keep it."""
+    """Wrap a number to a signed integer of `bits` bits."""
     return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
 def read_record(data: Reader, base_offset: int, base_timestamp: int) -> Record:
-    """One record of magic 2."""
+    """Read one record of magic 2."""
     body = Reader(data.take(data.zigzag(32)))
     body.take(1)
     timestamp = signed(base_timestamp + body.zigzag(64), 64)
@@ -92,7 +92,7 @@ def read_record(data: Reader, base_offset: int, base_timestamp: int) -> Record:
 def read_body(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None = None
 ) -> list[Record]:
-    """The records of a batch of magic 2 from its decompressed body."""
+    """Read the records of a batch of magic 2 from its decompressed body."""
     if count < 0:
         raise BrokenError("count")
     if count == 0:
@@ -107,7 +107,7 @@ def read_body(
 
 
 def read_message_set(data: bytes) -> Iterator[tuple[int, Record]]:
-    """(magic, message) for each message of a decompressed set of magic 0 or 1, offsets as they stand."""
+    """Yield (magic, message) for each message of a decompressed set of magic 0 or 1; offsets are not adjusted."""
     at = 0
     while len(data) - at >= 12:
         offset, size = struct.unpack_from(">qi", data, at)
@@ -129,10 +129,10 @@ def read_message_set(data: bytes) -> Iterator[tuple[int, Record]]:
 
 
 def read_batch(entry: bytes) -> list[Record]:
-    """The records of one whole entry of a log file, of any magic.
+    """Read the records of one complete entry of a log file, of any magic.
 
     Raises:
-        BrokenError: it breaks a rule.
+        BrokenError: the entry violates the format.
     """
     offset, _, _, magic = struct.unpack_from(">qiib", entry)
     if magic == 2:
@@ -149,7 +149,8 @@ def read_batch(entry: bytes) -> list[Record]:
     inner = list(read_message_set(unpacked(attributes & 7, wrapper.nullable(lambda: wrapper.number(">i")) or b"")))
     if not inner:
         raise BrokenError("an empty set")
-    # Offsets in a wrapper of magic 1 count from its first message; early clients left them, and the wrapper's, zero.
+    # Inner offsets of magic 1 are relative to the first message. Some early clients left the wrapper's offset at 0;
+    # then inner offsets are not shifted.
     shift = offset - inner[-1][1].offset if magic == 1 and offset else 0
     late = magic == 1 and attributes & 8
     return [
@@ -159,7 +160,7 @@ def read_batch(entry: bytes) -> list[Record]:
 
 
 def unpacked(codec: int, data: bytes) -> bytes:
-    """Decompressed bytes.
+    """Decompress bytes; `codec` is the lowest three bits of the attributes.
 
     Raises:
         BrokenError: they cannot be decompressed.

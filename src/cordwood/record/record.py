@@ -1,4 +1,4 @@
-"""One record, and its bytes in magic 2.
+"""A record, and its encoding in magic 2.
 
     length            varint   bytes that follow
     attributes        i8       0
@@ -14,9 +14,9 @@
       value size      varint   -1: null
       value
 
-Numbers are zigzag varints: 7 bits a byte, least significant first, the top bit set on all but the last.
+Numbers are zigzag varints: 7 bits per byte, least significant first; the top bit is set in all bytes but the last.
 
-Objects of this kind are for people and for tests. Whatever passes a whole log stays in columns.
+`Record` objects are for output and tests. Code that reads whole logs uses columns (`record.columns`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Record:
 
     Attributes:
         offset: in the log.
-        timestamp: milliseconds since the epoch; -1 is none.
-        key: None is "no key".
-        value: None is a tombstone.
+        timestamp: milliseconds since the epoch; -1: none.
+        key: None: the record has no key.
+        value: None: a tombstone.
         headers: in the order they were written; names may repeat.
     """
 
@@ -52,7 +52,7 @@ class Record:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """(value, position behind it) of a zigzag varint that a kernel found to be whole."""
+    """Read a zigzag varint that a kernel has checked; return (value, position after it)."""
     raw = shift = 0
     while True:
         byte = data[at]
@@ -64,7 +64,7 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def write_varint(value: int) -> bytes:
-    """A number of up to 64 bits as zigzag varint."""
+    """Encode a number of up to 64 bits as a zigzag varint."""
     raw = (value << 1) ^ (value >> 63)
     encoded = bytearray()
     while raw >= 0x80:
@@ -79,7 +79,7 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> bytes:
-    """A record's bytes in a batch with this base offset and base timestamp."""
+    """Encode a record for a batch of magic 2 with this base offset and base timestamp."""
     headers = [_sized(name.encode()) + _sized(value) for name, value in record.headers]
     body = b"".join(
         [
@@ -96,7 +96,7 @@ def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> b
 
 
 def read_headers(data: memoryview, at: int, count: int) -> tuple[Header, ...]:
-    """The headers of a decoded record; names that are not UTF-8 get replacement characters, as in Kafka's clients."""
+    """Read the headers of a decoded record. As in Kafka's clients, invalid UTF-8 in names is replaced."""
     headers = []
     for _ in range(count):
         size, at = read_varint(data, at)
@@ -109,7 +109,7 @@ def read_headers(data: memoryview, at: int, count: int) -> tuple[Header, ...]:
 
 
 def to_records(data: U8Array, rows: RecordRows) -> Iterator[Record]:
-    """The rows of decoded columns as objects."""
+    """Convert rows of decoded columns to objects."""
     view = memoryview(np.ascontiguousarray(data))
     for offset, timestamp, _, key, key_size, value, value_size, headers, header_count in rows.tolist():
         yield Record(
