@@ -1,11 +1,11 @@
-"""Loops over raw bytes and arrays, compiled by numba. They open nothing, allocate nothing and trust no length.
+"""Loops over raw bytes and arrays, compiled by numba. They do no I/O, and check every length before they use it.
 
-Kernels take integer addresses (of arrays that the caller keeps alive) beside the sizes that bound them: one compiled
-version then serves read-only and writable buffers alike, and loads need no alignment.
+Kernels take integer addresses, of arrays that the caller keeps alive, with the sizes that bound them: one compiled
+version then serves read-only and writable buffers, and loads need no alignment.
 
-Numba keeps compiled code in a cache folder and notices a change of the file that holds a kernel, but not of a file
-whose functions that kernel calls. So the folder is named by a digest of all kernel sources: stale code is never met,
-and an installation that cannot be written to works too.
+Numba caches compiled code. It notices changes to the file of a kernel, but not to files whose functions that kernel
+calls. So the name of the cache folder contains a digest of all kernel sources, and stale code is never used. The folder
+is outside the installation, which may be read-only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba import config
 
 
 def cache_folder() -> Path:
-    """Where the compiled kernels of exactly these sources are kept: `$CORDWOOD_CACHE`, else the user's cache folder."""
+    """The cache folder for these kernel sources: in `$CORDWOOD_CACHE`, `$XDG_CACHE_HOME`, `~/.cache` or a new one."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
@@ -32,7 +32,7 @@ def cache_folder() -> Path:
             return folder
     except OSError:
         pass
-    # Nobody else may be able to put code there, so no fixed name in a folder that all users share.
+    # Other users must not be able to put code there, so no fixed name in a shared folder.
     return Path(tempfile.mkdtemp(prefix="cordwood-kernels-"))
 
 

@@ -1,8 +1,8 @@
-"""CRC-32C (magic 2, producer snapshots) and CRC-32 (magic 0 and 1) of memory.
+"""CRC-32C (magic 2, producer snapshots) and CRC-32 (magic 0 and 1) of bytes in memory.
 
-On x86 the processor has an instruction for CRC-32C that takes 3 cycles but can start every cycle. So long inputs are
-cut into three strips that are worked on at once, and the three results are joined: appending n zero bytes to a CRC is
-a linear map, kept as four tables of 256. Everywhere else, and for CRC-32, sixteen tables take sixteen bytes a step.
+The CRC-32C instruction of x86 has a latency of 3 cycles but can start every cycle. So long inputs are divided into
+three strips that are processed in parallel, and the three results are combined: appending n zero bytes to a CRC is a
+linear map, stored as four tables of 256. On other processors, and for CRC-32, sixteen tables process 16 bytes per step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _byte_tables(polynomial: int) -> Tables:
 
 
 def _zeros_tables(byte_table: Tables, size: int) -> Tables:
-    """uint32[4, 256]: what `size` zero bytes make of a CRC register, one table per byte of the register."""
+    """uint32[4, 256]: the CRC register after `size` zero bytes; one table per byte of the register before."""
     images = np.array([1 << bit for bit in range(32)], U32)
     for _ in range(size):
         images = (images >> U32(8)) ^ byte_table[images & U32(0xFF)]
@@ -51,7 +51,7 @@ def _zeros_tables(byte_table: Tables, size: int) -> Tables:
 
 CASTAGNOLI_TABLES = _byte_tables(_CASTAGNOLI)
 IEEE_TABLES = _byte_tables(_IEEE)
-#: Strip lengths: 256 is the fastest measured, 64 takes up what is left of small batches.
+#: Strip lengths in bytes: 256 measured fastest, 64 is for small batches and remainders.
 _LONG = 256
 _SHORT = 64
 _LONG_ZEROS = _zeros_tables(CASTAGNOLI_TABLES[0], _LONG)
@@ -127,7 +127,7 @@ def _strips(tables, crc, address, strip):
 
 
 def _crc32c_by_instruction(address: int, size: int) -> int:
-    """CRC-32C of `size` bytes at `address`, by the processor's instruction."""
+    """CRC-32C of `size` bytes at `address`, with the processor's instruction."""
     crc = _ONES
     while size >= 3 * _LONG:
         crc = _strips(_LONG_ZEROS, crc, address, _LONG)

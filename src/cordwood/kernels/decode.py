@@ -1,10 +1,10 @@
-"""Records out of batch bodies: one row per record (`kernels.layout.RECORD_ROW`), no byte copied.
+"""Decodes batch bodies into one row per record (`kernels.layout.RECORD_ROW`), without copying bytes.
 
-The body of a batch of magic 2 is a sequence of records made of zigzag varints; that of an old compressed wrapper a
-sequence of messages. Both may come in pieces, because a small compressed batch may hold gigabytes: a kernel then stops
-before the record that the piece cuts, and says so.
+The body of a magic 2 batch is a sequence of records made of zigzag varints; that of an old compressed wrapper is a
+sequence of messages. A body may arrive in pieces, because a small compressed batch may hold gigabytes: a kernel then
+stops before the record that the piece cuts, and returns `MORE`.
 
-Where the bytes break Kafka's rules, a kernel stops with a negative status, which is a key of `PROBLEMS`.
+If the bytes violate Kafka's format, a kernel stops with a negative status, which is a key of `PROBLEMS`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _AHEAD = 2
 
 @njit(inline="always")
 def varint(address, end):
-    """(value, next address); a next address of 0 means that it is cut off, -1 that it is too long."""
+    """Read a varint; return (value, next address). A next address of 0: it is cut off; -1: it is too long."""
     if address >= end:
         return np.int32(0), 0
     byte = np.uint32(load8(address))
@@ -82,14 +82,14 @@ def varint(address, end):
         address += 1
         raw |= (byte & np.uint32(0x7F)) << np.uint32(shift)
         shift += 7
-    # A fifth byte may carry bits beyond the 32nd; like Kafka we let them go. (numba counts them: it widens to 64 bits.)
+    # A fifth byte may have bits beyond the 32nd; like Kafka, drop them. (numba keeps them, as it widens to 64 bits.)
     raw &= np.uint32(0xFFFFFFFF)
     return np.int32(raw >> np.uint32(1)) ^ -np.int32(raw & np.uint32(1)), address
 
 
 @njit(inline="always")
 def varlong(address, end):
-    """As varint, of up to 64 bits."""
+    """Like `varint`, for up to 64 bits."""
     if address >= end:
         return np.int64(0), 0
     byte = np.uint64(load8(address))
@@ -110,13 +110,13 @@ def varlong(address, end):
 
 @njit(inline="always")
 def _cut(next_address):
-    # Inside a record whose end is known, a number that runs out of bytes is a length that lies.
+    # The end of the record is known here, so a number that is cut off means that the record's length is wrong.
     return BAD_VARINT if next_address < 0 else LENGTH_MISMATCH
 
 
 @njit
 def _headers(address, end, count):
-    """(address behind `count` headers, 0) or (0, status)."""
+    """Skip `count` headers; return (address after them, 0) or (0, status)."""
     for _ in range(count):
         size, address = varint(address, end)
         if address <= 0:
@@ -136,7 +136,12 @@ def _headers(address, end, count):
 
 @njit(inline="always")
 def _record(address, at, end, final, base_offset, base_timestamp, row):
-    """Decode the record at `at` of a body that ends at `end`. Returns (position behind it or bytes needed, status)."""
+    """Decode the record at `at` of a body that ends at `end`.
+
+    Returns:
+        (position, status): with DONE, the position after the record; with MORE, the position up to which bytes are
+        needed.
+    """
     stop = address + end
     size, a = varint(address + at, stop)
     if a <= 0:
@@ -146,7 +151,7 @@ def _record(address, at, end, final, base_offset, base_timestamp, row):
     if size < 0:
         return at, BAD_LENGTH
     if size > stop - a:
-        # `record_end` may lie far beyond the piece; the caller learns how much to bring.
+        # The record may end far beyond the piece; return its end, so that the caller fetches enough.
         return a - address + size, RECORD_OVERRUN if final else MORE
     stop = a + size
     if size < 1:
@@ -199,16 +204,16 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
 
     Args:
         address: of the data that holds all bodies.
-        starts, ends: int64[batches], where each body lies in the data.
-        final: False when the last body goes on in a later piece.
+        starts, ends: int64[batches], positions of each body in the data.
+        final: False if the last body continues in a later piece.
         batches: BATCH_ROW[batches].
-        batch, at, done: where to go on: index of the batch, position in the data, records of it already decoded.
+        batch, at, done: where to continue: index of the batch, position in the data, records of it already decoded.
             Start with (0, starts[0], 0).
         rows: RECORD_ROW[capacity], filled from the start.
 
     Returns:
-        (status, count, batch, at, done, needed): rows filled and where to go on, or what broke and where. With MORE,
-        `needed` is the position in the data that must be there for the next step.
+        (status, count, batch, at, done, needed): rows filled, and where to continue or where the error is. With MORE,
+        the next call needs the data up to position `needed`.
     """
     count = 0
     while batch < starts.size:
@@ -233,17 +238,17 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
                 row["timestamp"] = max_timestamp
             row["batch"] = batch
             count += 1
-            # Only the records between tell where a later one starts, but neighbours are often alike in size.
+            # Where a later record starts is not known yet; guess that the next ones have the size of this one.
             prefetch(address + after + _AHEAD * (after - at))
             at = after
             done += 1
         if total == 0:
-            # Kafka does not look into a body in which no record is expected.
+            # Kafka does not read the body of a batch with a record count of 0.
             at = end
         if at != end:
             return TRAILING_BYTES, count, batch, at, done, 0
         if not last:
-            # All records are here, but only the next piece can tell that nothing follows them.
+            # All records are decoded, but whether trailing bytes follow is known only with the next piece.
             return MORE, count, batch, at, done, end + 1
         batch += 1
         done = 0
@@ -254,7 +259,7 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
 
 @njit(inline="always")
 def _message_fields(address, at, end, row):
-    """Key and value of an old message that ends at `end`; `at` is where its key size stands."""
+    """Decode key and value of an old message that ends at `end`; its key size is at `at`. Returns the status."""
     if end - at < 8:
         return BAD_MESSAGE_SIZE
     size = np.int64(be32(address + at))
@@ -278,17 +283,17 @@ def _message_fields(address, at, end, row):
 
 @njit(cache=True, nogil=True)
 def decode_messages(address, first_position, batches, first_batch, rows):
-    """Decode uncompressed messages of magic 0 and 1, each an entry of the file.
+    """Decode uncompressed messages of magic 0 and 1, each of which is an entry of the file.
 
     Args:
         address: of the window.
         first_position: position in the file of the window's first byte.
         batches: BATCH_ROW[messages], none of them a wrapper, all within the window.
-        first_batch: index that rows of the first message get.
-        rows: RECORD_ROW[>= messages].
+        first_batch: the `batch` index of the first message's row.
+        rows: RECORD_ROW[>= messages], filled from the start.
 
     Returns:
-        (status, count): messages decoded before the one that broke.
+        (status, count): messages decoded before the first error.
     """
     for i in range(batches.size):
         message = batches[i]
@@ -306,21 +311,21 @@ def decode_messages(address, first_position, batches, first_batch, rows):
 
 @njit(cache=True, nogil=True)
 def decode_message_set(address, size, at, final, check_crcs, rows, magics):
-    """Decode the inner messages of a wrapper; offsets and timestamps are left as they stand inside.
+    """Decode the inner messages of a wrapper. Offsets and timestamps are not adjusted.
 
-    Kafka takes an incomplete last message for the end of the set.
+    Like Kafka, treats an incomplete last message as the end of the set.
 
     Args:
         address: of the decompressed set, or of a piece of it.
-        size: its bytes.
-        at: where to start.
-        final: whether the piece ends the set.
+        size: its length in bytes.
+        at: position to start at.
+        final: whether this is the last piece of the set.
         check_crcs: whether inner CRCs are checked.
         rows: RECORD_ROW[capacity].
         magics: int8[capacity], each message's own magic.
 
     Returns:
-        (status, count, at, needed), as `decode_records`.
+        (status, count, at, needed), as in `decode_records`.
     """
     count = 0
     while True:

@@ -1,7 +1,7 @@
-"""Batches of magic 2 out of the records that stay, and the index entries of what is written.
+"""Encodes batches of magic 2 from the records that are kept, and collects index entries of appended batches.
 
-A rebuilt batch keeps keys, values and headers byte for byte; only the deltas of its records are counted from another
-base timestamp, which may change their lengths.
+A rebuilt batch keeps keys, values and headers byte for byte. Only the deltas of its records are relative to another
+base timestamp, which may change their encoded length.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from cordwood.kernels.layout import (
 )
 from cordwood.kernels.native import copy, put16, put32, put64, store8
 
-#: The most bytes that a rebuilt record takes beyond its key, value and headers: length 5, attributes 1, timestamp 10,
+#: Upper bound of a rebuilt record's bytes besides its key, value and headers: length 5, attributes 1, timestamp 10,
 #: offset 5, and three sizes of 5.
 RECORD_EXTRA_BYTES = 36
 _MAX_INT32 = 0x7FFFFFFF
 
-#: What `index_batches` carries from call to call, by index: size of the log so far, and how much of it came after the
-#: last index entry; the largest timestamp so far and the last offset of its batch; entries in each index, and the
-#: timestamp of the last one in the time index.
+#: The state that `index_batches` keeps between calls, by index: bytes of the log so far, and bytes since the last index
+#: entry; the largest timestamp so far, and the last offset of its batch; number of entries in each index, and the
+#: timestamp of the last entry of the time index.
 LOG_BYTES, BYTES_SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, ENTRIES, TIME_ENTRIES, LAST_TIMESTAMP = range(7)
 INDEX_STATE = 7
 
@@ -66,7 +66,7 @@ def _put_varint(at, value):
 
 @njit
 def headers_size(address, start, count):
-    """Bytes of `count` headers that the decoder has checked."""
+    """The size in bytes of `count` headers, which the decoder has checked."""
     a = address + start
     far = a + _MAX_INT32
     for _ in range(2 * count):
@@ -77,7 +77,7 @@ def headers_size(address, start, count):
 
 @njit(cache=True, nogil=True)
 def measure_bodies(address, rows, keep, index_of, chosen):
-    """A bound of the bytes that `encode_bodies` writes, without batch headers."""
+    """Return an upper bound of the bytes that `encode_bodies` writes without batch headers. Arguments are the same."""
     total = np.int64(0)
     for i in range(rows.size):
         row = rows[i]
@@ -119,21 +119,21 @@ def _encode_record(address, row, base_offset, base_timestamp, at):
 
 @njit(cache=True, nogil=True)
 def encode_bodies(address, rows, keep, index_of, chosen, batches, target, with_headers, starts, ends):
-    """Encode the kept records of some batches, one body behind the other.
+    """Encode the kept records of some batches, one body after the other.
 
     Args:
         address: of the data that the rows point into.
-        rows: RECORD_ROW[records].
-        keep: bool[records].
-        index_of: int64, for each number in rows["batch"], which do not decrease, the index of the batch in `batches`.
-        chosen: bool[batches], those that are encoded.
-        batches: BATCH_ROW[batches], the new headers: base_offset and base_timestamp are what deltas count from.
-        target: address to write to, with room for `measure_bodies` and the headers.
+        rows: RECORD_ROW[records]; rows["batch"] never decreases.
+        keep: bool[records], the records to encode.
+        index_of: int64, maps each number in rows["batch"] to the batch's index in `batches`.
+        chosen: bool[batches], the batches to encode.
+        batches: BATCH_ROW[batches], the new headers; deltas are relative to their base_offset and base_timestamp.
+        target: address to write to, with room for `measure_bodies` bytes and the headers.
         with_headers: leave room for a header before each body.
-        starts, ends: int64[batches], filled for batches with kept records: where each begins and ends from target.
+        starts, ends: int64[batches], filled for batches with kept records: start and end of each, relative to target.
 
     Returns:
-        the bytes written.
+        the number of bytes written.
     """
     at = target
     current = np.int64(-1)
@@ -156,13 +156,13 @@ def encode_bodies(address, rows, keep, index_of, chosen, batches, target, with_h
 
 @njit(cache=True, nogil=True)
 def write_headers(batches, chosen, starts, target):
-    """Write the headers of whole batches in memory, CRCs last.
+    """Write the headers of batches whose bodies are in memory, with their CRCs.
 
     Args:
-        batches: BATCH_ROW[batches]; size_bytes is that of the whole batch. crc and computed_crc are filled.
-        chosen: bool[batches], those that are written.
-        starts: int64[batches], where each begins from target.
-        target: address.
+        batches: BATCH_ROW[batches]; size_bytes is that of the whole batch. crc and computed_crc are filled in.
+        chosen: bool[batches], the batches to write.
+        starts: int64[batches], start of each batch relative to target.
+        target: address of the buffer.
     """
     for b in range(batches.size):
         if not chosen[b]:
@@ -194,16 +194,16 @@ def index_batches(
     """Collect the index entries of batches that are appended to a segment.
 
     Args:
-        sizes, last_offsets, max_timestamps: int64[batches], what is appended.
+        sizes, last_offsets, max_timestamps: int64[batches], of the appended batches.
         interval_bytes: `index.interval.bytes`.
-        state: int64[INDEX_STATE], changed.
-        index: int64[room, 2], (offset, position) filled from the entry count on.
-        time_index: int64[room, 2], (timestamp, offset), likewise.
+        state: int64[INDEX_STATE], updated.
+        index: int64[room, 2], rows (offset, position), filled after the existing entries.
+        time_index: int64[room, 2], rows (timestamp, offset), filled likewise.
         capacity: entries that the offset index may have.
-        time_capacity: entries that the time index may have; its last is kept for the end of the segment.
+        time_capacity: entries that the time index may have; the last is reserved for the end of the segment.
 
     Returns:
-        batches appended: fewer than given when an index is full.
+        the number of batches appended; fewer than given if an index is full.
     """
     position, since = state[LOG_BYTES], state[BYTES_SINCE_ENTRY]
     largest, largest_offset = state[MAX_TIMESTAMP], state[MAX_TIMESTAMP_OFFSET]
@@ -216,7 +216,7 @@ def index_batches(
         else:
             new_largest, new_largest_offset = largest, largest_offset
         if since > interval_bytes:
-            # Kafka refuses a full time index even an entry that it would leave out, also when it recovers the segment.
+            # With a full time index Kafka fails even for an entry that it would skip, also when it recovers a segment.
             if entries >= capacity or time_entries >= time_capacity - 1:
                 break
             index[entries, 0] = last_offsets[b]

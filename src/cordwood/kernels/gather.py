@@ -1,6 +1,7 @@
-"""Copies scattered byte strings side by side: the layout of an Arrow binary column.
+"""Copies scattered byte strings into the layout of an Arrow binary column.
 
-A column of n strings is n + 1 offsets, a bitmap of which are not null (least significant bit first), and the bytes.
+A column of n strings has n + 1 offsets, a bitmap of those that are not null (least significant bit first), and the
+bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from cordwood.kernels.native import copy, load64, store64
 
 @njit(cache=True, nogil=True)
 def lay_out(sizes, offsets, validity):
-    """Where each string goes.
+    """Compute the offsets and the bitmap of a column.
 
     Args:
         sizes: int32[n]; negative is null.
@@ -22,7 +23,7 @@ def lay_out(sizes, offsets, validity):
         validity: uint8[ceil(n / 8)], zeroed by the caller, filled.
 
     Returns:
-        (bytes in all, nulls); bytes of -1 when they do not fit offsets of 32 bits.
+        (total bytes, nulls); (-1, 0) if the total does not fit 32-bit offsets.
     """
     total = np.int64(0)
     nulls = 0
@@ -42,9 +43,9 @@ def lay_out(sizes, offsets, validity):
 
 @njit(cache=True, nogil=True)
 def gather(address, starts, offsets, target):
-    """Copy the strings that start at `starts` (int32[n]) of `address` to where `offsets` lays them out at `target`.
+    """Copy the strings at `starts`, int32[n] relative to `address`, to the positions in `offsets` relative to `target`.
 
-    The caller knows that all strings lie within the source, and that the target has room for what `offsets` says.
+    The caller ensures that all strings are within the source, and that the target has room for offsets[n] bytes.
     """
     for i in range(starts.size):
         at = offsets[i]
@@ -61,12 +62,15 @@ def gather(address, starts, offsets, target):
 
 @njit(cache=True, nogil=True)
 def list_headers(address, starts, counts, name_starts, name_sizes, value_starts, value_sizes):
-    """Take apart headers that the decoder has checked.
+    """List the names and values of headers that the decoder has checked.
 
     Args:
         address: of the data.
-        starts, counts: int32[records], where each record's headers are and how many.
+        starts, counts: int32[records], position and number of each record's headers.
         name_starts, name_sizes, value_starts, value_sizes: int32[sum of counts], filled; a value size of -1 is null.
+
+    Returns:
+        the number of headers.
     """
     filled = 0
     far = address + 0x7FFFFFFF

@@ -1,8 +1,8 @@
-"""SipHash-2-4 with 128 bits: what stands for a key while records are compared.
+"""SipHash-2-4 with 128 bits, which represents a key while records are compared.
 
-Two keys count as the same when all 128 bits agree. The hash is keyed with a secret that nobody outside a run knows, so
-nobody can write keys that collide; for keys that nobody chose against it, a collision among 10^9 keys has a chance of
-10^-21. Kafka compares MD5 sums, for which colliding keys can be made.
+Keys are considered equal if all 128 bits are equal. The hash uses a secret that is known only within the run, so an
+attacker cannot produce colliding keys; the chance of an accidental collision among 10^9 keys is 10^-21. Kafka compares
+MD5 sums, for which colliding keys can be constructed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _round(v0, v1, v2, v3):
 
 @njit(inline="always")
 def _tail(address, size):
-    """The last word: what is left of a key behind its whole words, and in the top byte the key's size."""
+    """The last word of the input: the bytes after the key's whole words, and in the top byte the key's size."""
     last = U64(size) << U64(56)
     rest = size & 7
     for i in range(rest):
@@ -54,7 +54,7 @@ def _tail(address, size):
 
 @njit(inline="always")
 def siphash128(address, size, secret0, secret1):
-    """(low, high) 64 bits of the hash of `size` bytes at `address`."""
+    """Hash `size` bytes at `address`; return the (low, high) 64 bits."""
     v0 = secret0 ^ _V0
     v1 = secret1 ^ _V1
     v2 = secret0 ^ _V2
@@ -87,7 +87,7 @@ def _finish(v0, v1, v2, v3):
 
 @njit(inline="always")
 def _side_by_side(address, starts, sizes, first, secret0, secret1, v0, v1, v2, v3, word, hashes):
-    """The same of `_LANES` keys that have as many whole words as the first. The compiler makes vectors of the lanes."""
+    """Hash `_LANES` keys with the same number of whole words at once; the compiler vectorizes the loops over lanes."""
     for lane in range(_LANES):
         v0[lane] = secret0 ^ _V0
         v1[lane] = secret1 ^ _V1
@@ -111,7 +111,7 @@ def _side_by_side(address, starts, sizes, first, secret0, secret1, v0, v1, v2, v
 
 @njit(inline="always")
 def _alike(sizes, chosen, first):
-    """Whether `_LANES` keys are there, are all chosen, and have the same number of whole words."""
+    """Whether the next `_LANES` keys exist, are all chosen, and have the same number of whole words."""
     if first + _LANES > sizes.size:
         return False
     alike = True
@@ -126,8 +126,8 @@ def hash_keys(address, starts, sizes, chosen, secret0, secret1, hashes):
 
     Args:
         address: of the data.
-        starts, sizes: int32[records]; a negative size is no key.
-        chosen: bool[records], those with a key that is wanted; the hashes of others are not filled.
+        starts, sizes: int32[records]; a negative size means no key.
+        chosen: bool[records], the records with a key to hash; the hashes of others are not filled.
         secret0, secret1: uint64, the run's secret.
         hashes: uint64[records, 2], filled.
     """
@@ -140,7 +140,7 @@ def hash_keys(address, starts, sizes, chosen, secret0, secret1, hashes):
     )
     i = 0
     while i < starts.size:
-        # Keys of records with large values lie far apart, where nothing else sends for them.
+        # Keys of records with large values are far apart, so the processor does not prefetch them by itself.
         for ahead in range(i + _LANES, min(i + 2 * _LANES, starts.size)):
             prefetch(address + starts[ahead])
         if _alike(sizes, chosen, i):

@@ -1,12 +1,12 @@
-"""The newest offset of each key: an open-addressing table over 128-bit key hashes.
+"""The newest offset of each key: an open-addressing hash table over 128-bit key hashes.
 
-A slot is four numbers: both halves of a hash, the newest offset (all ones: the slot is free) and the ordinal of its
-record, which counts the records that were entered. The table is made at most half full, so a look-up ends after a probe
-or two. Each probe meets memory that no cache holds, so it is sent for some records ahead. Kafka's own map, with its
-slots, limit and MD5, is `cleaning.offset_map`.
+A slot is four numbers: both halves of a hash, the newest offset (all ones: the slot is free) and the ordinal of that
+record, a running number. The table is at most half full, so a look-up takes one or two probes. Each probe is a cache
+miss, so slots are prefetched a few records ahead. `cleaning.offset_map` has Kafka's own map, with its slots, limit and
+MD5.
 
-Whoever enters a record learns which older one it takes the place of. So while records come in the order of their
-offsets, all that is superseded is known, as one bit per ordinal, without a look-up.
+Entering a record shows which older record it supersedes. So if records are entered in the order of their offsets, all
+superseded records are known without look-ups, as one bit per ordinal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def choose_keyed(rows, start, chosen):
 
 @njit(inline="always")
 def _slot(slots, low, high):
-    """The slot of a hash, or the free one where it would go."""
+    """The slot of a hash, or the free slot for it."""
     mask = slots.shape[0] - 1
     at = np.int64(low) & mask
     while slots[at, OFFSET] != FREE and (slots[at, LOW] != low or slots[at, HIGH] != high):
@@ -56,20 +56,20 @@ def _send_for(slots, hashes, i):
 
 @njit(cache=True, nogil=True)
 def put_latest(hashes, record_offsets, chosen, first_ordinal, last_offset, slots, superseded):
-    """Enter records; a later one with the same key takes the place of an earlier one.
+    """Enter records; a later record supersedes an earlier one with the same key.
 
     Args:
         hashes: uint64[records, 2].
         record_offsets: int64[records], >= 0.
-        chosen: bool[records], those that are entered.
-        first_ordinal: of these records; each gets one, also those that are not entered.
+        chosen: bool[records], the records to enter.
+        first_ordinal: ordinal of the first record. Records that are not entered also take up an ordinal.
         last_offset: of the record that was entered last, -1 before the first.
-        slots: the table, uint64[size, 4]; size a power of two, at least twice the keys entered.
-        superseded: uint8[> last ordinal / 8], a bit per ordinal, set for each whose place is taken.
+        slots: the table, uint64[size, 4]; size is a power of two, and at least twice the keys entered.
+        superseded: uint8[> last ordinal / 8], a bit per ordinal, set for superseded records.
 
     Returns:
-        (added, last_offset, in_order): how many keys are new; the last offset, now; whether all offsets were above the
-        one before.
+        (added, last_offset, in_order): number of new keys; offset of the record entered last; whether each offset was
+        above the one before.
     """
     added = 0
     in_order = True
@@ -95,12 +95,12 @@ def put_latest(hashes, record_offsets, chosen, first_ordinal, last_offset, slots
 
 @njit(cache=True, nogil=True)
 def latest_offsets(hashes, chosen, slots, found):
-    """Look up records: found[i] becomes the newest offset of the key, -1 if it is not in the table or not chosen.
+    """Look up records: found[i] is set to the newest offset of the key, -1 if it is not in the table or not chosen.
 
     Args:
-        hashes: uint64[records, 2], of those that are chosen.
+        hashes: uint64[records, 2]; read for chosen records only.
         chosen: bool[records].
-        slots: the table.
+        slots: the table, uint64[size, 4].
         found: int64[records], filled.
     """
     for i in range(min(_AHEAD, chosen.size)):
@@ -112,7 +112,7 @@ def latest_offsets(hashes, chosen, slots, found):
 
 @njit(cache=True, nogil=True)
 def move_table(slots, new_slots):
-    """Enter all of one table into a larger, empty one."""
+    """Copy all keys of a table to a larger, empty one."""
     for old in range(slots.shape[0]):
         if slots[old, OFFSET] != FREE:
             at = _slot(new_slots, slots[old, LOW], slots[old, HIGH])
@@ -127,11 +127,11 @@ def _bit(superseded, ordinal):
 
 @njit(cache=True, nogil=True)
 def count_superseded(superseded, first_ordinals, sizes, counts):
-    """How many records of each batch are superseded.
+    """Count the superseded records of each batch.
 
     Args:
         superseded: uint8, a bit per ordinal.
-        first_ordinals: int64[batches], of each batch's first record; negative: the batch is left out.
+        first_ordinals: int64[batches], of each batch's first record; negative: skip the batch, its count is 0.
         sizes: int64[batches], records in each.
         counts: int64[batches], filled.
     """
@@ -144,19 +144,19 @@ def count_superseded(superseded, first_ordinals, sizes, counts):
 
 @njit(cache=True, nogil=True)
 def note_batches(rows, batches, chosen, first_ordinal, smallest, last_offsets, crcs, ordinals, tombstones):
-    """Take note of batches of magic 2 of which all records are entered.
+    """List the batches of magic 2 whose records were all entered.
 
     Args:
-        rows: RECORD_ROW[records]; those of a batch are side by side.
-        batches: BATCH_ROW[batches] that the rows are of.
-        chosen: bool[records], those that are entered.
+        rows: RECORD_ROW[records]; the records of a batch are adjacent.
+        batches: BATCH_ROW[batches] of the rows.
+        chosen: bool[records], the records that were entered.
         first_ordinal: of the first record.
-        smallest: a batch of fewer records is left out.
+        smallest: batches with fewer records are left out.
         last_offsets: int64[batches], crcs: uint32[batches], ordinals: int64[batches] (of each batch's first record),
-            tombstones: bool[batches] (whether it holds any); filled from the start.
+            tombstones: bool[batches] (whether it has any); filled from the start.
 
     Returns:
-        how many were noted.
+        the number of batches listed.
     """
     count = 0
     i = 0

@@ -1,9 +1,9 @@
-"""Where the numbers of a batch are, once for all: struct formats, kernels, rows and the pages in `docs/format`.
+"""The layout of batch headers, defined once for struct formats, kernels, rows and the pages in `docs/format`.
 
-Only constants. Kernels read positions and bits from here; numba compiles them in, and the cache folder is named by a
-digest that covers this file. So a new bit in a batch header is one line here, and the code that gives it a meaning.
+This module contains only constants. Numba compiles positions and bits into the kernels; the name of the cache folder
+depends on this file, so a change takes effect at once.
 
-Every entry of a `.log` file, of any format, starts with 17 bytes that mean the same:
+Every entry of a `.log` file, of any format, starts with the same 17 bytes:
 
     0         8       12       16   17
     +---------+-------+--------+----+---
@@ -49,7 +49,7 @@ LEGACY_HEADER = struct.Struct(">qiIbb")
 
 
 def _positions(form: struct.Struct) -> list[int]:
-    """Where each field of a format starts, and where the last one ends."""
+    """The position of each field of a format, and of the end."""
     order, codes = form.format[0], form.format[1:]
     return [struct.calcsize(order + codes[:count]) for count in range(len(codes) + 1)]
 
@@ -75,19 +75,19 @@ def _positions(form: struct.Struct) -> list[int]:
 
 #: The bytes of offset and size, which `size` does not count.
 PREFIX_BYTES = PREFIX.size
-#: Up to and with the magic: what it takes to know what an entry is.
+#: The end of the magic: an entry's format is known from its bytes up to here.
 MAGIC_END = MAGIC_AT + 1
-#: Where the bytes start that the CRC covers; they reach to the end of the entry.
+#: Start of the bytes that the CRC covers; they extend to the end of the entry.
 CRC_START = ATTRIBUTES_AT
 LEGACY_CRC_START = MAGIC_AT
 
 # By magic: 0, 1, 2.
 
-#: What comes before the key of a message, or the records of a batch.
+#: Bytes before the key size of a message, or before the records of a batch.
 HEADER_BYTES_BY_MAGIC = (LEGACY_TIMESTAMP_AT, LEGACY_TIMESTAMP_AT + 8, HEADER_BYTES)
 #: The smallest whole entry: a message has a key size and a value size at least.
 MIN_ENTRY_BYTES = (HEADER_BYTES_BY_MAGIC[0] + 8, HEADER_BYTES_BY_MAGIC[1] + 8, HEADER_BYTES)
-#: Where the CRC's range starts.
+#: Start of the bytes that the CRC covers.
 CRC_START_BY_MAGIC = (LEGACY_CRC_START, LEGACY_CRC_START, CRC_START)
 
 #: The smallest size field that an entry of any magic can have.
@@ -107,10 +107,10 @@ DELETE_HORIZON = 0x40
 
 #: One row per batch, message or wrapper, as the scan kernel reads it from its header.
 #:
-#: `position` counts from the start of the file. What a format lacks is -1: a message has no producer and no leader
-#: epoch, a wrapper (compressed message set) says nothing of its first offset or how many messages it holds.
+#: `position` is relative to the start of the file. Fields that a format lacks are -1: a message has no producer and no
+#: leader epoch; a wrapper (compressed message set) has no first offset and no message count.
 #: `control_type` is a `ControlType`; -1 for data, for empty control batches and unknown types.
-#: `computed_crc` equals `crc` until the CRC was checked and found to differ.
+#: `computed_crc` equals `crc` unless the CRC was checked and differs.
 BATCH_ROW = np.dtype(
     [
         ("position", np.int64),
@@ -135,8 +135,8 @@ BATCH_ROW = np.dtype(
 
 #: One row per record. `*_start` are positions in the data that the rows come with; sizes of -1 are null.
 #:
-#: `batch` is the index of the record's batch among the rows that were decoded together. Headers are left as they
-#: stand: `header_count` of them from `headers_start`.
+#: `batch` is the index of the record's batch among the batches that were decoded together. Headers are not decoded:
+#: `header_count` of them start at `headers_start`.
 RECORD_ROW = np.dtype(
     [
         ("offset", np.int64),

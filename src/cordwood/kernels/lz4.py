@@ -1,8 +1,8 @@
-"""LZ4 frames as Kafka writes them, many at a time, straight into one buffer.
+"""Decompresses LZ4 frames as Kafka writes them, many per call, into one buffer.
 
-A call of the LZ4 library costs more than decompressing a batch of some KiB. This kernel takes the frames that Kafka's
-writer makes: independent blocks of up to 64 KiB, no checksums but the header's. It is stricter than the library; what
-it leaves alone goes through `record.compression`, which knows all that Kafka reads and says what is wrong.
+A call of the LZ4 library costs more than decompressing a batch of a few KiB. This kernel accepts only the frames that
+Kafka's writer makes: independent blocks of up to 64 KiB, and no checksum except the header's. Frames that it rejects go
+through `record.compression`, which accepts all that Kafka reads, and reports errors.
 
     frame    04 22 4d 18 60 40 82 | (length 4, highest bit: stored | block)* | 0 4
     block    (token | more literal length | literals | offset 2 | more match length)* , the last without a match
@@ -17,7 +17,7 @@ from numba import njit
 from cordwood.kernels.native import copy, load8, load16, load32, load64, store8, store64
 
 _FRAME_MAGIC = np.uint32(0x184D2204)
-#: Version 1, independent blocks; blocks of up to 64 KiB; and the check of these two.
+#: Version 1 with independent blocks; blocks of up to 64 KiB; the check of these two bytes.
 _DESCRIPTOR = (0x60, 0x40, 0x82)
 _HEADER_BYTES = 7
 _BLOCK_BYTES_MAX = 64 << 10
@@ -32,7 +32,7 @@ _LAST_MATCH = 12
 
 @njit(inline="always")
 def _more(source, end, length):
-    """(length with the bytes that are added to it, source behind them); 0 where there are too few."""
+    """Read the bytes that extend a length; return (length, source after them). Source is 0 if there are too few."""
     while True:
         if source >= end:
             return length, 0
@@ -45,7 +45,7 @@ def _more(source, end, length):
 
 @njit(inline="always")
 def _copy_match(target, distance, length, end):
-    """Copy bytes of the target further on; they may overlap what they make. Room is known to be there up to `end`."""
+    """Copy `length` bytes from `distance` before the target, which may overlap it; there is room up to `end`."""
     source, stop = target - distance, target + length
     if distance >= 8 and stop + 8 <= end:
         while target < stop:
@@ -62,7 +62,7 @@ def _copy_match(target, distance, length, end):
 
 @njit
 def _block(source, size, target, room):
-    """Decompress a block of `size` bytes into `room` bytes. Returns the bytes made, -1: broken, or no room."""
+    """Decompress a block of `size` bytes into `room` bytes; return the bytes written, or -1: corrupt, or no room."""
     source_end, start, end = source + size, target, target + room
     while source < source_end:
         token = np.int64(load8(source))
@@ -103,7 +103,7 @@ def _block(source, size, target, room):
 
 @njit
 def _frame(source, size, target, room):
-    """Decompress a frame of `size` bytes into `room` bytes. Returns the bytes made, -1: another frame, or no room."""
+    """Decompress a frame of `size` bytes into `room` bytes; return the bytes written, or -1: rejected, or no room."""
     source_end, start, end = source + size, target, target + room
     if size < _HEADER_BYTES or load32(source) != _FRAME_MAGIC:
         return -1
@@ -121,7 +121,7 @@ def _frame(source, size, target, room):
         source += 4
         length = word & (_STORED - 1)
         if length == 0:
-            # What follows the end mark is nothing to Kafka.
+            # Kafka ignores everything after the end mark.
             return target - start
         if length > _BLOCK_BYTES_MAX or length > source_end - source:
             return -1
@@ -140,19 +140,20 @@ def _frame(source, size, target, room):
 
 @njit(cache=True, nogil=True)
 def decompress_frames(address, starts, ends, target, room, enough, frame_max, target_ends):
-    """Decompress frames one behind the other.
+    """Decompress frames, one after the other.
 
     Args:
         address: of the data that holds them.
-        starts, ends: int64[frames], where each lies in the data.
+        starts, ends: int64[frames], positions of each frame in the data.
         target: address to write to.
         room: bytes that may be written there.
-        enough: bytes after which no further frame is begun.
-        frame_max: the most that one frame may make.
-        target_ends: int64[frames], filled: where what a frame made ends, from target.
+        enough: no further frame is started once this many bytes are written.
+        frame_max: the most decompressed bytes of one frame.
+        target_ends: int64[frames], filled: the end of each frame's decompressed bytes, relative to target.
 
     Returns:
-        frames done. The next one is not of the usual kind, or broken, or does not fit; or there is enough.
+        the number of frames decompressed. The next one is unsupported or corrupt, or does not fit, or `enough` was
+        reached.
     """
     at = np.int64(0)
     for i in range(starts.size):

@@ -17,9 +17,9 @@ from numba.extending import intrinsic
 
 assert sys.byteorder == "little", "kernels read memory as little-endian and swap"
 
-#: What the processor can do beyond its architecture's minimum; empty where LLVM cannot tell.
+#: Features of the processor beyond its architecture's minimum; empty if LLVM does not know.
 CPU_FEATURES = frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
-#: The CRC-32C instruction of x86 is there (every processor since 2008).
+#: Whether the processor has the CRC-32C instruction of x86 (since about 2008).
 HAS_CRC_INSTRUCTION = "sse4.2" in CPU_FEATURES
 
 
@@ -143,7 +143,7 @@ def _prefetch(context: Any, address: Any) -> Any:
         name = "llvm.prefetch.p0i8"
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        # To be read, to stay in all caches, data.
+        # For reading, to be kept in all cache levels, in the data cache.
         choice = [ir.Constant(word, number) for number in (0, 3, 1)]
         builder.call(function, [builder.inttoptr(arguments[0], byte), *choice])
         return context.get_dummy_value()
@@ -151,7 +151,7 @@ def _prefetch(context: Any, address: Any) -> Any:
     return types.void(types.intp), generate
 
 
-#: prefetch(address): ask for the cache line there, which need not be ours.
+#: prefetch(address): load its cache line in advance; any address is allowed.
 prefetch: Callable[..., Any] = _prefetch
 
 
@@ -173,6 +173,6 @@ def _crc_instruction(bits: int) -> Callable[..., Any]:
     return step  # type: ignore[no-any-return]
 
 
-#: One step of CRC-32C over 8 bytes, or over one. Only where HAS_CRC_INSTRUCTION.
+#: One step of CRC-32C over 8 bytes, or over one byte. Only if HAS_CRC_INSTRUCTION.
 crc_step64 = _crc_instruction(64)
 crc_step8 = _crc_instruction(8)

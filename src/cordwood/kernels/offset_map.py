@@ -1,8 +1,10 @@
-"""The slots of Kafka's offset map: open addressing over the MD5 sums of keys.
+"""Kafka's offset map: an open-addressing hash table over the MD5 sums of keys.
 
-A slot is 24 bytes, the sum and an offset; all zero is free. The first 13 probes of a sum take four of its bytes each,
-from the first on; those after that count up from the 13th. A probe is a signed number, and its slot is its absolute
-value modulo the slots, so that probes that start below zero come back the way they went.
+A slot is 24 bytes, the sum and an offset; all zero is free. Each of the first 13 probes is four bytes of the sum, at
+bytes 0, 1, … 12; later probes count up from the 13th. A probe is a signed number, and its slot is its absolute value
+modulo the number of slots, so probes that count up from below zero visit the same slots again once they pass it.
+
+Source: Kafka SkimpyOffsetMap.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from cordwood.kernels.native import be32, load8, load32
 
 U32 = np.uint32
 
-#: A probe is four bytes of a sum of 16.
+#: The last position in a sum of 16 bytes from which four bytes can be taken.
 LAST_WINDOW = 12
 _SINES = np.array([int(abs(np.sin(i + 1)) * 2**32) for i in range(64)], U32)
 _SHIFTS = np.array([[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]], U32)
@@ -27,7 +29,7 @@ def _rotated(x, bits):
 
 @njit
 def _digest_block(state, words):
-    """One round of MD5 (RFC 1321): uint32[4] state, changed, and the 16 words of a block."""
+    """Add a block of 16 words to an MD5 state (RFC 1321), uint32[4], which is updated."""
     a, b, c, d = state[0], state[1], state[2], state[3]
     for i in range(64):
         part = i >> 4
@@ -51,8 +53,8 @@ def digest_keys(address, starts, sizes, chosen, digests):
     Args:
         address: of the data.
         starts, sizes: int32[records].
-        chosen: bool[records], those with a key that is wanted; the others are not filled.
-        digests: uint32[records, 4], filled: the 16 bytes of each sum as they are.
+        chosen: bool[records], the records with a key to hash; the digests of others are not filled.
+        digests: uint32[records, 4], filled with the 16 bytes of each sum.
     """
     words = np.empty(16, U32)
     for i in range(sizes.size):
@@ -67,7 +69,7 @@ def digest_keys(address, starts, sizes, chosen, digests):
                 words[w] = load32(key + done + 4 * w)
             _digest_block(state, words)
             done += 64
-        # What is left, a bit of one, and the size in bits at the end of the last block.
+        # Padding: the remaining bytes, a 1 bit, zeros, and the size in bits at the end of the last block.
         words[:] = 0
         left = size - done
         for at in range(left):
@@ -95,19 +97,19 @@ def _is_free(sums, offsets, at):
 
 @njit(cache=True, nogil=True)
 def put_offsets(address, digests, record_offsets, chosen, sums, offsets, entries, limit):
-    """Enter records until one comes when the map holds `limit` keys.
+    """Enter records, and stop at the first one that comes when the map has `limit` keys.
 
     Args:
         address: of the digests.
         digests: uint64[records, 2], the 16 bytes of each sum.
         record_offsets: int64[records].
-        chosen: bool[records], those that are entered.
+        chosen: bool[records], the records to enter.
         sums, offsets: the map, uint64[slots, 2] and int64[slots].
-        entries: keys it holds.
-        limit: at most its slots.
+        entries: the number of keys in it.
+        limit: the most keys; not more than it has slots.
 
     Returns:
-        the index of the first chosen record that was not entered, or how many records there are; keys now held.
+        (index, entries): the first chosen record that was not entered, or the number of records; keys in the map now.
     """
     for i in range(chosen.size):
         if not chosen[i]:
@@ -128,7 +130,7 @@ def put_offsets(address, digests, record_offsets, chosen, sums, offsets, entries
 
 @njit(cache=True, nogil=True)
 def get_offsets(address, digests, chosen, sums, offsets, found):
-    """Look up records: found[i] becomes the newest offset of the key, -1 if it is not found or not chosen."""
+    """Look up records: found[i] is set to the newest offset of the key, -1 if it is not in the map or not chosen."""
     for i in range(chosen.size):
         found[i] = -1
         if not chosen[i]:

@@ -1,8 +1,8 @@
-"""Walks the entries of a log file from header to header, and checks their CRCs.
+"""Walks the entries of a log file from header to header, and computes their CRCs.
 
-Input is a window of the file; output one row per entry (`kernels.layout.BATCH_ROW`) and why the walk ended. The walk
-follows Kafka's file reader: fewer than 18 bytes or an entry that does not fit end it quietly, a size no entry can have
-is corruption.
+The input is a window of the file; the output is one row per entry (`kernels.layout.BATCH_ROW`), and why the walk ended.
+As in Kafka's file reader, fewer than 18 bytes or an entry that does not fit end the walk without an error, while a size
+that no entry can have is corruption.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ ROWS = 3  #: no room for another row
 BAD_SIZE = 4  #: a size that no entry can have
 BAD_MAGIC = 5  #: a magic that no Kafka release writes
 
-#: A control batch up to this size is read whole even when only headers are asked for: its type is in its record.
+#: A control batch up to this size is read completely even if only headers are needed: its type is in its record.
 _CONTROL_BYTES = 4096
 
 
 @njit
 def _control_type(address, size):
-    """Type of the first record of a control batch's body; -1 where its bytes do not tell."""
+    """The control type in the first record of a control batch's body; -1 if it is unknown or the bytes are invalid."""
     end = address + size
     length, a = varint(address, end)
     if a <= 0 or length < 1 or length > end - a:
@@ -93,7 +93,7 @@ def _fill(row, a, magic, size, position):
     else:
         offset = be64(a + BASE_OFFSET_AT)
         attributes = load8(a + LEGACY_ATTRIBUTES_AT)
-        # A wrapper's offset is that of its last message; where it starts, only its content tells.
+        # A wrapper's offset is that of its last message; its first offset is known only after decompression.
         wrapper = attributes & CODEC_MASK != 0
         row["base_offset"] = -1 if wrapper else offset
         row["last_offset"] = offset
@@ -113,20 +113,20 @@ def _fill(row, a, magic, size, position):
 
 @njit(inline="always")
 def _crc(a, magic, size):
-    """The CRC of the entry at an address: what its header should say."""
+    """Compute the CRC of the entry at an address."""
     start = CRC_START_BY_MAGIC[magic]
     return crc32c(a + start, size - start) if magic == 2 else crc32(a + start, size - start)
 
 
 @njit(cache=True, nogil=True)
 def compute_crcs(address, window_size, first_position, rows):
-    """Fill computed_crc of the entries that are whole in a window.
+    """Fill in computed_crc of the entries that are completely within a window.
 
     Args:
         address: of the window.
         window_size: bytes that may be read.
         first_position: position in the file of the window's first byte.
-        rows: BATCH_ROW[entries], as `scan_batches` filled them from the window or a part of it.
+        rows: BATCH_ROW[entries], filled by `scan_batches` from this window or part of it.
     """
     for i in range(rows.size):
         row = rows[i]
@@ -144,18 +144,18 @@ def scan_batches(address, window_size, file_left, first_position, whole_entries,
         window_size: bytes that may be read.
         file_left: bytes from the window's start to the end of the file; >= window_size.
         first_position: position in the file of the window's first byte.
-        whole_entries: whether an entry is taken only when all of it is in the window. Without it its header is enough,
-            so the last one may reach beyond the window.
-        rows: BATCH_ROW[capacity], filled from the start; computed_crc only by `compute_crcs`, until then it equals crc.
+        whole_entries: take only entries that are completely within the window. Otherwise the header is enough, and the
+            last entry may extend beyond the window.
+        rows: BATCH_ROW[capacity], filled from the start; computed_crc is set to crc until `compute_crcs` computes it.
 
     Returns:
-        (count, consumed, status): rows filled, the bytes their entries take, why the walk ended.
+        (count, consumed, status): rows filled, the size of their entries in bytes, why the walk ended.
     """
     at = 0
     count = 0
     while True:
         left = file_left - at
-        # Kafka asks for one byte more than the magic's end. No entry is that short, so nothing is lost by it.
+        # Like Kafka, require one byte more than the end of the magic. Every valid entry is longer.
         if left <= MAGIC_END:
             return count, at, END if left == 0 else PARTIAL
         if window_size - at < MAGIC_END:
@@ -193,9 +193,9 @@ def scan_batches(address, window_size, file_left, first_position, whole_entries,
 
 @njit(cache=True, nogil=True)
 def find_batch(address, window_size, file_left, above_offset, below_offset, budget):
-    """Find where whole entries start again behind damage.
+    """Find the next complete, valid entry after damaged bytes.
 
-    A place counts if its header makes sense, its offset lies in the given range and its CRC is right.
+    An entry is valid if its header is plausible, its offsets are in the given range, and its CRC matches.
 
     Args:
         address: of the window to search.
@@ -203,11 +203,11 @@ def find_batch(address, window_size, file_left, above_offset, below_offset, budg
         file_left: bytes from the window's start to the end of the file.
         above_offset: the entry's last offset must be larger.
         below_offset: the entry's offset must be smaller.
-        budget: bytes that CRCs may be computed over; bounds the work on data made to look like headers.
+        budget: bytes for which CRCs may be computed; bounds the work on data that is made to look like headers.
 
     Returns:
-        (at, budget): byte of the window where an entry starts, or -1; and what is left of the budget, negative when it
-        ran out. Entries that do not fit into the window are passed over.
+        (at, budget): position in the window where an entry starts, or -1; and the remaining budget, negative if it ran
+        out. Entries that do not fit into the window are skipped.
     """
     for at in range(window_size - MAGIC_END):
         a = address + at
