@@ -1,14 +1,14 @@
-"""Every inconsistency of Kafka's files, with its place and what it means for a broker.
+"""Finds every inconsistency in Kafka's files, with its position and what it means for a broker.
 
-    findings    what can be found, how bad it is, what it means
+    findings    the kinds of findings, their severity and meaning
     batches     one .log file: batches and their order
-    records     what is in the batches
+    records     the records in the batches
     indexes     offset, time and transaction index against the log
     state       producer snapshots and leader epochs against the log
-    partition   the files of one partition together
-    directory   log directories: checkpoints, names, partitions that are there twice
+    partition   all files of one partition
+    directory   log directories: checkpoints, names, duplicate partitions
 
-Nothing is changed, and nothing in one partition keeps the others from being checked.
+The check is read-only, and an error in one partition does not stop the check of the others.
 """
 
 from cordwood.storage.check.directory import Check, Summary

@@ -1,10 +1,10 @@
-"""One `.log` file: its batches one by one, their order, and the records in them.
+"""Checks one `.log` file: its batches, their order, and their records.
 
-The file passes once, in windows, as columns. Rules about a header are a table; rules about the order of batches compare
-each with its neighbour; rules about records look at what `columns.decode` gives. Whoever else wants to see the headers
-(indexes, producer state, leader epochs) is handed them on the way, so nothing is read twice or kept.
+The file is read once, in windows, as columns. Rules about a header are a table; rules about order compare adjacent
+batches; rules about records use the output of `columns.decode`. Observers (indexes, producer state, leader epochs) get
+the headers of the same pass, so nothing is read twice or kept in memory.
 
-Of a batch whose checksum is wrong, or whose header cannot be, nothing else is believed, and so nothing else reported.
+A batch with a wrong checksum or an impossible header is reported once, and excluded from all other checks.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ SEGMENT_BYTES_MAX = 2**31 - 1
 
 
 class Observer(Protocol):
-    """Wants to see the headers of a segment, in file order; those that are not good are left out."""
+    """Receives the headers of a segment's batches, in file order."""
 
     def add(self, batches: BatchRows) -> None:
-        """The next batches (BATCH_ROW[some])."""
+        """Process the next batches, BATCH_ROW[batches]."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A `.log` file and what it may hold.
+    """A `.log` file, and the offsets that it may hold.
 
     Attributes:
         path: of the file.
-        base_offset: lowest offset.
-        end_offset: base offset of the next segment; None for the last one.
-        live: a broker writes to it.
-        rebuilt: the next load reads it through and cuts what is not valid.
-        flushed_offset: offsets below are known to have reached the disk.
+        base_offset: the lowest offset that it may hold.
+        end_offset: base offset of the next segment; None for the last segment.
+        live: a broker is running and may write to it.
+        rebuilt: recovery reads it completely, and truncates an invalid end.
+        flushed_offset: offsets below this are known to be flushed to disk.
     """
 
     path: str
@@ -71,11 +71,11 @@ def _codec(batches: BatchRows) -> npt.NDArray[np.int16]:
 
 
 def _wide(batches: BatchRows) -> BoolArray:
-    """More records than offsets. Compared without the sum that might overflow."""
+    """bool[batches]: more records than offsets. Subtracts, because the sum might overflow."""
     return np.asarray(batches["record_count"] - 1 > batches["last_offset"] - batches["base_offset"])
 
 
-#: What a single header may not say. The first rule that a batch breaks is reported.
+#: Rules for a single header. Only the first rule that a batch breaks is reported.
 _RULES = (
     _Rule(Kind.UNKNOWN_CODEC, lambda b: _codec(b) > Codec.ZSTD, "compression type {codec}; Kafka has 0 to 4"),
     _Rule(
@@ -153,10 +153,10 @@ _RULES = (
     ),
     _Rule(Kind.BATCH_LEADER_EPOCH, lambda b: b["leader_epoch"] < -1, "leader epoch {leader_epoch}"),
 )
-#: Bits that no release sets.
+#: Bits of the attributes that no Kafka release sets, by magic.
 _UNUSED_BITS = (0xF0, 0xF0, 0xFF80)
 
-#: What a batch is reported as whose records cannot be read.
+#: The kind of finding for a batch whose records cannot be decoded.
 _UNREADABLE_RECORDS: dict[BatchProblem, Kind] = {
     BatchProblem.COMPRESSION: Kind.COMPRESSION,
     BatchProblem.RECORD: Kind.RECORD,
@@ -172,10 +172,10 @@ class LogCheck:
     """Checks one `.log` file.
 
     Attributes:
-        batches: how many there were.
-        last_offset: of the last good batch; below the base offset if there is none.
-        end_position: behind the last batch.
-        damaged: something of it cannot be believed, so that nothing can be compared with it.
+        batches: number of batches read.
+        last_offset: of the last valid batch; below the base offset if there is none.
+        end_position: the position after the last batch.
+        damaged: the log has errors, so other files cannot be compared with it.
     """
 
     def __init__(self, place: Place, findings: Findings, *, ordered: bool = True) -> None:
@@ -198,13 +198,13 @@ class LogCheck:
         see_all: Sequence[Observer],
         progress: Callable[[int], None],
     ) -> None:
-        """Read the file and report what is wrong with it.
+        """Read the file, and report its errors.
 
         Args:
             file: the open file.
-            observers: see the batches that can be believed.
-            see_all: see all batches.
-            progress: called with counts of bytes that were read.
+            observers: get the valid batches.
+            see_all: get all batches.
+            progress: called with the number of bytes read since the last call.
         """
         size = file.size()
         if size > SEGMENT_BYTES_MAX:
@@ -259,10 +259,10 @@ class LogCheck:
         believed = BatchWindow(window.position, window.data, batches, window.read)
         for columns in decode(believed, on_damage=self._on_damage):
             self._records.add(columns)
-            del columns  # a large record must be gone from memory before the next is decoded
+            del columns  # free a large record before the next one is decoded
 
     def _header_faults(self, batches: BatchRows, good: BoolArray) -> BoolArray:
-        """Report the good batches that break a rule; bool[batches]: those that broke one."""
+        """Report batches with a correct CRC that break a rule; return their mask. Unused bits are only noted."""
         broken = np.zeros(batches.size, bool)
         for rule in _RULES:
             breaks = rule.breaks(batches) & good & ~broken
@@ -301,10 +301,10 @@ class LogCheck:
             for i in np.flatnonzero(mask).tolist():
                 self._batch(kind, batches[i], what)
         if self.batches == batches.size:
-            before[0] = min(int(before[0]), int(first[0]) - 1)  # judged by the base offset already
+            before[0] = min(int(before[0]), int(first[0]) - 1)  # `below` covers the segment's first batch
         placed = below | high | overlap
         for i in np.flatnonzero(first <= before).tolist():
-            # Of the two, that one is to blame without which the order is right.
+            # Blame the one of the two batches whose removal restores the order.
             between = 0 < i < first.size - 1
             if between and first[i + 1] <= last[i - 1] and first[i] > before[i - 1]:
                 blamed, where = i - 1, f"comes before a batch that starts at offset {first[i]}"
@@ -315,10 +315,10 @@ class LogCheck:
                     Kind.BATCH_ORDER, batches[blamed], f"a batch of offsets {{first}} to {{last_offset}} {where}"
                 )
 
-    # ---- what is not a batch, or not the one it was ------------------------------------------------------------------
+    # ---- gaps and wrong checksums ------------------------------------------------------------------------------------
 
     def _report_invalid(self, *, followed: bool) -> None:
-        """Report batches with a wrong checksum. At the very end of a log that crashed it is part of the torn tail."""
+        """Report batches with a wrong checksum. At the end of a log that crashed, they belong to the torn tail."""
         repaired = not followed and self._is_repaired()
         for batch in self._invalid:
             error = crc_error(batch)
@@ -335,7 +335,7 @@ class LogCheck:
         self._more_invalid = 0
 
     def _is_repaired(self) -> bool:
-        """Whether an invalid end of this segment is what a crash leaves, and nothing that was flushed."""
+        """Whether a crash explains an invalid end of this segment: it was not flushed, and recovery truncates it."""
         place = self.place
         return place.rebuilt and place.end_offset is None and self.last_offset + 1 >= place.flushed_offset
 

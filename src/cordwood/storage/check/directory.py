@@ -1,10 +1,10 @@
-"""Log directories: checkpoints beside the partitions, names, and what several directories hold twice.
+"""Checks log directories: checkpoints, names, and partitions that are in several directories.
 
-`Check` takes whatever paths a user names: log directories, folders of several (one node's disks), partitions, files. A
-file is checked with what it has to agree with, and only what concerns it is reported.
+`Check` accepts any path that a user names: a log directory, a folder of several (one node's disks), a partition, or a
+file. A file is checked against the files that it must agree with, and only findings about it are reported.
 
-While a broker runs, files change between the look at one and the look at another. A finding there is believed when a
-second look finds it again.
+While a broker runs, files change between one read and the next. So a finding in a live directory is reported only if a
+second check finds it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, l
 from cordwood.storage.node.node import read_metadata
 from cordwood.types import NONE, TopicPartition
 
-#: Checkpoint: what a broker does when the file is in its format, but a value in it is not possible.
+#: For each checkpoint: what a broker does if the format is right, but a value is impossible.
 _WRONG_VALUE = {
     filenames.RECOVERY_POINTS: "a broker warns and uses 0 for all partitions: after a crash it reads whole logs again",
     filenames.LOG_START_OFFSETS: (
@@ -57,7 +57,7 @@ _KNOWN_FILES = {
     filenames.LOCK,
     filenames.BOOTSTRAP_CHECKPOINT,
 }
-#: Checkpoint: what a value of it beyond the log's end means for a broker.
+#: For each checkpoint: what an offset beyond the log's end means for a broker.
 _BEYOND = {
     filenames.RECOVERY_POINTS: "what was flushed once is not there any more: records are lost",
     filenames.LOG_START_OFFSETS: "a load deletes the whole log and starts it anew at this offset",
@@ -68,13 +68,13 @@ _BEYOND = {
 
 @dataclass
 class Summary:
-    """What was looked at, and how much was found.
+    """What was checked, and the number of findings.
 
     Attributes:
-        partitions: directories by state.
-        files: of partitions and log directories.
-        size_bytes: of these files.
-        findings: by severity.
+        partitions: number of partition directories by state.
+        files: number of files in partitions and log directories.
+        size_bytes: total size of these files.
+        findings: number of findings by severity.
     """
 
     partitions: Counter[DirectoryState] = field(default_factory=Counter)
@@ -84,17 +84,17 @@ class Summary:
 
     @property
     def damaged(self) -> bool:
-        """Whether there is any damage. What a recovery repairs is none."""
+        """Whether there is any damage. Findings that recovery repairs are not damage."""
         return self.findings[Severity.DAMAGE] > 0
 
 
 class Check:
-    """Checks paths, and counts what it saw.
+    """Checks paths, and counts files and findings.
 
     Attributes:
-        summary: grows while `run` goes on.
-        bytes_total: of all log files, known when `run` begins.
-        bytes_done: how far it is.
+        summary: updated during `run`.
+        bytes_total: size of the files to check; a single file is added when it is checked.
+        bytes_done: bytes checked so far.
     """
 
     def __init__(self, fs: Store, on_progress: Callable[[Check], None] = lambda _: None) -> None:
@@ -106,10 +106,10 @@ class Check:
         self._findings = Findings()
 
     def run(self, paths: Sequence[str]) -> Iterator[Finding]:
-        """Everything that is wrong, partition by partition.
+        """Check paths, and yield all findings, partition by partition.
 
         Raises:
-            NotFoundError: a path leads to nothing that could be checked.
+            NotFoundError: a path has nothing that could be checked.
         """
         todo: list[Callable[[], Iterator[Finding]]] = []
         directories: list[LogDirectory] = []
@@ -147,7 +147,7 @@ class Check:
             try:
                 self._count(self.fs.list(partition.path))
             except OSError:
-                continue  # reported when it is its turn
+                continue  # reported when the partition is checked
         return [lambda: self._directory(directory)]
 
     def _count(self, entries: Sequence[FileInfo]) -> None:
@@ -167,7 +167,7 @@ class Check:
         ends: dict[TopicPartition, int],
         only: int | None = None,
     ) -> list[Finding]:
-        """The findings of one partition."""
+        """The findings in one partition; in a live directory only those that a second check confirms."""
         found = self._look(directory, path, topics, ends, only)
         if directory is not None and directory.live and found:
             again = {(f.path, f.kind, f.position, f.offset) for f in self._look(directory, path, topics, {}, only)}
@@ -219,7 +219,7 @@ class Check:
             yield from findings.take()
 
     def _parent(self, path: str) -> LogDirectory | None:
-        """The broker's log directory that a partition lies in, if it does."""
+        """The broker's log directory that contains a partition; None if there is none."""
         try:
             directory = LogDirectory.open(self.fs, posixpath.dirname(path) or ".")
         except OSError:
@@ -301,7 +301,7 @@ class Check:
         ends: Mapping[TopicPartition, int],
         present: set[TopicPartition] | Mapping[TopicPartition, int],
     ) -> None:
-        """One checkpoint file against the ends of the logs; `present` are the partitions that it may name."""
+        """Check a checkpoint file against the ends of the logs; `present` has the partitions that it may contain."""
         path = f"{directory.path}/{name}"
         data = self._read(directory, name, findings)
         if data is None:
@@ -327,7 +327,8 @@ class Check:
                     path,
                     f"{partition}: offset {offset} is beyond the log's end, {ends[partition]}",
                     offset=offset,
-                    # A power cut may take what a high watermark counted; what was flushed or deleted it may not.
+                    # After a power cut, the log may end below the high watermark, but not below flushed or deleted
+                    # offsets.
                     severity=Severity.RECOVERY if crashed and name == filenames.HIGH_WATERMARKS else None,
                     meaning=_BEYOND[name],
                 )
@@ -345,7 +346,7 @@ class Check:
             return None
 
     def _topic_ids(self, directory: LogDirectory) -> dict[str, str]:
-        """Topic ids as the directory's own metadata log has them; nothing where that is in doubt."""
+        """Topic ids from the directory's own metadata log; empty if that log is missing, live or damaged."""
         name = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
         found = [p for p in directory.partitions if p.name.topic_partition == name and not p.name.state]
         if not found or directory.live:
@@ -355,11 +356,11 @@ class Check:
         except (OSError, NotFoundError):
             return {}
         if metadata.problems:
-            return {}  # what is wrong with it is reported when its turn comes
+            return {}  # its errors are reported when that partition is checked
         return {topic.name: topic.topic_id for topic in metadata.topics.values()}
 
     def _duplicates(self, directories: Sequence[LogDirectory]) -> None:
-        """Partitions that two log directories of one node hold. Copies of one directory are not two."""
+        """Report partitions in two log directories of one node. Copies of the same log directory are not reported."""
         seen: dict[tuple[object, ...], list[tuple[object, Partition]]] = {}
         for directory in directories:
             meta = directory.meta
@@ -404,7 +405,7 @@ class Check:
         yield from (finding for finding in found if finding.path == own)
 
     def _ends(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """Where the logs of a directory end, by their last batches."""
+        """The end offsets of a directory's logs, from their last batches."""
         ends = {}
         for partition in directory.partitions:
             if partition.name.state is DirectoryState.CURRENT:
@@ -416,7 +417,7 @@ class Check:
 
 
 def _present(directory: LogDirectory) -> set[TopicPartition]:
-    """The partitions that checkpoints of a directory may name."""
+    """The partitions that checkpoints of a directory may contain."""
     states = (DirectoryState.CURRENT, DirectoryState.FUTURE)
     return {p.name.topic_partition for p in directory.partitions if p.name.state in states}
 
@@ -429,11 +430,11 @@ def _partition_name(path: str) -> filenames.PartitionDirectory | None:
 
 
 def _stop(directory: LogDirectory | None, log: LogView) -> Stop:
-    """How a partition was left, by what its log directory says."""
+    """How the broker of a partition stopped, from the files of its log directory."""
     if directory is not None and directory.live:
         return Stop(live=True)
     if is_cluster_metadata(log):
-        return Stop(recovery_point=0)  # KRaft's own log is read through at every start
+        return Stop(recovery_point=0)  # KRaft's metadata log is recovered at every start
     if directory is None or not directory.is_brokers:
         return Stop()
     state = log.name.state if log.name is not None else DirectoryState.CURRENT

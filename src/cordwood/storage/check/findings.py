@@ -1,7 +1,7 @@
-"""What a check can find: kinds, how bad each is, and what it means for a broker.
+"""The kinds of findings of a check, their severity, and what each means for a broker.
 
-A finding states a fact with its place and, separately, what a broker would make of it. The table `KINDS` has one line
-per kind; a finding's severity may be milder than its kind's, when the next load repairs the file anyway.
+A finding states a fact with its position and, separately, its consequence for a broker. The table `KINDS` has a line
+per kind; a finding may be less severe than its kind, if the next load repairs the file anyway.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-#: Of one kind in one file so many are reported one by one; a damaged file must not make a report as large as itself.
+#: The most findings of one kind listed per file, so that the report on a damaged file stays small.
 FINDINGS_MAX = 100
-#: And so many where the next load repairs the file as a whole.
+#: The same limit for findings that are not damage.
 REPAIRED_MAX = 3
 
 
@@ -21,14 +21,14 @@ class Severity(StrEnum):
 
     #: A broker would reject, lose or misread something.
     DAMAGE = "damage"
-    #: What a crash or a stop leaves behind and the next load repairs.
+    #: Left behind by a crash or a shutdown; the next load repairs it.
     RECOVERY = "recovery"
     #: Odd, and harmless.
     NOTE = "note"
 
 
 class Kind(StrEnum):
-    """What was found. The value is what `--json` says."""
+    """Kinds of findings. The value is the one in `--json`."""
 
     # the file itself
     UNREADABLE = "unreadable"
@@ -110,7 +110,7 @@ class Kind(StrEnum):
 
 _D, _R, _N = Severity.DAMAGE, Severity.RECOVERY, Severity.NOTE
 
-#: What a broker does at its start with a file that raises an error. Each was tried with a broker of two directories.
+#: What a broker does on start if reading a file fails. Each was tested with a broker that has two log directories.
 STOPS = "a broker does not start while it is there"
 OFFLINE = "a broker that loads it takes the whole log directory offline"
 _LOST_BEHIND = (
@@ -121,7 +121,7 @@ _MISDATED = "offset lookups by time and retention by time give wrong results in 
 _STATE = "a broker that loads this snapshot misjudges this producer's next batch or the last stable offset"
 _EPOCHS = "followers and consumers that ask where an epoch ended get a wrong offset and truncate too much or too little"
 
-#: Kind: how bad it is, and what it means for a broker.
+#: For each kind: its severity, and what it means for a broker.
 KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.UNREADABLE: (_D, OFFLINE),
     Kind.BAD_FILE_NAME: (_D, STOPS),
@@ -237,12 +237,12 @@ class Finding:
 
     Attributes:
         path: the file, or directory, that it is in.
-        kind: of finding.
-        severity: how bad it is here.
+        kind: the kind of finding.
+        severity: of this finding; may be less than its kind's.
         what: the fact.
-        meaning: what it means for a broker, and what it would do.
-        position: byte in the file.
-        offset: in the log.
+        meaning: the consequence for a broker.
+        position: byte in the file, if known.
+        offset: in the log, if known.
     """
 
     path: str
@@ -261,7 +261,7 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Takes down findings, of one kind in one file a limited number."""
+    """Collects findings, up to a limit per kind and file; the rest are only counted."""
 
     found: list[Finding] = field(default_factory=list)
     _counts: Counter[tuple[str, Kind]] = field(default_factory=Counter)
@@ -277,7 +277,7 @@ class Findings:
         severity: Severity | None = None,
         meaning: str | None = None,
     ) -> None:
-        """Take one down; severity and meaning are its kind's unless given."""
+        """Add a finding; severity and meaning default to those of its kind."""
         usual, usually = KINDS[kind]
         severity = severity or usual
         self._counts[path, kind] += 1
@@ -285,11 +285,11 @@ class Findings:
             self.found.append(Finding(path, kind, severity, what, meaning or usually, position, offset))
 
     def count(self, kind: Kind, path: str, more: int) -> None:
-        """Count some that nobody needs to see one by one, after `add` took down as many as it takes."""
+        """Count further findings without listing them."""
         self._counts[path, kind] += more
 
     def take(self) -> list[Finding]:
-        """All that was found since the last call, with a line for what was too much to list."""
+        """Return the findings since the last call, with one line for all that exceed the limit of a kind and file."""
         listed = Counter((finding.path, finding.kind) for finding in self.found)
         worst = {(f.path, f.kind): f for f in sorted(self.found, key=lambda f: -list(Severity).index(f.severity))}
         for place, count in (self._counts - listed).items():

@@ -1,13 +1,13 @@
-"""The index files of a segment against its log.
+"""Checks the index files of a segment against its log.
 
-Each index is decoded before the log is read, and then watches the batches pass: an entry is compared when the batch
-that it is about comes by. So a log that grows meanwhile is always at least as long as what its indexes say.
+Each index is decoded before the log is read, and each entry is compared when its batch is read. So if the log grows
+meanwhile, it is always at least as long as its indexes say.
 
-An index of a segment that the next load reads through anyway is rebuilt then: what is wrong with it is no damage.
+If the next load recovers the segment, it rebuilds its indexes, so errors in them are no damage.
 
-Brokers before 4.0 wrote one offset index entry per append, naming the last offset of all its batches (before 0.11 the
-first); newer ones, and a recovery, name the batch's own. Any of them is right here. An entry of the time index names
-the largest timestamp up to a batch, and an offset of that batch.
+Brokers before 4.0 wrote one offset index entry per append, with the last offset of all its batches (before 0.11 the
+first offset); newer brokers, and recovery, write the last offset of the batch itself. All of these are accepted. An
+entry of the time index has the largest timestamp up to a batch, and an offset of that batch.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _REBUILT = "the next load reads the segment through and rebuilds its indexes"
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How the indexes of a segment were left, and what becomes of them.
+    """The state in which the indexes of a segment were left.
 
     Attributes:
         rebuilt: the next load rebuilds them.
         live: a broker is running.
-        in_use: the segment is the last one, so that they were kept at full size.
-        closed: a clean shutdown cut them to their entries.
-        set_aside: the directory was renamed while they were in use, and they stayed as they were.
-        unopened: there is no offset index, so the next load does not open the others before it rebuilds them.
+        in_use: the segment is the last one, whose indexes are preallocated at full size.
+        closed: a clean shutdown trimmed them to their entries.
+        set_aside: the directory was renamed while they were in use, so they were not trimmed.
+        unopened: the offset index is missing, so the next load rebuilds the other indexes without opening them.
     """
 
     rebuilt: bool = False
@@ -52,16 +52,16 @@ class Handling:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that belongs in them must be there."""
+        """Whether all entries must be there."""
         return not self.live and not self.rebuilt and (not self.in_use or (self.closed and not self.set_aside))
 
 
 class IndexCheck:
-    """What the three have in common.
+    """Base class of the checks of the three indexes.
 
     Attributes:
         path: of the index file.
-        handling: how it was left.
+        handling: the state in which it was left.
     """
 
     def __init__(self, path: str, findings: Findings, handling: Handling) -> None:
@@ -72,7 +72,7 @@ class IndexCheck:
         self._compared_count: Counter[Kind] = Counter()
 
     def report(self, kind: Kind, what: str, *, position: int | None = None, offset: int | None = None) -> None:
-        """Report what is wrong with the file by itself."""
+        """Report an error in the file; if the next load rebuilds the index, with severity RECOVERY."""
         if self.handling.rebuilt:
             self._findings.add(
                 kind, self.path, what, position=position, offset=offset, severity=Severity.RECOVERY, meaning=_REBUILT
@@ -81,7 +81,7 @@ class IndexCheck:
             self._findings.add(kind, self.path, what, position=position, offset=offset)
 
     def report_faults(self, faults: Iterable[CorruptFileError], order: Kind) -> set[int]:
-        """Report what a decoder found wrong; positions of the entries concerned."""
+        """Report the errors that a decoder found; return the positions of the bad entries."""
         bad: set[int] = set()
         for fault in faults:
             incomplete = fault.kind is IndexProblem.INCOMPLETE_ENTRY
@@ -92,13 +92,13 @@ class IndexCheck:
         return bad
 
     def compare(self, kind: Kind, what: str, *, position: int | None = None, offset: int | None = None) -> None:
-        """Note what does not fit the log; `end` tells whether the log can be believed."""
+        """Note a mismatch with the log; `close` reports it unless the log is damaged."""
         self._compared_count[kind] += 1
         if self._compared_count[kind] <= FINDINGS_MAX:
             self._compared.append(Finding(self.path, kind, KINDS[kind][0], what, "", position, offset))
 
     def close(self, *, log_damaged: bool) -> None:
-        """Report what did not fit the log, unless the log itself is damaged."""
+        """Report the mismatches with the log, unless the log itself is damaged."""
         if not log_damaged:
             for finding in self._compared:
                 self.report(finding.kind, finding.what, position=finding.position, offset=finding.offset)
@@ -106,7 +106,7 @@ class IndexCheck:
                 self._findings.count(kind, self.path, max(0, count - FINDINGS_MAX))
 
     def report_padding(self, entries: int, max_entries: int, entry_bytes: int) -> None:
-        """Report a tail of zeros, which a clean shutdown cuts off."""
+        """Report a preallocated tail of zeros, which a clean shutdown would have trimmed."""
         how = self.handling
         if max_entries == entries or how.live or (how.in_use and how.set_aside):
             return
@@ -123,7 +123,7 @@ class IndexCheck:
 
 
 class OffsetIndexCheck(IndexCheck):
-    """The offset index: entries point at batches, and name their last offset."""
+    """Checks the offset index: entries point to batches, and have their last offset."""
 
     def __init__(self, index: offset_index.OffsetIndex, path: str, findings: Findings, handling: Handling) -> None:
         super().__init__(path, findings, handling)
@@ -134,17 +134,17 @@ class OffsetIndexCheck(IndexCheck):
             False
         )
         if handling.live and handling.in_use:
-            keep[-1:] = False  # may just be being written
+            keep[-1:] = False  # a broker may be writing it
         self._entries = np.flatnonzero(keep)
         self._offsets = index.offsets[self._entries]
         self._positions = np.maximum.accumulate(index.positions[self._entries]) if keep.any() else index.positions[:0]
         self._end = 0
         self._last_offset = index.base_offset - 1
-        #: Entries that name a later batch than the one they point at: (entry, position at which to give up).
+        #: Indexes of entries whose offset lies beyond the batch that they point to.
         self._open: list[int] = []
 
     def add(self, batches: BatchRows) -> None:
-        """The next batches, good or not."""
+        """Compare entries with the next batches, valid or not."""
         starts, lasts = batches["position"], batches["last_offset"]
         self._end = int(starts[-1] + batches["size_bytes"][-1])
         first = int(np.searchsorted(self._positions, starts[0]))
@@ -158,7 +158,7 @@ class OffsetIndexCheck(IndexCheck):
         names = self._offsets[first:end]
         before = np.concatenate([np.array([self._last_offset]), lasts[:-1]])[rows]
         self._last_offset = int(lasts[-1])
-        # Brokers before 0.11 named the first offset of an append, which of a wrapper lies before its own.
+        # Brokers before 0.11 wrote the first offset of an append; for a wrapper, it is below the wrapper's own offset.
         wrapper = (batches["magic"] < 2) & (batches["attributes"] & CODEC_MASK != 0)
         early = (names < lasts[rows]) & ~(wrapper[rows] & (names > before))
         for i in np.flatnonzero(hit & early).tolist():
@@ -169,7 +169,7 @@ class OffsetIndexCheck(IndexCheck):
             self._look_ahead(starts, lasts)
 
     def _look_ahead(self, starts: Int64Array, lasts: Int64Array) -> None:
-        """An older broker's entry names the end of an append: a batch before the one that the next entry points at."""
+        """Check entries of older brokers, whose offset ends a later batch, below the next entry's position."""
         still = []
         for i in self._open:
             limit = int(self._positions[i + 1]) if i + 1 < self._positions.size else 2**63 - 1
@@ -200,7 +200,7 @@ class OffsetIndexCheck(IndexCheck):
 
 
 class TimeIndexCheck(IndexCheck):
-    """The time index: an entry is the largest timestamp of the batches up to the one it names."""
+    """Checks the time index: an entry has the largest timestamp of the batches up to its offset."""
 
     def __init__(self, index: time_index.TimeIndex | None, path: str, findings: Findings, handling: Handling) -> None:
         super().__init__(path, findings, handling)
@@ -212,7 +212,7 @@ class TimeIndexCheck(IndexCheck):
         self._faulty = bool(self.report_faults(time_index.faults(index), Kind.TIME_INDEX_ORDER))
         count = index.entries - (1 if handling.live and handling.in_use else 0)
         self._index = index
-        # Where the order is broken nothing more is said.
+        # If the entries are out of order, do not compare them with the log.
         self._count = 0 if self._faulty else count
         self._at = 0
 
@@ -245,7 +245,7 @@ class TimeIndexCheck(IndexCheck):
         if not self.handling.complete or self._faulty or self._at < self._count or self._largest < 0:
             return
         last = self._index.last_entry[0]
-        # Timestamp 0 at the segment's first batch makes an entry of zeros, which cannot be told from none.
+        # Timestamp 0 at the segment's first batch makes an entry of zeros, which looks like no entry.
         if last != self._largest and (self._largest > 0 or self._index.max_entries == 0):
             what = f"the last entry has timestamp {last}, the segment's largest is {self._largest}"
             if not self._compared:
@@ -253,7 +253,7 @@ class TimeIndexCheck(IndexCheck):
                 self.compare(Kind.TIME_INDEX_END, what, position=entry * time_index.ENTRY.itemsize)
 
     def report(self, kind: Kind, what: str, *, position: int | None = None, offset: int | None = None) -> None:
-        """A missing time index is made anew, but empty."""
+        """Report an error; a missing time index is damage unless it is rebuilt, as a broker creates an empty one."""
         if kind is Kind.INDEX_MISSING and not self.handling.rebuilt:
             self._findings.add(kind, self.path, what, severity=Severity.DAMAGE, meaning=_EMPTY)
         else:
@@ -268,37 +268,37 @@ _EMPTY = "a broker makes an empty one and does not fill it: look-ups and retenti
 
 
 class OpenTransactions:
-    """The transactions of a log while its batches pass, from segment to segment.
+    """The transactions of a log as of the last batch read, across segments.
 
     Attributes:
-        open: producer id to first offset.
+        open: producer id to first offset of its open transaction.
         ended: producer id to the offset of its last marker.
     """
 
     def __init__(self) -> None:
         self.open: dict[int, int] = {}
         self.ended: dict[int, int] = {}
-        #: (first offset, producer id) of all that are open, and of some that are not any more.
+        #: Heap of (first offset, producer id) of all open transactions, and of some that have ended.
         self._starts: list[tuple[int, int]] = []
 
     def begin(self, producer_id: int, offset: int) -> None:
-        """A producer wrote at this offset, and has an open transaction now if it had none."""
+        """Start a transaction of a producer at this offset, unless it has an open one."""
         if producer_id not in self.open:
             self.open[producer_id] = offset
             heapq.heappush(self._starts, (offset, producer_id))
 
     @property
     def first_open(self) -> int | None:
-        """Where the earliest open transaction starts. Asked at every marker, so not looked for among all of them."""
+        """First offset of the earliest open transaction. Uses the heap, because it is needed at every marker."""
         while self._starts and self.open.get(self._starts[0][1]) != self._starts[0][0]:
             heapq.heappop(self._starts)
         return self._starts[0][0] if self._starts else None
 
 
 class TransactionIndexCheck(IndexCheck):
-    """The transaction index: one entry per ABORT marker that ends a transaction with data.
+    """Checks the transaction index: one entry per ABORT marker that ends a transaction with data.
 
-    Its bytes are None if they cannot be read. It still follows the log's transactions then, for the next segment.
+    If the index cannot be read, `data` is None. The check still follows the log's transactions, for the next segments.
     """
 
     def __init__(
@@ -329,7 +329,7 @@ class TransactionIndexCheck(IndexCheck):
         self._at = 0
 
     def _report_version(self, error: CorruptFileError) -> None:
-        """Report an unknown version: a load fails at it, unless the offset index is missing, even after a crash."""
+        """Report an unknown version. A load fails on it, even after a crash, unless the offset index is missing."""
         if self.handling.unopened and not self.handling.live:
             self.report(Kind.TRANSACTION_INDEX_VERSION, error.what, position=error.position)
         else:
@@ -378,7 +378,7 @@ class TransactionIndexCheck(IndexCheck):
             )
 
     def _entry_at(self, offset: int) -> int | None:
-        """The entry of the marker at this offset; entries before it that no marker was met for are reported."""
+        """Return the entry of the marker at this offset, if any; note entries before it that have no marker."""
         while self._at < self._lasts.size and self._lasts[self._at] < offset:
             self._extra(int(self._order[self._at]))
             self._at += 1

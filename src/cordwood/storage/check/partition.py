@@ -1,8 +1,7 @@
-"""One partition: its names, its segments with their indexes, and what it remembers of producers and leaders.
+"""Checks one partition: file names, segments with their indexes, producer snapshots and leader epochs.
 
-The log passes once. What is compared across segments (offsets, transactions, producers, leader epochs) goes along from
-one to the next; where a segment is damaged, what depends on it is not compared any more, so that one damage is one
-finding.
+The log is read once. State across segments (offsets, transactions, producers, leader epochs) is carried from one to the
+next. After a damaged segment, whatever depends on it is no longer compared, so that one error is reported once.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from cordwood.storage.log.view import LogView
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How the log was left.
+    """How the broker of a log stopped.
 
     Attributes:
-        live: it was not: a broker is running on it.
-        clean: its broker shut down cleanly.
-        recovery_point: after a crash the next load reads the log through from the segment that holds this offset; None
-            when it does not, or when nothing is known of it (a partition that was copied somewhere).
-        set_aside: the broker renamed the directory, to delete it or as a stray, and left files as they were in use.
+        live: it did not stop: a broker is running.
+        clean: after a clean shutdown.
+        recovery_point: after a crash, recovery starts at the segment that holds this offset. None: there is no
+            recovery, or the state is unknown, as for a copied partition.
+        set_aside: the broker renamed the directory, to delete it or as a stray, and did not close its files.
     """
 
     live: bool = False
@@ -65,9 +64,9 @@ class PartitionCheck:
     """Checks one partition.
 
     Attributes:
-        log_end_offset: once it ran: where the log ends, as far as it can be read.
-        damaged: once it ran: something of the log cannot be believed, so its end is not known.
-        topic_id: once it ran: from `partition.metadata`, if there is one.
+        log_end_offset: after `run`: the end of the log, as far as it can be read.
+        damaged: after `run`: the log has errors, so its end is unknown.
+        topic_id: after `run`: from `partition.metadata`, if there is one.
     """
 
     def __init__(self, log: LogView, stop: Stop, findings: Findings, progress: Callable[[int], None]) -> None:
@@ -85,16 +84,16 @@ class PartitionCheck:
         self.damaged = False
         bases = [segment.base_offset for segment in log.segments]
         point = stop.recovery_point
-        #: Base offset of the first segment that the next load reads through.
+        #: Base offset of the first segment that the next load recovers.
         self._rebuilt_from = (
             None if point is None else max((b for b in bases if b <= point), default=bases[0] if bases else 0)
         )
 
     def run(self, *, only: int | None = None) -> None:
-        """Report everything that is wrong.
+        """Report all errors.
 
         Args:
-            only: the base offset of a segment: look at no other, nor at anything but its files.
+            only: the base offset of a segment: check only the files of this segment.
         """
         if only is None:
             self._names()
@@ -162,13 +161,13 @@ class PartitionCheck:
             elif action.verb is Verb.REBUILD:
                 self._index_missing(path, offset)
             elif action.reason is Reason.NO_LOG:
-                # The log goes first: who is stopped then in the middle of a swap leaves it under its last name.
+                # A broker renames the log of a deleted segment first. If it is interrupted, indexes keep their names.
                 going = f"{action.file.partition('.')[0]}{FileKind.LOG}{Temporary.DELETED}"
                 expected = self.stop.crashed or any(info.name == going for info in log.entries)
                 severity = Severity.RECOVERY if expected else None
                 self.findings.add(Kind.INDEX_WITHOUT_LOG, path, action.why, offset=offset, severity=severity)
             elif not (self.stop.clean and action.file.endswith(Temporary.DELETED)):
-                # A broker that stops does not wait until its last deletions are due.
+                # A clean shutdown does not wait for scheduled deletions, so .deleted files are normal after it.
                 self.findings.add(Kind.LEFTOVER, path, action.why, offset=offset)
 
     def _index_missing(self, path: str, offset: int | None) -> None:
@@ -209,7 +208,7 @@ class PartitionCheck:
         return state.SnapshotCheck(snapshots, self.findings)
 
     def _read(self, path: str) -> bytes | None:
-        """A small file, if it is there and can be read."""
+        """Read a small file; return None if it is missing, or unreadable, which is reported."""
         if posixpath.basename(path) not in self._entries:
             return None
         try:
@@ -260,7 +259,7 @@ class PartitionCheck:
         self.log_end_offset = max(base, check.last_offset + 1)
 
     def _index_data(self, segment: Segment, kind: FileKind) -> tuple[str, bytes | None]:
-        """Path and bytes of an index; None where there is none, or it cannot be read, which `_unread` tells."""
+        """Return an index's path and bytes; None if it is missing, or unreadable: then `_unread` has its path."""
         name = PartitionFile(kind, segment.base_offset).name
         path = segment.index_path(kind) or f"{segment.directory}/{name}"
         try:
@@ -297,7 +296,7 @@ _FIXED_NAMES = (str(FileKind.LEADER_EPOCHS), str(FileKind.PARTITION_METADATA), s
 
 
 def check_metadata_snapshot(fs: Store, path: str, findings: Findings, progress: Callable[[int], None]) -> None:
-    """Check a KRaft snapshot: batches, as in a log, that count from 0."""
+    """Check a KRaft snapshot, which has batches as in a log, with offsets from 0."""
     try:
         with fs.open(path) as file:
             LogCheck(Place(path), findings).run(file, [], [], progress)
@@ -306,7 +305,7 @@ def check_metadata_snapshot(fs: Store, path: str, findings: Findings, progress: 
 
 
 def open_log(fs: Store, path: str, *, live: bool, log_start_offset: int | None, findings: Findings) -> LogView | None:
-    """Open a partition to check it; None, and a finding, if that cannot be done."""
+    """Open a partition to check it; if that fails, report it and return None."""
     try:
         return LogView(path, fs=fs, live=live, log_start_offset=log_start_offset)
     except NotFoundError as error:
@@ -318,10 +317,10 @@ def open_log(fs: Store, path: str, *, live: bool, log_start_offset: int | None, 
 
 
 def is_cluster_metadata(log: LogView) -> bool:
-    """Whether it is KRaft's own log, which every start reads through."""
+    """Whether it is KRaft's metadata log, which is recovered at every start."""
     return log.name is not None and log.name.topic_partition.topic == CLUSTER_METADATA_TOPIC
 
 
 def is_deleted(log: LogView) -> bool:
-    """Whether the directory only waits to be deleted."""
+    """Whether the directory is scheduled for deletion."""
     return log.name is not None and log.name.state is DirectoryState.DELETED

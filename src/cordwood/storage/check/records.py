@@ -1,7 +1,7 @@
-"""The records of a `.log` file against the headers of their batches.
+"""Checks the records of a `.log` file against the headers of their batches.
 
-They come as columns, a batch sometimes in several parts. Compared are offsets (within the batch, increasing), the
-latest timestamp, and what transaction markers say.
+Records arrive as columns; those of one batch may arrive in several parts. Offsets must increase and be within the
+batch, the largest timestamp must be that in the header, and the values of transaction markers must be valid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class RecordCheck:
-    """Compares records with the header of their batch, also of a batch whose records come in several parts."""
+    """Compares records with the header of their batch, also if the records of a batch arrive in several parts."""
 
     def __init__(self, report: Callable[..., None]) -> None:
         self._report = report
@@ -31,13 +31,13 @@ class RecordCheck:
         self._spoiled = -1
 
     def spoil(self, position: int) -> None:
-        """The batch at this position was found broken; expect no more of it."""
+        """Do not check the batch at this position further: it cannot be decoded."""
         self._spoiled = position
         if self._batch is not None and self._batch["position"] == position:
             self._batch = None
 
     def add(self, columns: RecordColumns) -> None:
-        """The next records."""
+        """Check the next records."""
         rows, batches = columns.rows, columns.batches
         owner = rows["batch"]
         starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(owner)) + 1])
@@ -58,7 +58,7 @@ class RecordCheck:
         self._last_offset = int(rows["offset"][-1])
 
     def end(self) -> None:
-        """The last batch has no more records."""
+        """Finish the last batch."""
         if self._batch is not None:
             self._time(self._batch, self._max_timestamp)
         self._batch = None
@@ -78,7 +78,7 @@ class RecordCheck:
         if goes_on:
             follows[0] = offsets[0] <= self._last_offset
         elif batches["magic"][owner[0]] < 2:
-            # Where a wrapper starts only its messages tell; they may not reach back into the entry before it.
+            # A wrapper's first offset comes from its messages. It must be above the last offset of the entry before.
             bad[0] |= offsets[0] <= self._last_offset and batches["last_offset"][owner[0]] > self._last_offset
         wrong = np.flatnonzero(bad | follows)
         _, first_of_batch = np.unique(owner[wrong], return_index=True)
@@ -96,7 +96,7 @@ class RecordCheck:
             self._report(Kind.RECORD_OFFSET, what, position=int(batch["position"]), offset=int(offsets[i]))
 
     def _markers(self, columns: RecordColumns) -> None:
-        """The values of transaction markers: version and coordinator epoch."""
+        """Check the values of transaction markers: their size and version."""
         rows, batches = columns.rows, columns.batches
         markers = is_marker(batches)
         if not markers.any():

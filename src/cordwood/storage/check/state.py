@@ -1,11 +1,12 @@
-"""What a partition remembers besides its records: producers (snapshots) and leader epochs, against the log.
+"""Checks producer snapshots and leader epochs of a partition against its log.
 
-A producer snapshot says what its log, below the snapshot's offset, made of each producer. The log alone may know less:
-cleaning removes batches, retention removes segments, and a snapshot may be older than both. So the log is replayed, and
-it is kept in mind from which offset on it has no hole: what lies above is certain, below a snapshot may know more.
+A producer snapshot has the state of each producer from the log below the snapshot's offset. The log may have less
+information now: cleaning removes batches, retention removes segments, and a snapshot may be older than both. So the
+replay of the log tracks the offset above which it has no hole: state above it is certain; below it a snapshot may know
+more.
 
-This replay is a twin of `Producers.replay` on purpose, and shares only the masks over headers with it: recovery writes
-snapshots by that one, so a fault of it must not pass this check.
+This replay duplicates `Producers.replay` on purpose, and shares only the masks over headers with it: recovery writes
+snapshots with that one, so a bug there must not go unnoticed here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs, ass
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.types import NONE, ControlType
 
-#: More changes of the leader epoch than this are not followed; no log has them.
+#: If a log has more changes of the leader epoch than this, epochs are not compared; real logs have fewer.
 _RUNS_MAX = 10_000
 
 
@@ -35,7 +36,7 @@ _RUNS_MAX = 10_000
 
 @dataclass
 class _Producer:
-    """What the log says of a producer so far."""
+    """The state of a producer from the batches read so far."""
 
     epoch: int
     last_event: int
@@ -51,9 +52,9 @@ class Snapshot:
 
     Attributes:
         path: of the file.
-        offset: it describes the log below.
+        offset: it describes the log below this offset.
         entries: in the order of the file.
-        rebuilt: the next load makes it anew.
+        rebuilt: the next load rebuilds it.
     """
 
     path: str
@@ -63,19 +64,19 @@ class Snapshot:
 
 
 class SnapshotCheck:
-    """Replays producers from headers and compares each snapshot at its offset."""
+    """Replays producer state from batch headers, and compares each snapshot at its offset."""
 
     def __init__(self, snapshots: Iterable[Snapshot], findings: Findings) -> None:
         self._waiting = sorted(snapshots, key=lambda one: one.offset)
         self._findings = findings
         self._producers: dict[int, _Producer] = {}
         self._next_offset = 0
-        #: From here on the log has no hole.
+        #: The log has no hole from this offset on.
         self._whole_from = 0
         self._started = False
 
     def add(self, batches: BatchRows) -> None:
-        """The next good batches, in the order of the log."""
+        """Replay the next valid batches, in the order of the log."""
         first = np.where(batches["base_offset"] < 0, batches["last_offset"], batches["base_offset"])
         while self._waiting and self._waiting[0].offset <= int(first[-1]):
             below = int(np.searchsorted(first, self._waiting[0].offset))
@@ -85,7 +86,7 @@ class SnapshotCheck:
         self._replay(batches, first)
 
     def end(self, log_end_offset: int, *, damaged: bool, live: bool, crashed: bool) -> None:
-        """The log is read to its end; compare what is left."""
+        """Compare the remaining snapshots with the end of the log."""
         for snapshot in self._waiting:
             if snapshot.offset <= log_end_offset:
                 if not damaged:
@@ -100,7 +101,7 @@ class SnapshotCheck:
                 )
 
     def stop(self) -> None:
-        """The log cannot be believed from here on: compare no more."""
+        """Compare no more snapshots, because the log is damaged."""
         self._waiting = [one for one in self._waiting if one.offset < 0]
 
     def _replay(self, batches: BatchRows, first: Int64Array) -> None:
@@ -123,7 +124,7 @@ class SnapshotCheck:
         marker = control[has_producer]
         opens = is_transactional_data(own)
         if not (opens.any() or marker.any()):
-            # Without transactions only the last batch of each producer matters.
+            # Without transactions only the last batch of each producer matters, so skip the others.
             _, last = np.unique(own["producer_id"][::-1], return_index=True)
             chosen = np.sort(own.size - 1 - last)
             own, marker, opens = own[chosen], marker[chosen], opens[chosen]
@@ -145,7 +146,7 @@ class SnapshotCheck:
 
     def _compare(self, snapshot: Snapshot) -> None:
         if snapshot.offset > self._next_offset:
-            self._whole_from = snapshot.offset  # the log has a hole before it
+            self._whole_from = snapshot.offset  # the log has a hole before this offset
         for index, entry in enumerate(snapshot.entries):
             what = self._fault(entry, snapshot.offset)
             if what:
@@ -207,12 +208,12 @@ class SnapshotCheck:
 def decode_snapshots(
     files: Mapping[int, tuple[str, bytes]], findings: Findings, *, rebuilt_above: int | None
 ) -> list[Snapshot]:
-    """Decode the snapshots of a partition and report those that cannot be.
+    """Decode the snapshots of a partition, and report those that cannot be decoded.
 
     Args:
-        files: by offset, path and bytes.
+        files: offset to (path, bytes).
         findings: where to report.
-        rebuilt_above: the next load makes snapshots of offsets above this anew; None: it does not.
+        rebuilt_above: the next load rebuilds snapshots above this offset; None: it rebuilds none.
     """
     snapshots = []
     for offset, (path, data) in files.items():
@@ -230,7 +231,7 @@ def decode_snapshots(
 
 @dataclass
 class _Run:
-    """Neighbouring batches of one leader epoch."""
+    """Adjacent batches of the same leader epoch."""
 
     epoch: int
     first_offset: int
@@ -243,7 +244,7 @@ class EpochCheck:
     """Compares the leader epochs of batches with the history in `leader-epoch-checkpoint`.
 
     Attributes:
-        segment_path: of the `.log` file that batches come from now.
+        segment_path: of the `.log` file that is being read.
     """
 
     def __init__(self, log_start_offset: int) -> None:
@@ -252,7 +253,7 @@ class EpochCheck:
         self._runs: list[_Run] = []
 
     def add(self, batches: BatchRows) -> None:
-        """The next good batches."""
+        """Add the next valid batches."""
         known = (batches["leader_epoch"] >= 0) & (batches["last_offset"] >= self._log_start_offset)
         batches = batches[known]
         if not batches.size or len(self._runs) > _RUNS_MAX:
@@ -278,16 +279,16 @@ class EpochCheck:
         crashed: bool,
         live: bool,
     ) -> None:
-        """Compare.
+        """Compare the batches' epochs with the epoch file, after the whole log was read.
 
         Args:
             path: of the epoch file.
             entries: its entries; None if there is no file.
-            log_end_offset: where the log ends.
+            log_end_offset: the end of the log.
             findings: where to report.
-            damaged: the log itself is.
+            damaged: the log is damaged, so only the file itself is checked.
             crashed: the next load drops entries beyond the end.
-            live: a broker goes on writing.
+            live: a broker is running and may write.
         """
         history, in_order = self._history(path, entries or (), findings)
         if not live:
@@ -324,7 +325,7 @@ class EpochCheck:
                 break
 
     def _history(self, path: str, entries: Sequence[EpochEntry], findings: Findings) -> tuple[LeaderEpochs, bool]:
-        """What a broker makes of the entries, and whether they are in order."""
+        """Return the history that a broker builds from the entries, and whether they are in order."""
         kept: list[EpochEntry] = []
         in_order = True
         for index, entry in enumerate(entries):
@@ -344,12 +345,12 @@ class EpochCheck:
         return LeaderEpochs(tuple(kept)), in_order
 
     def _ordered(self, findings: Findings) -> list[_Run]:
-        """The runs without those that break the order; each of those is reported."""
+        """Report the runs that break the order of epochs, and return the others."""
         kept: list[_Run] = []
         for run in self._runs:
             if kept and run.epoch < kept[-1].epoch:
                 before = kept[-2].epoch if len(kept) > 1 else NONE
-                # Of the two, that one is to blame without which the epochs do not decrease.
+                # Blame the one of the two runs whose removal restores the order.
                 blamed = kept.pop() if before <= run.epoch and kept[-1].first_offset == kept[-1].last_offset else run
                 what = f"leader epoch {blamed.epoch}, between batches of epochs {max(before, 0)} and {run.epoch}"
                 if blamed is run:
@@ -367,7 +368,7 @@ class EpochCheck:
 
 
 def read_epochs(data: bytes, path: str, findings: Findings) -> Sequence[EpochEntry] | None:
-    """The entries of an epoch file; reported, and None, if it cannot be read."""
+    """Decode the entries of an epoch file; if that fails, report it and return None."""
     try:
         return leader_epochs.decode(data, path)
     except CorruptFileError as error:
