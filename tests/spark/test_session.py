@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,52 @@ for _ in range(2):
     assert SparkSession.getActiveSession() is None and SparkContext._gateway is None
 print("done")
 """
+
+
+AFTER_A_USERS = """
+from cordwood.spark.java import find_java
+from cordwood.spark.session import session
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+import os
+os.environ |= {name: value for name, value in find_java().settings.items() if value is not None}
+
+def users():
+    return SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+
+users().stop()
+java = SparkContext._gateway
+with session() as spark:
+    assert SparkContext._gateway is not java
+    assert spark.sparkContext.master == "local[*,4]"
+    assert spark.range(3).count() == 3
+assert SparkContext._gateway is java
+assert users().range(3).count() == 3
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_ours_has_a_java_of_its_own_and_a_users_is_there_again_afterwards() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_A_USERS], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_a_users_session_of_another_thread_is_taken_and_left_running(spark: SparkSession) -> None:
+    found = []
+
+    def take() -> None:
+        with session() as taken:
+            found.append(taken.sparkContext.applicationId)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    assert found == [spark.sparkContext.applicationId]
+    assert spark.range(3).count() == 3
 
 
 @pytest.mark.slow

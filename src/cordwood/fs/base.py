@@ -427,10 +427,6 @@ class LocalFileSystem(Store, Protocol):
         self.sync_directory(posixpath.dirname(path) or ".")
 
 
-#: The earlier name of `LocalFileSystem`.
-FileSystem = LocalFileSystem
-
-
 def copy_bytes(source: ReadableFile, target: File, position: int = 0) -> None:
     """Copy a file's bytes from a position on to the same position of another file, through this process."""
     size = source.size()

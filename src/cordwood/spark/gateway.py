@@ -57,7 +57,12 @@ class Gateway:
         Raises:
             RequestError: Spark or Java is missing, or does not start.
         """
+        from pyspark import SparkContext
+
         java = find_java()
+        # PySpark keeps the Java of a session that was stopped, and would use it again.
+        self._others = SparkContext._gateway, SparkContext._jvm
+        SparkContext._gateway = SparkContext._jvm = None
         self._process: subprocess.Popen[bytes] | None = None
         self._handlers = _handlers()
         # Java removes its temporary files when it ends, but not when it is killed: they all are in folders of ours.
@@ -117,10 +122,13 @@ class Gateway:
 
     def stop(self) -> None:
         """Stop the session, then Java. If Java has ended already, there is nothing to stop."""
+        from pyspark import SparkContext
+
         with contextlib.suppress(Exception):
             self.session.stop()
         with contextlib.suppress(Exception):
-            self._forget().shutdown()
+            gateway: Any = SparkContext._gateway
+            gateway.shutdown()
         if self._process is not None:
             if self._process.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -143,15 +151,14 @@ class Gateway:
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _forget(self) -> Any:
-        """The gateway, which PySpark forgets: the next session may need another Java or other settings."""
+    def _forget(self) -> None:
+        """Let PySpark have the gateway that it had before."""
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        gateway = SparkContext._gateway
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkContext._gateway, SparkContext._jvm = self._others
+        SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = None
-        return gateway
 
     def _take_signals(self) -> None:
         """From now on a signal whose handler raises an exception, which is to end what runs, kills Java first."""

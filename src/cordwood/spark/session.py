@@ -58,7 +58,7 @@ def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) ->
     An exception that ends this process or thread, such as that of Ctrl-C, ends our own session at once.
 
     Args:
-        given: the user's; None: the active one of this thread, if there is one.
+        given: the user's; None: the one that is active in this process, if there is one.
         master: where our own runs.
 
     Raises:
@@ -68,10 +68,13 @@ def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) ->
         yield given
         return
     try:
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError:
         raise RequestError("Cleaning runs on Spark, which is not installed:  pip install 'cordwood[spark]'") from None
     active = SparkSession.getActiveSession()
+    if active is None and SparkContext._active_spark_context is not None:
+        active = SparkSession.builder.getOrCreate()  # of another thread; a process has one Spark
     if active is not None:
         yield active
         return
