@@ -4,7 +4,8 @@ Both states are read side by side, in windows, in offset order. This module deci
 whether each record is still there, unchanged and in order, and whether each batch kept its header fields. A key's last
 value needs the whole log, so it becomes entries that other tasks merge; see `keys`.
 
-Nothing is imported from `cleaning` or its kernels: keys, values and headers are compared as bytes.
+Nothing is imported from `cleaning` or its kernels: keys, values and headers are compared as bytes, and large values by
+keyed digests (see `large`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from cordwood.verification.ranges import Range
 _SAMPLE_EVERY = 256
 _SAMPLE_RECORDS_MAX = 2000
 _SAMPLE_BYTES_MAX = 1 << 20
-#: What is larger is not held while the other side is read.
+#: Windows and decoded buffers larger than this are freed before the other state is read.
 _LARGE_BYTES = 32 << 20
 
 
@@ -124,7 +125,7 @@ class _Stream:
                     is_large = columns.data.size > _LARGE_BYTES
                     has_records = self._take_in(columns, segment, window)
                     del columns
-                    # Nothing large is held while the other side is read.
+                    # Do not yield while a large buffer is in memory: the other state may be read next.
                     if has_records and not is_large:
                         yield True
             except DataError as error:
@@ -136,7 +137,7 @@ class _Stream:
                 yield True
 
     def _take_in(self, columns: RecordColumns, segment: Segment, window: BatchWindow) -> bool:
-        """Keep records until they are compared; whether there are any."""
+        """Check the order of records, and keep them until they are compared; return whether any are left."""
         self._sample(columns, window)
         data, rows = self._digests.replace(columns.data, columns.rows)
         piece = Piece(data, rows, columns.batches, segment.mtime_ms)

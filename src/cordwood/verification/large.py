@@ -1,4 +1,4 @@
-"""Values that are too large to be held of both states at a time: a digest stands for each."""
+"""Replaces large values by digests, because two large values, one of each state, may not fit in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cordwood.kernels.layout import U8Array
 
-#: Values from this size on are replaced, in both states: a digest takes longer than to compare.
+#: Values of at least this size are replaced, in both states. Smaller ones are compared, which is faster than a digest.
 SMALLEST_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 20
 _DIGEST_BYTES = 32
@@ -19,31 +19,32 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Replaces large values by keyed digests, the same of the same value, within one comparison.
+    """Replaces large values by keyed digests. Within one comparison, equal values have equal digests.
 
     Attributes:
-        secret: nobody can write a small value that passes for the digest of a large one.
-        smallest_bytes: size of the smallest value that is replaced.
+        secret: the key of the digests, so that nobody can produce a small value equal to the digest of a large one.
+        smallest_bytes: values of at least this size are replaced.
     """
 
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     smallest_bytes: int = SMALLEST_BYTES
 
     def replace(self, data: U8Array, rows: npt.NDArray[np.void]) -> tuple[U8Array, npt.NDArray[np.void]]:
-        """The same records in less memory.
+        """Replace the large values of records by their digests.
 
         Args:
-            data: what the records are in.
-            rows: RECORD_ROW[records], in the order in which their values lie in `data`.
+            data: uint8[bytes], the data of the records.
+            rows: RECORD_ROW[records], in the order of their values in `data`.
 
         Returns:
-            (data, rows) with a value of 32 bytes in the place of each large one.
+            (data, rows), where each large value is replaced by a digest of 32 bytes. Without large values, the
+            arguments themselves.
         """
         large = np.flatnonzero(rows["value_size"] >= self.smallest_bytes)
         if not large.size:
             return data, rows
         rows = rows.copy()
-        # Between large values all is copied as it is.
+        # Copy all bytes between large values unchanged.
         pieces, done, removed = [], 0, 0
         cuts, shifts = [], []
         for at in large.tolist():
@@ -56,7 +57,7 @@ class Digests:
             shifts.append(removed)
             rows["value_size"][at] = _DIGEST_BYTES
         pieces.append(data[done:])
-        # What lies behind a value moves by what is removed up to there; the value itself by what is removed before it.
+        # A position moves by the bytes removed before it: a large value by those of earlier values, not its own.
         moves = np.array([0, *shifts], np.int64)
         for name in ("key_start", "value_start", "headers_start"):
             rows[name] -= moves[np.searchsorted(np.array(cuts, np.int64), rows[name], side="left")].astype(np.int32)
