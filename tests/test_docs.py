@@ -483,3 +483,9 @@ def test_architecture_names_modules_that_exist() -> None:
     assert len(named) > 40
     missing = [name for name in named if not ((source / name).is_dir() or (source / f"{name}.py").is_file())]
     assert not missing
+
+
+def test_pages_about_formats_name_modules_that_exist() -> None:
+    named = {name for page in FORMAT.glob("*.md") for name in re.findall(r"`([a-z_/]+\.py)`", page.read_text())}
+    assert len(named) > 10
+    assert not [name for name in named if not (ROOT / "src" / "cordwood" / name).is_file()]
