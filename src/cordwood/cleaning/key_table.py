@@ -1,10 +1,10 @@
-"""What both tables of keys have in common: what they offer, what they may take, what they know of whole batches.
+"""The protocol of both key tables, their memory limit, and their results for whole batches.
 
-Pass 1 of a clean enters the keys of the dirty section, pass 2 asks for them:
+Pass 1 of a clean enters the keys of the dirty section, pass 2 looks keys up:
 
-    table           keys                      full                     a key is known by
-    LatestOffsets   any number                never; memory bounds it  its keyed hash
-    OffsetMap       those of one round        ends the clean           its MD5 sum, as in Kafka
+    table           keys                      when full                   keys are compared by
+    LatestOffsets   any number                never; memory is the limit  keyed hash
+    OffsetMap       those of one round        the round ends              MD5, as in Kafka
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ UInt64Array = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """What a task may take for keys.
+    """The memory that one task may use for its key table.
 
     Attributes:
-        size_bytes: its share of `--memory`.
-        tasks: how many run at once and have as much.
+        size_bytes: the task's share of `--memory`.
+        tasks: how many tasks run at once, each with such a share.
     """
 
     size_bytes: int
     tasks: int = 1
 
     def check(self, needed_bytes: int, keys: int, *, enough_bytes: int | None = None) -> None:
-        """Refuse a table that is too large.
+        """Refuse a table that is larger than the share.
 
         Args:
-            needed_bytes: what it takes.
-            keys: how many it has to hold.
-            enough_bytes: what it takes at most, whatever follows, if that is known.
+            needed_bytes: memory that the table needs now.
+            keys: how many keys it has to hold.
+            enough_bytes: upper bound of what the table can need until the pass ends; None: unknown.
 
         Raises:
-            TooLittleMemoryError: it is too large.
+            TooLittleMemoryError: the table is larger than the share.
         """
         if needed_bytes > self.size_bytes:
             raise TooLittleMemoryError(MemoryNeed(keys, needed_bytes, self.size_bytes, self.tasks, enough_bytes))
@@ -54,13 +54,15 @@ class MemoryShare:
 
 @dataclass(frozen=True, slots=True)
 class KnownOutcomes:
-    """What is known of the records of some batches without decoding them again.
+    """Outcomes of records that pass 1 found, so that pass 2 need not decode their batches again.
+
+    A record's ordinal is its number in the order in which pass 1 met the records.
 
     Attributes:
-        first_ordinals: int64[batches]; NONE where nothing is known.
-        superseded: int64[batches], how many of each batch's records are; 0 where nothing is known.
-        tombstones: bool[batches], whether a batch holds any.
-        bits: uint8, one bit per ordinal.
+        first_ordinals: int64[batches], ordinal of each batch's first record; NONE for a batch that is not known.
+        superseded: int64[batches], number of superseded records; 0 for a batch that is not known.
+        tombstones: bool[batches], whether a known batch holds tombstones.
+        bits: uint8, one bit per ordinal; 1: superseded.
     """
 
     first_ordinals: Int64Array
@@ -70,29 +72,29 @@ class KnownOutcomes:
 
     @classmethod
     def nothing(cls, batches: int) -> KnownOutcomes:
-        """Of that many batches nothing is known."""
+        """The value for batches that are all not known."""
         none = np.zeros(batches, np.int64)
         return cls(none + NONE, none, np.zeros(batches, np.bool_), np.empty(0, np.uint8))
 
     @property
     def known(self) -> BoolArray:
-        """bool[batches]: something is known."""
+        """bool[batches]: the outcomes of all of the batch's records are known."""
         return np.asarray(self.first_ordinals != NONE)
 
 
 class KeyTable(Protocol):
-    """The newest offset of each key that was put.
+    """The newest offset of each key that was entered.
 
     Attributes:
-        keys: how many keys it holds.
-        latest_offset: the last offset that the table speaks for; records above it are kept whatever their key.
+        keys: number of keys in the table.
+        latest_offset: the table covers offsets up to this one; records above it are kept, whatever their key.
     """
 
     keys: int
     latest_offset: int
 
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
-        """uint64[records, 2]: the hash of the key of each chosen record. Any thread may call it at any time."""
+        """uint64[records, 2]: the key hash of each chosen record. Thread-safe."""
         ...
 
     def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> int:
@@ -101,13 +103,13 @@ class KeyTable(Protocol):
         Args:
             columns: the records.
             chosen: bool[records].
-            hashes: uint64[records, 2], what `hashes` returned for them.
+            hashes: uint64[records, 2], the result of `hashes` for the same records.
 
         Returns:
-            the index of the first record for which there was no room; the number of records if there was for all.
+            the index of the first record that did not fit; the number of records if all fit.
 
         Raises:
-            TooLittleMemoryError: the table would take more memory than it may.
+            TooLittleMemoryError: the table would exceed its share of memory.
         """
         ...
 
@@ -116,5 +118,5 @@ class KeyTable(Protocol):
         ...
 
     def known_outcomes(self, batches: BatchRows) -> KnownOutcomes:
-        """What is known of batches (BATCH_ROW[batches]) once the whole dirty section was put."""
+        """The known outcomes of batches (BATCH_ROW[batches]). Call it once the whole dirty section was entered."""
         ...

@@ -1,12 +1,12 @@
-"""The newest offset of every key of the dirty section; the log is compared with it, record by record.
+"""The newest offset of every key of the dirty section.
 
-A record goes when the dirty section has a newer one with its key. The table takes any number of keys: it grows as they
-come, by 32 bytes a slot and at least two slots a key. It is never full, so a clean always covers the whole range that
-may be cleaned, unlike Kafka's with its map of fixed size (`cleaning.offset_map`). Memory is the only bound, and it is
-checked before the table grows.
+A record is superseded if the dirty section has a newer record with the same key. The table grows with the number of
+keys: 32 bytes per slot, at least two slots per key. It is never full, so one clean always covers the whole cleanable
+range; Kafka's map has a fixed size, so Kafka may need several cleans (`cleaning.offset_map`). Memory is the only limit,
+and is checked before the table grows.
 
-Pass 2 copies the dirty section, too. By then the table knows which of its records were superseded: one bit per record,
-and a few numbers per batch.
+Pass 2 also copies the dirty section. The table records which of its records were superseded, as one bit per record and
+a few numbers per batch, so that pass 2 need not look them up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cordwood.types import NONE
 _FIRST_SLOTS = 1 << 12
 _SLOT_BYTES = 8 * SLOT_NUMBERS
 _LINE_BYTES = 64
-#: What is remembered of a batch is worth its memory only when it stands for some records.
+#: Smaller batches are not remembered: looking up their few records again costs less than the memory.
 _BATCH_RECORDS_MIN = 4
 
 
@@ -42,10 +42,10 @@ class LatestOffsets:
     """A `KeyTable` for any number of keys.
 
     Args:
-        hash_secret: 16 bytes, unknown to whoever chose the keys, so that nobody can aim collisions at a log. Tables
-            whose hashes are compared need the same secret.
-        memory: what the table may take; None: all there is.
-        keys_max: no more keys will be put; None: that is not known.
+        hash_secret: 16 secret bytes, so that nobody who chooses keys can construct collisions. Tables whose hashes are
+            compared need the same secret.
+        memory: the limit; None: no limit.
+        keys_max: an upper bound of the number of keys; None: unknown.
     """
 
     def __init__(self, hash_secret: bytes, memory: MemoryShare | None = None, keys_max: int | None = None) -> None:
@@ -58,7 +58,7 @@ class LatestOffsets:
         self._known_batches = _KnownBatches()
 
     def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> int:
-        """See `KeyTable.put`; there is room for all records."""
+        """See `KeyTable.put`. All records always fit."""
         count = int(np.count_nonzero(chosen))
         if not count:
             return columns.rows.size
@@ -102,7 +102,7 @@ class LatestOffsets:
             return
         size = _slots_for(keys)
         if self._memory is not None:
-            # While it grows the old one is there, too.
+            # The old table is in memory, too, until its slots are moved.
             needed = _SLOT_BYTES * (size + len(self._slots))
             self._memory.check(needed, keys, enough_bytes=self._bytes_enough(keys, needed))
         slots = _free_slots(size)
@@ -110,16 +110,16 @@ class LatestOffsets:
         self._slots = slots
 
     def _bytes_enough(self, keys: int, needed_bytes: int) -> int | None:
-        """What the table takes at most, if `keys_max` is known and holds."""
+        """An upper bound of the memory that the table can need; None without a valid `keys_max`."""
         if self._keys_max is None or keys > self._keys_max:
             return None
-        # The old table is at most half as large.
+        # The last growth needs both tables; the old one is at most half as large.
         largest = _slots_for(self._keys_max)
         return max(needed_bytes, _SLOT_BYTES * (largest + largest // 2))
 
 
 def _slots_for(keys: int) -> int:
-    """How many slots a table of that many keys has."""
+    """The number of slots of a table with this many keys: a power of two, at least twice the keys."""
     size = _FIRST_SLOTS
     while size < 2 * keys:
         size *= 2
@@ -127,7 +127,7 @@ def _slots_for(keys: int) -> int:
 
 
 def _free_slots(size: int) -> UInt64Array:
-    """uint64[size, 4], a table of free slots, none of which lies across two lines of a cache."""
+    """uint64[size, 4]: a table of free slots, aligned so that no slot spans two cache lines."""
     numbers = np.full(SLOT_NUMBERS * size + _LINE_BYTES // 8, FREE, np.uint64)
     first = -numbers.ctypes.data % _LINE_BYTES // 8
     return numbers[first : first + SLOT_NUMBERS * size].reshape(size, SLOT_NUMBERS)
@@ -136,8 +136,8 @@ def _free_slots(size: int) -> UInt64Array:
 class _KnownBatches:
     """Batches whose records are all in the table, with one bit per record: superseded or not.
 
-    Pass 2 meets them again and skips decoding and look-up. A batch is identified by its last offset and CRC: where both
-    agree, keys and offsets do, and so does what becomes of the records.
+    Pass 2 meets these batches again and need not decode them or look up their keys. A batch is identified by its last
+    offset and CRC: where both agree, so do keys and offsets, and so do the outcomes.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class _KnownBatches:
         self._whole: tuple[npt.NDArray[Any], ...] | None = None
 
     def add(self, columns: RecordColumns, chosen: BoolArray) -> int:
-        """Remember the batches of records that are being put; returns the ordinal of the first record."""
+        """Remember the batches whose records are being entered; return the ordinal of their first record."""
         rows, batches = columns.rows, columns.batches
         first = self._records
         self._records += rows.size
@@ -162,10 +162,10 @@ class _KnownBatches:
         return first
 
     def outcomes(self, batches: BatchRows) -> KnownOutcomes:
-        """What is known of batches."""
+        """See `KeyTable.known_outcomes`."""
         if self._whole is None:
             self._whole = tuple(map(np.concatenate, zip(*self._parts, strict=True))) if self._parts else ()
-        # Elsewhere than in order, a record that comes later is not newer.
+        # The bits assume that a record entered later is newer, which only holds for ascending offsets.
         if not self._whole or not self.in_order or not self._whole[0].size:
             return KnownOutcomes.nothing(batches.size)
         last_offsets, crcs, ordinals, tombstones = self._whole

@@ -1,8 +1,8 @@
-"""Kafka's offset map: the newest offset of each key, for as many keys as a cleaner thread's memory has room for.
+"""Kafka's offset map: the newest offset of each key, for as many keys as fit the memory of a cleaner thread.
 
-It stands in the place of `LatestOffsets` where a clean is to be Kafka's own, round by round: a clean then ends at the
-first record that comes when the map holds `limit` keys, even if that record's key is one of them. Keys are told apart
-by their MD5 sums alone, as there.
+Used instead of `LatestOffsets` to clean exactly as Kafka does, round by round (`--offset-map`). Once the map holds
+`limit` keys, the round ends at the next record with a key, even if that key is already in the map. As in Kafka, keys
+are compared by their MD5 sums alone.
 
 Source: Kafka SkimpyOffsetMap, Cleaner.buildOffsetMapForSegment.
 """
@@ -20,19 +20,19 @@ from cordwood.types import NONE
 #: An MD5 sum and an offset.
 SLOT_BYTES = 24
 PAGE_BYTES = 4096
-#: The most memory that a cleaner thread takes, whatever it is given: a Java array is no longer.
+#: The most memory that a cleaner thread uses, whatever its configs say: the longest Java array.
 MEMORY_BYTES_MAX = 2**31 - 1
 
 
 def slots_of(memory_bytes: int) -> int:
-    """How many slots the map of a cleaner thread has that has this much memory for it."""
+    """The number of slots in the map of a cleaner thread with this much memory."""
     return min(memory_bytes, MEMORY_BYTES_MAX) // SLOT_BYTES
 
 
 def keys_max(slots: int, load_factor: float) -> int:
-    """How many keys a clean puts into a map.
+    """The number of keys after which a map counts as full.
 
-    Differs from Kafka with a load factor above 1: there a clean fails once all slots are taken, here it ends.
+    Differs from Kafka for a load factor above 1: Kafka's clean fails once all slots are taken, here the round ends.
     """
     return min(slots, int(slots * load_factor))
 
@@ -41,8 +41,8 @@ class OffsetMap:
     """A `KeyTable` of fixed size.
 
     Attributes:
-        slots: how many keys there is room for.
-        limit: how many keys `put` enters.
+        slots: capacity in keys.
+        limit: `put` enters at most this many keys.
     """
 
     def __init__(self, slots: int, limit: int | None = None, memory: MemoryShare | None = None) -> None:
@@ -51,22 +51,22 @@ class OffsetMap:
         self._memory = memory
         self.keys = 0
         self.latest_offset = NONE
-        # Zeros that were never written to take no memory.
+        # Pages of zeros take no memory until they are written to.
         self._sums = np.zeros((self.slots, 2), np.uint64)
         self._offsets = np.zeros(self.slots, np.int64)
 
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
-        """See `KeyTable.hashes`: the MD5 sums, byte for byte."""
+        """See `KeyTable.hashes`. The hashes are the bytes of the MD5 sums."""
         rows = columns.rows
         digests = np.empty((rows.size, 4), np.uint32)
         digest_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, digests)
         return digests.view(np.uint64)
 
     def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> int:
-        """See `KeyTable.put`: a record that comes when `limit` keys are there ends it, whatever the record's key."""
+        """See `KeyTable.put`. Once the map holds `limit` keys, no chosen record fits, whatever its key."""
         offsets = columns.rows["offset"]
         if self._memory is not None:
-            # A key touches a page of memory at the most, and all keys no more than the map.
+            # A key touches at most one page, and all keys together at most the whole map.
             most = self.keys + int(np.count_nonzero(chosen))
             whole = SLOT_BYTES * self.slots
             self._memory.check(min(whole, PAGE_BYTES * most), most, enough_bytes=whole)
@@ -87,5 +87,5 @@ class OffsetMap:
         return found
 
     def known_outcomes(self, batches: BatchRows) -> KnownOutcomes:
-        """See `KeyTable.known_outcomes`: nothing is known beforehand."""
+        """See `KeyTable.known_outcomes`. This table knows none."""
         return KnownOutcomes.nothing(batches.size)

@@ -1,17 +1,17 @@
-"""A stretch of batches in, what stays of them out.
+"""Apply the rules to a run of consecutive batches, and encode what is kept.
 
-Per batch one of four things happens:
+Each batch has one of four outcomes:
 
-    verbatim   all records stay and no delete horizon is due: the bytes are copied
-    rebuilt    some records go, or a horizon is set, or the batch is of magic 0 or 1: encoded anew as magic 2
-    emptied    no record stays, but the header must: it holds a producer's last sequence, or the end of the range
-    dropped    nothing stays
+    verbatim   all records are kept and no delete horizon is to be set: the bytes are copied
+    rebuilt    some records are dropped, a horizon is set, or the magic is 0 or 1: encoded again as magic 2
+    emptied    no record is kept, but the header is: it holds a producer's last sequence, or the end of the range
+    dropped    nothing is kept
 
 The rules are Kafka's (Cleaner, MemoryRecords.filterTo). Those for whole batches are masks here; those for a record,
 and the argument why it may be dropped, are in `kernels.judge`. An example: a batch holds a=1 and b=1, and a newer a=2
-is in the dirty section. The batch is rebuilt with b=1 alone and keeps its base and last offset. If b=2 is in the dirty
-section, too, no record stays: the batch is dropped, or emptied if it ends the range or is the last one of a producer
-that may write again, whose next sequence would be refused otherwise.
+is in the dirty section. The batch is rebuilt with b=1 alone and keeps its base and last offset. If b=2 is also in the
+dirty section, no record is kept: the batch is dropped. It is emptied instead if it ends the range, or if it is the last
+batch of an active producer: without its last sequence, the producer's next append would be refused.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducers:
-    """What must stay of producers that may write again: the batch with their last sequence.
+    """The producers that may write again, and which batch holds the last sequence of each; it must be kept.
 
     Attributes:
         ids: int64[producers], ascending.
-        last_offsets: int64[producers], last offset of each one's newest data batch, NONE if it has none.
+        last_offsets: int64[producers], last offset of each producer's newest data batch; NONE if it has none.
         epochs: int64[producers].
     """
 
@@ -66,9 +66,9 @@ class ActiveProducers:
     epochs: Int64Array
 
     def last_of(self, batches: BatchRows) -> BoolArray:
-        """bool[batches]: the last batch of an active producer.
+        """bool[batches]: True for the last batch of an active producer.
 
-        One without data is known by its epoch: then every control batch of that epoch counts.
+        For a producer without data batches, this is every control batch of its epoch.
         """
         result = np.zeros(batches.size, np.bool_)
         if not self.ids.size:
@@ -84,18 +84,18 @@ class ActiveProducers:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decides over the batches of one clean.
+    """The parameters of the rules, for one clean.
 
     Attributes:
         now_ms: the time of the clean, the same for all of it.
-        delete_retention_ms: `delete.retention.ms`, what a new horizon is ahead of now.
-        first_uncleanable_offset: where the range that may be cleaned ends.
-        producers: those that may write again.
-        deletes_for_good: whether tombstones and markers whose time has come go. A replica that forgets a delete alone
-            may bring the key back, so that they stay while there are, or may be, others.
-        keep_old_tombstones: whether tombstones of magic 0 and 1 in this segment stay.
-        strict_kafka: a batch of magic 0 or 1 that ends the range and keeps no record is an error, as in Kafka: there is
-            no empty batch of these. Otherwise it is dropped.
+        delete_retention_ms: `delete.retention.ms`; a new horizon is this far after `now_ms`.
+        first_uncleanable_offset: end of the cleanable range.
+        producers: the active ones.
+        deletes_for_good: whether expired tombstones and markers are dropped. If one replica drops a tombstone before
+            the others have it, the deleted key may come back; so it is kept while there are, or may be, others.
+        keep_old_tombstones: whether tombstones of magic 0 and 1 in this segment are kept.
+        strict_kafka: raise an error, as Kafka does, if a batch of magic 0 or 1 ends the range and keeps no record:
+            these formats have no empty batch. If False, the batch is dropped.
     """
 
     now_ms: int
@@ -109,7 +109,7 @@ class Rules:
 
 @dataclass(slots=True)
 class Counts:
-    """What a clean did, in records unless a name says otherwise. `check` holds them against each other."""
+    """What a clean read, kept and dropped. `check` asserts that the numbers add up."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -125,17 +125,17 @@ class Counts:
     records_aborted: int = 0
     tombstones_expired: int = 0
     markers_expired: int = 0
-    #: Of the records kept those that would be gone if there were no other replicas (`Rules.deletes_for_good`).
+    #: Expired, and kept only because there may be other replicas (`Rules.deletes_for_good`); part of `records_kept`.
     tombstones_kept_for_replicas: int = 0
     markers_kept_for_replicas: int = 0
 
     def add(self, other: Counts) -> None:
-        """Add another's counts."""
+        """Add the counts of `other` to these."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def check(self) -> None:
-        """Every record that was read was kept or dropped for one reason, every batch went one way."""
+        """Assert that every record was kept or dropped for exactly one reason, and every batch has one outcome."""
         assert self.records_read == (
             self.records_kept
             + self.records_superseded
@@ -149,26 +149,26 @@ class Counts:
         ), self
 
 
-#: Room for a header that is written when its batch's size and CRC are known.
+#: Space for a header, which is written once the size and CRC of its batch are known.
 _NO_HEADER = bytes(HEADER.size)
-#: Batches rebuilt together that take more than this are large: their records are not copied side by side.
+#: If batches that are rebuilt together exceed this size, their large records are referred to instead of copied.
 LARGE_BYTES = 16 << 20
-#: Of a large batch, records up to this are copied, at most `RUN_BYTES` of them at a time; larger ones are referred to.
+#: In such batches, records up to `COPIED_BYTES` are copied, in runs of about `RUN_BYTES`; larger ones are referred to.
 COPIED_BYTES, RUN_BYTES = 256 << 10, 4 << 20
-#: A codec gets this much of a large record at a time, and what it gives out is no larger either.
+#: A codec reads a large record in pieces of this size; the pieces of its output are no larger.
 PIECE_BYTES = 1 << 20
-#: What happens to a batch. Plain numbers: arrays meet them, and take a while over an enum's.
+#: The outcome of a batch. Not an enum: NumPy compares arrays with its members slowly.
 _DROPPED, _VERBATIM, _REBUILT, _EMPTIED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What stays of a stretch of batches.
+    """The output of a run of batches.
 
     Attributes:
-        pieces: its bytes, in order.
-        batches: BATCH_ROW[batches] of what the pieces hold; positions are not filled.
-        counts: what was done.
+        pieces: the bytes of the kept batches, in order.
+        batches: BATCH_ROW[batches] of the kept batches; their positions are not set.
+        counts: what was kept and dropped.
     """
 
     pieces: Sequence[U8Array]
@@ -177,7 +177,7 @@ class Rewritten:
 
 
 def needs_no_decoding(batches: BatchRows, discard: BoolArray, known: KnownOutcomes) -> BoolArray:
-    """bool[batches]: those of which it is known that all records stay, or that none does. They need no decoding."""
+    """bool[batches]: True if all records, or none, are known to be kept, so that the batch need not be decoded."""
     dead = known.superseded == batches["record_count"]
     whole = (known.superseded == 0) & ~known.tombstones
     return np.asarray(known.known & ~discard & (dead | whole))
@@ -192,19 +192,20 @@ def rewrite(
     rules: Rules,
     latest: KeyTable,
 ) -> Rewritten:
-    """Decide over a stretch of batches and encode what stays.
+    """Decide what to keep of a run of batches, and encode it.
 
     Args:
-        data: uint8[bytes], the batches' bytes, back to back.
-        batches: BATCH_ROW[batches]; their positions count from that of the first.
-        decoded: their records; each batch's in one of them. What is `needs_no_decoding` may be missing.
-        discard: bool[batches], what `AbortTracker.discard` says.
-        known: what `latest` knows of the batches.
-        rules: of this clean.
+        data: uint8[bytes], the bytes of the batches, without gaps; the first batch starts at 0.
+        batches: BATCH_ROW[batches]; positions are those in the file.
+        decoded: their records. Each batch is in exactly one item; it may be missing if all its records are discarded,
+            or if `needs_no_decoding` is True for it.
+        discard: bool[batches], the result of `AbortTracker.discard`.
+        known: the outcomes that `latest` knows.
+        rules: the parameters of this clean.
         latest: the newest offset of each key.
 
     Raises:
-        RequestError: Kafka would fail here, and so it was asked for (`Rules.strict_kafka`).
+        RequestError: with `Rules.strict_kafka`, at a batch at which Kafka's cleaner fails.
     """
     counts = Counts(bytes_read=int(batches["size_bytes"].sum()), batches_read=int(batches.size))
     control = is_control(batches)
@@ -263,7 +264,7 @@ def rewrite(
 
 
 class _Places:
-    """Where the bytes of each batch are: in what was read, or in a buffer of batches that were written anew."""
+    """Where the bytes of each batch are: in the input, or in a buffer of batches that were encoded again."""
 
     def __init__(self, data: U8Array, batches: BatchRows) -> None:
         self._buffers = [data]
@@ -272,18 +273,18 @@ class _Places:
         self._in_pieces: dict[int, Sequence[U8Array]] = {}
 
     def put(self, buffer: U8Array, chosen: Int64Array, starts: Int64Array) -> None:
-        """The chosen batches (their indexes) are in a buffer, where they start."""
+        """Record that the batches with the indexes `chosen` are in `buffer`, at these starts."""
         self._buffer[chosen] = len(self._buffers)
         self._start[chosen] = starts
         self._buffers.append(buffer)
 
     def put_pieces(self, pieces: Sequence[U8Array], chosen: int) -> None:
-        """The chosen batch (its index) is in pieces."""
+        """Record that the batch with the index `chosen` consists of these pieces."""
         self._in_pieces[len(self._buffers)] = pieces
         self.put(pieces[0], np.array([chosen]), np.zeros(1, np.int64))
 
     def pieces(self, stays: BoolArray, sizes: Int64Array) -> list[U8Array]:
-        """The bytes of what stays, in order; neighbours that lie side by side are one piece."""
+        """The bytes of the kept batches, in order; batches that are adjacent in a buffer are one piece."""
         buffer, start, end = self._buffer[stays], self._start[stays], (self._start + sizes)[stays]
         if not start.size:
             return []
@@ -299,7 +300,7 @@ class _Places:
 def _take_settled(
     batches: BatchRows, chosen: BoolArray, known: KnownOutcomes, outcomes: npt.NDArray[np.int8], counts: Counts
 ) -> None:
-    """Outcomes and counts of the batches of which all is known."""
+    """Set the outcomes and add the counts of the chosen batches, all of whose outcomes are known."""
     whole = chosen & (known.superseded == 0)
     outcomes[whole] = _VERBATIM
     records = int(batches["record_count"][chosen].sum(dtype=np.int64))
@@ -317,7 +318,11 @@ def _judge(
     latest: KeyTable,
     counts: Counts,
 ) -> tuple[BoolArray, Int64Array]:
-    """bool[records], those that stay; and int64[batches, FINDINGS], what is found of each batch."""
+    """Judge decoded records, and add the counts.
+
+    Returns:
+        bool[records], True for a record that is kept; and int64[batches, FINDINGS], see `judge.judge_records`.
+    """
     rows = columns.rows
     unknown = ~known.known[index_of]
     newest = np.empty(0, np.int64)
@@ -355,7 +360,7 @@ def _count_undecoded(
     control: BoolArray,
     counts: Counts,
 ) -> None:
-    """Batches whose records were not decoded because they are discarded as a whole."""
+    """Add the counts of batches that were not decoded because all their records are discarded."""
     seen = np.zeros(batches.size, np.bool_)
     for columns in decoded:
         seen[np.searchsorted(batches["position"], columns.batches["position"])] = True
@@ -369,10 +374,10 @@ def _count_undecoded(
 def _encode(
     headers: BatchRows, columns: RecordColumns, index_of: Int64Array, keep: BoolArray, anew: BoolArray, places: _Places
 ) -> None:
-    """Make the bytes of the batches that are encoded anew; their size and CRC are filled in."""
+    """Encode the batches marked in `anew`; sets their sizes and CRCs in `headers`."""
     address, rows = columns.data.ctypes.data, columns.rows
     chosen = np.flatnonzero(anew)
-    # Neighbours decoded together have one codec kind: all compressed or all plain.
+    # Batches that are decoded together are either all compressed or all uncompressed.
     plain = int(headers["attributes"][chosen[0]]) & CODEC_MASK == Codec.NONE
     room = int(measure_bodies(address, rows, keep, index_of, anew)) + HEADER.size * chosen.size
     if room > LARGE_BYTES:
@@ -399,16 +404,16 @@ def _encode(
 
 
 def _encode_large(records: _Records, rows: RecordRows, at: int, places: _Places) -> None:
-    """Make the bytes of a large batch; memory takes no second copy of its large records.
+    """Encode a large batch without a second copy of its large records in memory.
 
-    Not compressed, it is pieces of what was read, with what stands between them. Compressed, the codec reads such
-    pieces, and what it gives out is gathered in one buffer that grows in place.
+    An uncompressed batch becomes views of the input, with the encoded fields between them. For a compressed batch, the
+    codec reads such views, and its output is appended to one growing buffer.
 
     Args:
-        records: of the batch, and its new header.
-        rows: RECORD_ROW[records], those that stay.
+        records: the encoder, with the new header of the batch.
+        rows: RECORD_ROW[records], the kept records.
         at: index of the batch.
-        places: gets the bytes.
+        places: receives the bytes.
     """
     headers = records.headers
     codec = codec_of(int(headers["attributes"][at]))
@@ -435,7 +440,7 @@ class _Records:
 
     Attributes:
         columns: decoded records.
-        index_of: for each batch of the columns its index in `headers`.
+        index_of: int64[batches], for each batch of the columns its index in `headers`.
         headers: BATCH_ROW[batches], the new headers.
     """
 
@@ -444,7 +449,7 @@ class _Records:
     headers: BatchRows
 
     def pieces(self, rows: RecordRows) -> Iterator[U8Array]:
-        """The bytes of some records of one batch: runs of small ones are encoded, large ones are mostly views."""
+        """Yield the bytes of records of one batch: small records encoded in runs, large ones mostly as views."""
         sizes = RECORD_EXTRA_BYTES + sum(
             np.maximum(rows[name], 0, dtype=np.int64) for name in ("key_size", "value_size")
         )
@@ -498,7 +503,7 @@ class _Records:
 
 
 def _empty(headers: BatchRows, at: int) -> U8Array:
-    """The header that stays of a batch without records."""
+    """uint8[61]: the header of an emptied batch; its row in `headers` is changed to match."""
     row = headers[at]
     row["attributes"] &= LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
     row["base_timestamp"] = NONE

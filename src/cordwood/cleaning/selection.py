@@ -1,10 +1,10 @@
-"""What a clean of one partition would go over, and whether there will be one: the range, the groups, the reasons.
+"""Plan the clean of one partition: the cleanable range, the segment groups, and whether and why it is cleaned.
 
     0 … log start … first dirty ……………… first uncleanable … active segment
-                    └── keys are taken ──┘
-    └────────── segments are rewritten ──┘   up to the segment that the keys reach
+                    └── keys are read ───┘
+    └────────── segments are rewritten ──┘   up to the last segment whose keys were read
 
-No record is read.
+This uses names, sizes and headers only; no record is decoded.
 
 Source: Kafka LogCleanerManager.cleanableOffsets, LogToClean, Cleaner.groupSegmentsBySize.
 """
@@ -40,7 +40,7 @@ MAX_OFFSET_SPAN = 2**31 - 1
 
 
 def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> tuple[int, str]:
-    """Where the dirty section starts, and why not at the checkpoint if it does not."""
+    """The start of the dirty section, and the reason if it is not the checkpoint (else empty)."""
     if checkpoint is None:
         return log_start_offset, "never cleaned"
     if checkpoint < log_start_offset:
@@ -59,14 +59,14 @@ def high_watermark(
     replicas: int | None,
     asked: int | str | None = None,
 ) -> HighWatermark:
-    """What may be cleaned as far as replication goes. A tail that is not replicated may still be truncated.
+    """The high watermark: records from it on may not be replicated yet, and may still be truncated.
 
     Args:
-        entry: of the directory's checkpoint of high watermarks; None if it has none.
+        entry: the entry in replication-offset-checkpoint; None if there is none.
         log_start_offset, log_end_offset: of the log.
-        brokers: the directory is a broker's, so that a missing entry means something.
-        replicas: how many there are; None when it is not known.
-        asked: what the user says it is: an offset, or `end`.
+        brokers: the directory is a broker's; then a missing entry means that nothing is known to be replicated.
+        replicas: number of replicas; None: unknown.
+        asked: the value of `--high-watermark`: an offset, or `end`.
     """
     if asked is not None:
         offset, source = (log_end_offset if asked == "end" else int(asked)), f"--high-watermark {asked}"
@@ -90,7 +90,7 @@ def clean_range(
     min_compaction_lag_ms: int = 0,
     now_ms: int = 0,
 ) -> CleanRange:
-    """The range that may be cleaned, of a log with at least one segment.
+    """The cleanable range of a log with at least one segment.
 
     Args:
         segments: all of the log, by base offset; the last is active.
@@ -100,7 +100,7 @@ def clean_range(
         now_ms: the time of the clean.
     """
     active = segments[-1].base_offset
-    # Of equal bounds the first is named.
+    # `min` names the first of several equal bounds.
     bounds = [(active, Bound.ACTIVE_SEGMENT), (last_stable_offset, Bound.LAST_STABLE_OFFSET)]
     young = too_young(segments, first_dirty, min_compaction_lag_ms, now_ms)
     if young is not None:
@@ -113,7 +113,7 @@ def clean_range(
 
 
 def too_young(segments: Sequence[SegmentFacts], first_dirty: int, lag_ms: int, now_ms: int) -> SegmentFacts | None:
-    """The first segment that `min.compaction.lag.ms` keeps from being cleaned."""
+    """The first dirty segment that is too young for `min.compaction.lag.ms`; None if there is none."""
     if lag_ms <= 0:
         return None
     dirty = non_active_from(segments, first_dirty)
@@ -138,11 +138,11 @@ def segments_between(segments: Sequence[SegmentFacts], start: int, end: int) -> 
 def group_segments(
     segments: Sequence[SegmentFacts], first_uncleanable: int, *, segment_bytes: int, index_bytes: int
 ) -> list[tuple[SegmentFacts, ...]]:
-    """Which segments become one, by their sizes before the clean.
+    """Group neighbouring segments whose outputs fit one segment, judged by their sizes before the clean.
 
     Args:
-        segments: those that are rewritten, by base offset.
-        first_uncleanable: end of the range.
+        segments: the segments to rewrite, by base offset.
+        first_uncleanable: end of the cleanable range.
         segment_bytes: `segment.bytes`.
         index_bytes: `segment.index.bytes`.
     """
@@ -154,7 +154,7 @@ def group_segments(
         at += 1
         while at < len(segments):
             one = segments[at]
-            # How far its offsets may reach; nothing is read to know it better.
+            # An upper bound of its offsets: the exact last offset would have to be read.
             last = (segments[at + 1].base_offset if at + 1 < len(segments) else first_uncleanable) - 1
             size, index, times = size + one.size_bytes, index + one.index_bytes, times + one.time_index_bytes
             if size > segment_bytes or index > index_bytes or times > index_bytes:
@@ -178,7 +178,7 @@ def overdue_ms(
     max_compaction_lag_ms: int,
     now_ms: int,
 ) -> int:
-    """For how long the oldest dirty segment has been waiting for more than `max.compaction.lag.ms`; 0 if it has not."""
+    """By how many ms the oldest dirty segment exceeds `max.compaction.lag.ms`; 0 if it does not."""
     earliest = _earliest_dirty(segments, headers, first_dirty)
     return 0 if earliest is None else max(0, now_ms - max_compaction_lag_ms - earliest)
 
@@ -191,7 +191,7 @@ def _earliest_dirty(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFa
 
 
 def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int) -> Compaction:
-    """What compaction has before it in a log with at least one segment."""
+    """Plan the compaction of a log with at least one segment."""
     segments = facts.segments
     first_dirty, why = _first_dirty(facts, choices)
     found = clean_range(
@@ -247,7 +247,7 @@ def _by_group(
 
 
 def segment_bytes(config: TopicConfig) -> int:
-    """How large a segment may get."""
+    """`internal.segment.bytes` if it is set, which is meant for tests; else `segment.bytes`."""
     value = config.segment_bytes.value
     assert isinstance(value, int)
     return value
@@ -349,17 +349,18 @@ def is_due_again(
     threshold: Threshold,
     now_ms: int,
 ) -> bool:
-    """Whether a log is cleaned once more after a clean of the same range that did not reach its end.
+    """Whether Kafka would clean a log again after a round that ended before the end of its range.
 
     Args:
         segments: all of the log, by base offset; the last is active.
-        headers: of each segment; only the first timestamp counts.
-        first_dirty: where the clean ended.
+        headers: of each segment; only the first timestamp is used.
+        first_dirty: where the round ended.
         first_uncleanable: where the range ends.
-        threshold: of the log.
+        threshold: when the log counts as dirty enough.
         now_ms: the time of the clean.
     """
-    # Segments behind the one that the clean ended in are as they were, and none of them was too young.
+    # Only the segment that the round ended in can be too young: later ones are unchanged, and none of them was.
+    # The segment after it is passed along because `too_young` takes the last segment for the active one.
     holder = [one for one in segments if one.base_offset <= first_dirty][-1:]
     behind = [one for one in segments if one.base_offset > first_dirty][:1]
     if too_young([*holder, *behind], first_dirty, threshold.min_compaction_lag_ms, now_ms) is not None:
@@ -396,7 +397,7 @@ def _nothing_dirty(compaction: Compaction, facts: LogFacts) -> Reason:
 
 
 def hint(compaction: Compaction, *, deletes_for_good: bool) -> str:
-    """What lets expired tombstones go when nothing is dirty; empty when none are there, or something is dirty."""
+    """How to remove expired tombstones while nothing is dirty; empty if there are none, or something is dirty."""
     if compaction.cleanable_bytes or not compaction.expired_batches:
         return ""
     options = "--first-dirty 0" if deletes_for_good else "--first-dirty 0 --single-copy (if there is no other replica)"

@@ -1,12 +1,13 @@
 """Which transactional data a clean may drop: Kafka's tracker of aborted transactions, fed in log order.
 
-Known beforehand is what the transaction indexes say: per aborted transaction its producer and first offset. A data
-batch of a producer that is inside one is discarded. A marker may go once nothing of its transaction was met.
+The transaction indexes give the producer and first offset of each aborted transaction. The tracker discards the data
+batches of a producer while one of its aborted transactions is open. A marker may go if the clean met no data of its
+transaction.
 
-This is a rule of the cleaner, not what a consumer sees: it believes the index, and a marker may outlive its data. Other
-replays of transactions are in the table in ARCHITECTURE.md.
+This is a rule of the cleaner, not what a consumer sees: it trusts the index, and a marker may outlive its data. The
+table in ARCHITECTURE.md lists the other replays of transactions.
 
-Twice a clean follows the log with such a tracker: once for the keys of the dirty section, once while copying.
+A clean uses two trackers: one while it reads the keys of the dirty section, one while it copies.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class AbortTracker:
-    """The transactions around the batch that was looked at last.
+    """The state of all transactions after the last batch that `discard` was given.
 
     Source: Kafka CleanedTransactionMetadata.
     """
 
     def __init__(self) -> None:
-        # By first offset; the number keeps entries of the same offset in the order they came.
+        # A heap by first offset; the running number keeps transactions with equal offsets in the order of `add`.
         self._pending: list[tuple[int, int, AbortedTransaction]] = []
         self._added = 0
         self._aborted: dict[int, AbortedTransaction] = {}
@@ -40,17 +41,17 @@ class AbortTracker:
         self._committed: set[int] = set()
 
     def add(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Learn of aborted transactions, from a transaction index. Learning twice does no harm."""
+        """Add aborted transactions from a transaction index. To add one twice does no harm."""
         for transaction in transactions:
             heapq.heappush(self._pending, (transaction.first_offset, self._added, transaction))
             self._added += 1
 
     def discard(self, batches: BatchRows) -> tuple[BoolArray, list[AbortedTransaction]]:
-        """Judge the next batches (BATCH_ROW[batches]).
+        """Decide about the next batches (BATCH_ROW[batches]) in log order.
 
         Returns:
-            bool[batches], True for data of an aborted transaction and for markers that no data was met of; and the
-            aborted transactions whose marker stays because data was met, for the transaction index.
+            bool[batches]: True for data of an aborted transaction, and for markers of transactions of which no data was
+            met; and the aborted transactions whose marker stays because data was met, for the new transaction index.
         """
         result = np.zeros(batches.size, np.bool_)
         kept: list[AbortedTransaction] = []
