@@ -119,7 +119,7 @@ def plan(
         offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
-        memory: Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.
+        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -203,7 +203,7 @@ def plan_exact(
         offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
-        memory: Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.
+        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -289,7 +289,7 @@ def clean(
         offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
-        memory: Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.
+        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         link: Copy: hard-link closed segments that do not change, instead of copying them.
 
     Raises:
@@ -379,7 +379,7 @@ def clean_in_place(
         offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
-        memory: Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.
+        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         keep_old: In place: keep replaced and deleted files in this new folder; `undo` puts them back.
         verify: In place: prove that new segments are right before they replace old ones.
         work_space: In place: disk space for new segments before old ones are removed. Default: all free space.

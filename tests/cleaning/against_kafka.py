@@ -22,7 +22,7 @@ from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision, PartitionPlan
 from cordwood.cleaning.retention import plan_retention
 from cordwood.engine.facts import load_producers, segment_facts
-from cordwood.engine.partition import Cleaned, clean_partition
+from cordwood.engine.partition import Cleaned
 from cordwood.engine.settings import clean_settings
 from cordwood.errors import DataError, RequestError
 from cordwood.fs.posix import PosixFileSystem
@@ -46,6 +46,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.types import NONE, Codec, TopicPartition
 from tests.cleaning.in_place import clean_in_place
+from tests.cleaning.modes import clean_log
 from tests.kafka_tools import FOLDER
 
 Step = dict[str, Any]
@@ -70,8 +71,8 @@ def segment_files(directory: Path) -> dict[str, tuple[int, Path]]:
 def clean_copy(log: LogView, target: Path, **choice: Any) -> Cleaned:
     """Clean a log into a directory that then holds all of its segments, also those that were not cleaned."""
     target.mkdir(parents=True)
-    cleaned = clean_partition(PosixFileSystem(), log, str(target), **choice)
-    replaced = {base for group in cleaned.replaced for base in group}
+    cleaned = clean_log(PosixFileSystem(), log, str(target), **choice)
+    replaced = {base for group, _ in cleaned.written for base in group}
     for name, (base, path) in segment_files(Path(log.path)).items():
         if base not in replaced:
             shutil.copy2(path, target / name)
@@ -106,8 +107,8 @@ def differences(kafka: Path, ours: Path) -> Iterator[str]:
             yield f"{name} {'is missing' if name in theirs else 'should not be there'}"
         elif _bytes(*theirs[name], active) != _bytes(*own[name], active):
             different.append(name)
-        elif name.endswith(FileKind.LOG) and mtime_ms(theirs[name][1]) != mtime_ms(own[name][1]):
-            yield f"{name}: modified {mtime_ms(own[name][1])}, in Kafka {mtime_ms(theirs[name][1])}"
+        elif name.endswith(FileKind.LOG) and not _modified(theirs[name][1]) & _modified(own[name][1]):
+            yield f"{name}: modified {_modified(own[name][1])}, in Kafka {_modified(theirs[name][1])}"
     if not different:
         return
     kafkas_log, our_log = LogView(str(kafka), fs=PosixFileSystem()), LogView(str(ours), fs=PosixFileSystem())
@@ -136,9 +137,13 @@ def _headers(batch: Batch) -> tuple[int, ...]:
     return astuple(replace(batch, position=0, size_bytes=0, crc=0, computed_crc=0))
 
 
-def mtime_ms(path: Path) -> int:
-    """Modification time of a file; archives keep it as a floating-point number, a little below or above."""
-    return (path.stat().st_mtime_ns + 1000) // 1_000_000
+def _modified(path: Path) -> set[int]:
+    """What a file's modification time may be in milliseconds.
+
+    Kafka cuts the rest off. Archives keep it as a floating-point number, a little below or above.
+    """
+    nanoseconds = path.stat().st_mtime_ns
+    return {nanoseconds // 1_000_000, (nanoseconds + 1000) // 1_000_000}
 
 
 # ---- the rounds of a script ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from cordwood.cleaning.plan import SegmentFacts
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.engine.facts import segment_facts
-from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
+from cordwood.engine.partition import Cleaned, GroupRange
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
@@ -20,6 +20,7 @@ from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
 from cordwood.storage.log.view import LogView
+from tests.cleaning.modes import clean_log
 
 
 def in_parts(
@@ -55,7 +56,7 @@ def in_parts(
 def swap_in_groups(fs: LocalFileSystem, partition: str, folder: str, cleaned: Cleaned) -> None:
     """Swap in what a clean wrote to a folder."""
     written = [(info.name, parse_file(info.name)) for info in fs.list(folder)]
-    for replaced, outputs in zip(cleaned.replaced, cleaned.outputs, strict=True):
+    for replaced, outputs in cleaned.written:
         names = tuple(name for name, file in written if file is not None and file.offset in outputs)
         swap_in(fs, partition, Replacement(folder, names, frozenset(replaced), frozenset(outputs), cleaned.end_offset))
 
@@ -71,7 +72,7 @@ def clean_in_place(
         folder.mkdir()
         fs = PosixFileSystem()
         now = LogView(str(target), log_start_offset=log.log_start_offset, fs=fs)
-        done = clean_partition(
+        done = clean_log(
             fs, now, str(folder), first_uncleanable=first_uncleanable, settings=settings, part=part, **choice
         )
         swap_in_groups(fs, str(target), str(folder), done)

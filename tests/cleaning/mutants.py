@@ -49,7 +49,8 @@ class Mutant:
 
 
 REWRITE, TRANSACTIONS, SELECTION = "cleaning.rewrite", "cleaning.transactions", "cleaning.selection"
-RETENTION, OFFSET_MAP, JUDGE, LATEST = "cleaning.retention", "cleaning.offset_map", "kernels.judge", "kernels.latest"
+RETENTION, OFFSET_MAP, JUDGE = "cleaning.retention", "cleaning.offset_map", "kernels.judge"
+SUPERSEDED, SCAN = "kernels.superseded", "engine.scan"
 
 #: As they are: what the others are compared with.
 NONE = Mutant("", "", "", "")
@@ -71,22 +72,53 @@ MUTANTS = (
     Mutant("a record without a key goes", JUDGE, "fate = WITHOUT_KEY", "pass"),
     Mutant("a superseded record goes", JUDGE, "fate = SUPERSEDED", "pass"),
     Mutant(
-        "a record takes the place of the one before it, not its own",
-        LATEST,
-        "old = slots[at, ORDINAL]",
-        "old = U64(first_ordinal + i)",
+        "only records of the dirty section supersede, within a chunk",
+        SUPERSEDED,
+        "            if ordinal & SUPERSEDES:",
+        "            if True:",
     ),
     Mutant(
-        "of a batch with a record without a key not all is known",
-        LATEST,
-        "whole = whole and chosen[i]",
-        "whole = whole or chosen[i]",
+        "only records of the dirty section supersede, in other chunks",
+        SUPERSEDED,
+        "if not found and ordinal & SUPERSEDES:",
+        "if not found:",
     ),
     Mutant(
-        "of a batch with tombstones not all is known",
+        "keys are the same if both halves of their hashes are",
+        SUPERSEDED,
+        "while (slots[at, 0] != low or slots[at, 1] != high) and",
+        "while (slots[at, 0] & U64(255) != low & U64(255)) and",
+    ),
+    Mutant(
+        "a newer chunk supersedes, not an older one",
+        SUPERSEDED,
+        "for c in range(starts.shape[0] - 1, -1, -1):",
+        "for c in range(starts.shape[0]):",
+    ),
+    Mutant("aborted data supersedes nothing", SCAN, "superseding_from[some & ~aborted]", "superseding_from[some]"),
+    Mutant(
+        "a record below the first dirty offset supersedes nothing",
+        SUPERSEDED,
+        'elif row["offset"] >= superseding_from[b]:',
+        "elif superseding_from[b] < 9_000_000_000_000_000_000:",
+    ),
+    Mutant(
+        "a batch with a record without a key is not kept as it is",
+        SUPERSEDED,
+        "flags[b] |= np.uint8(HAS_KEYLESS)",
+        "pass",
+    ),
+    Mutant(
+        "a batch with tombstones is not kept as it is",
+        SUPERSEDED,
+        "flags[b] |= np.uint8(HAS_TOMBSTONE)",
+        "pass",
+    ),
+    Mutant(
+        "a batch is kept as it is only if nothing of it is superseded",
         REWRITE,
-        "(known.superseded == 0) & ~known.tombstones",
-        "known.superseded == 0",
+        "(known.superseded == 0) & known.plain",
+        "known.plain",
     ),
     Mutant(
         "a batch of which all is superseded goes",

@@ -16,15 +16,15 @@ from tests.cleaning.mutants import MUTANTS, NONE, install
 
 def against_kafka() -> str:
     """The first difference to what Kafka made of its scenarios; empty: there is none."""
-    from cordwood.cleaning import latest
+    from cordwood.engine import scan
     from tests.cleaning.scenarios import NOT_AT_ALL, SCENARIOS, replay
 
     # Those that tell much come first, and what takes long last.
     first, last = ("tombstone-horizon", "transactions", "boundaries", "selection", "groups-by-size"), ("map-full",)
     others = sorted(SCENARIOS.keys() - NOT_AT_ALL.keys() - {*first, *last})
-    # The second time batches of few records, too, go without being decoded where that can be.
-    for smallest in (latest._BATCH_RECORDS_MIN, 1):
-        latest._BATCH_RECORDS_MIN = smallest
+    # The second time in many chunks, which have to be merged.
+    for records in (scan.CHUNK_RECORDS, 8):
+        scan.CHUNK_RECORDS = records
         for name in (*first, *others, *last):
             try:
                 found = replay(name).differences

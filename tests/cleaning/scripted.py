@@ -21,7 +21,7 @@ from cordwood.cleaning.selection import (
     segments_between,
 )
 from cordwood.engine.facts import load_producers, segment_facts
-from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
+from cordwood.engine.partition import Cleaned, GroupRange
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import Batch, to_batches
@@ -48,6 +48,7 @@ from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.cleaning.in_place import in_parts, swap_in_groups
+from tests.cleaning.modes import clean_log
 from tests.record.windows import window
 
 LIVE, OUTPUTS, LOADED = "live", "out", "loaded"
@@ -222,7 +223,7 @@ class ScriptedLog:
         goes_by = replace(settings_of(self.config), deletes_for_good=self.deletes_for_good, **settings)
 
         def part(of: GroupRange | None) -> Cleaned:
-            done = clean_partition(
+            done = clean_log(
                 self.fs,
                 self.log(),
                 OUTPUTS,
@@ -245,7 +246,7 @@ class ScriptedLog:
         if self.in_place:
             swap_in_groups(self.fs, self.path, OUTPUTS, cleaned)
             return
-        for base in (base for group in cleaned.replaced for base in group):
+        for base in (base for replaced, _ in cleaned.written for base in replaced):
             for kind in SEGMENT_KINDS:
                 if self.fs.exists(self._path(base, kind)):
                     self.fs.unlink(self._path(base, kind))

@@ -17,7 +17,7 @@ from cordwood.cleaning.latest import LatestOffsets
 from cordwood.cleaning.offset_map import OffsetMap, keys_max, slots_of
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine import readahead
-from cordwood.engine.keys import collect_keys, empty_table
+from cordwood.engine.keys import DirtySection, collect_keys, empty_table
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import TooLittleMemoryError
 from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
@@ -146,10 +146,10 @@ def test_the_map_of_a_range_has_the_keys_of_that_range() -> None:
     log = scripted(*([b"%d" % at] for at in range(500)), roll_every=60).log()
     bases = [segment.base_offset for segment in log.segments]
     for start, end in ((0, bases[1]), (bases[1], bases[3]), (bases[3], bases[-1]), (70, bases[3])):
-        segments = [one for one in log.segments if start - 60 < one.base_offset < end]
+        segments = tuple(one for one in log.segments if start - 60 < one.base_offset < end)
         settings = CleanSettings(offset_map_slots=1000)
-        keys = collect_keys(segments, start, end, empty_table(settings, SECRET), AbortTracker())
-        found = keys.table
+        keys = collect_keys(DirtySection(segments, start, end, AbortTracker()), empty_table(settings, SECRET))
+        found = keys.newest
         assert isinstance(found, OffsetMap) and keys.end_offset == end
         assert (found.latest_offset + 1, found.keys) == (end, end - start)
         inside = range(start, end)
@@ -219,9 +219,9 @@ def test_tables_that_need_more_than_their_memory_are_refused_before_they_take_it
     many = columns([b"%d" % at for at in range(5000)], range(5000))
     chosen = np.ones(5000, np.bool_)
 
-    with pytest.raises(TooLittleMemoryError, match=r"5000 keys takes 655360 bytes.* 4 tasks .*least --memory 2621440"):
-        put_chosen(LatestOffsets(SECRET, MemoryShare(655_359, 4)), many, chosen)
-    put_chosen(LatestOffsets(SECRET, MemoryShare(655_360, 4)), many, chosen)
+    with pytest.raises(TooLittleMemoryError, match=r"5000 keys takes 491520 bytes.* 4 tasks .*least --memory 1966080"):
+        put_chosen(LatestOffsets(SECRET, MemoryShare(491_519, 4)), many, chosen)
+    put_chosen(LatestOffsets(SECRET, MemoryShare(491_520, 4)), many, chosen)
     with pytest.raises(TooLittleMemoryError, match="A table of 5000 keys takes 240000 bytes") as caught:
         put_chosen(OffsetMap(10_000, memory=MemoryShare(239_999)), many, chosen)
     assert (caught.value.bytes_needed, caught.value.bytes_allowed) == (240_000, 239_999)

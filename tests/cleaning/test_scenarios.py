@@ -10,6 +10,7 @@ import pytest
 
 from cordwood.errors import RequestError
 from cordwood.storage.log.files import read_file
+from tests.cleaning.modes import using
 from tests.cleaning.scenarios import NOT_AT_ALL, PARTLY, SCENARIOS, replay
 from tests.cleaning.scripted import contents
 
@@ -26,6 +27,14 @@ def test_every_step_of_a_scenario_leaves_what_it_leaves_in_kafka(name: str, in_p
     assert done.differences == []
     stop, _ = PARTLY.get(name, (None, None))
     assert done.ended_at == stop
+
+
+@pytest.mark.parametrize("mode", ["chunks", "stages", "batches"])
+@pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - NOT_AT_ALL.keys()))
+def test_a_scenario_comes_out_as_in_kafka_however_the_work_is_cut(name: str, mode: str) -> None:
+    with using(mode):
+        done = replay(name, in_place=mode == "batches")
+    assert done.differences == []
 
 
 def test_an_index_that_would_overflow_ends_a_segment_instead_of_the_clean() -> None:

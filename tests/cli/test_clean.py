@@ -99,7 +99,8 @@ def test_too_little_memory_gives_exit_code_five_and_the_memory_that_is_enough(
     batches = [data(at, b"%d" % at) for at in range(5000)]
     make_log(logs / "t-0", (0, batches[:2500]), (2500, batches[2500:]))
     make_log(logs / "t-1", (0, [data(0, b"a"), data(1, b"a")]), (2, [data(2)]))
-    words = (logs, "--config", "cleanup.policy=compact", "--json")
+    without_map = (logs, "--config", "cleanup.policy=compact", "--json")
+    words = (*without_map, "--offset-map", "2400000")
     result = run(*words, "--memory", "50000", "--output", tmp_path / "little")
     assert result.exit_code == 5
     failed, cleaned = json.loads(result.stdout)["partitions"]
@@ -109,6 +110,11 @@ def test_too_little_memory_gives_exit_code_five_and_the_memory_that_is_enough(
     assert need["memory_min"] == need["tasks"] * need["bytes_needed"] <= need["memory_enough"]
     assert f"--memory {need['memory_enough']} is enough" in failed["why"]
     assert run(*words, "--memory", str(need["memory_enough"]), "--output", tmp_path / "enough").exit_code == 0
+    # Only Kafka's map has to be in memory as a whole.
+    assert run(*without_map, "--memory", "50000", "--output", tmp_path / "staged").exit_code == 0
+    assert run(*without_map, "--output", tmp_path / "one-task").exit_code == 0
+    for path in (tmp_path / "one-task").rglob("*.log"):
+        assert path.read_bytes() == (tmp_path / "staged" / path.relative_to(tmp_path / "one-task")).read_bytes()
 
 
 def test_wrong_use_gives_exit_code_two(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
                 settings=settings,
                 producers=load_producers(log, now_ms=now_ms),
             )
-            gone = {base for group in found.replaced for base in group}
+            gone = {base for group, _ in found.written for base in group}
             stay = {base for group in found.outputs for base in group}
             for name in list(expected):
                 file = parse_file(name)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.key_table import MemoryShare
-from cordwood.cleaning.latest import LatestOffsets
+from cordwood.cleaning.superseded import Chunk
 from cordwood.engine.progress import total
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
@@ -50,7 +50,7 @@ def orders(directory: Path, fs: PosixFileSystem = FS) -> PartitionTask:
 
 @given(st.lists(st.integers(0, 10**9), max_size=60), st.integers(1, 8))
 def test_every_partition_is_in_one_task_and_no_task_is_empty(sizes: list[int], cores: int) -> None:
-    packs = pack([task(size) for size in sizes], cores)
+    packs = pack(sizes, cores)
     assert sorted(at for one in packs for at in one) == list(range(len(sizes)))
     assert all(packs)
     assert len(packs) <= TASKS_PER_CORE * cores
@@ -58,7 +58,7 @@ def test_every_partition_is_in_one_task_and_no_task_is_empty(sizes: list[int], c
 
 def test_large_partitions_are_spread_and_tiny_ones_packed() -> None:
     sizes = [100_000_000] * 4 + [20_000] * 500
-    packs = pack([task(size) for size in sizes], 1)
+    packs = pack(sizes, 1)
     assert [sum(sizes[at] > 10**6 for at in one) for one in packs] == [1, 1, 1, 1]
     assert all(120 <= len(one) <= 130 for one in packs)
 
@@ -140,7 +140,7 @@ def test_a_task_that_fails_leaves_no_table_of_keys_to_python_to_collect(tmp_path
     damaged = orders(directory)
 
     def tables() -> int:
-        return sum(isinstance(one, LatestOffsets) for one in gc.get_objects())
+        return sum(isinstance(one, Chunk) for one in gc.get_objects())
 
     gc.collect()
     gc.disable()
@@ -201,24 +201,21 @@ def test_tasks_have_an_equal_part_of_the_memory_as_many_as_run_at_once() -> None
     assert by_default is not None and 1 << 24 < by_default.size_bytes < 1 << 50
 
 
-def test_partition_with_too_many_keys_for_its_memory_is_refused(tmp_path: Path) -> None:
+def test_an_offset_map_that_needs_more_than_its_memory_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
-    make_log(directory, *((base, [data(base + at, b"%d" % (base + at)) for at in range(1500)]) for base in (0, 1500)))
-    plan = make_plan(str(directory), overrides=["cleanup.policy=compact"], ignore_ratio=True, memory=50_000)
-    (one,) = share_memory(tasks_of(plan, HERE), 4)
-    assert isinstance(run_task(one, *folders(tmp_path)), Output)  # 1500 keys: the first table is large enough
     make_log(directory, *((base, [data(base + at, b"%d" % (base + at)) for at in range(2500)]) for base in (0, 2500)))
-    plan = make_plan(str(directory), overrides=["cleanup.policy=compact"], ignore_ratio=True, memory=50_000)
+    policy = ["cleanup.policy=compact"]
+    plan = make_plan(str(directory), overrides=policy, ignore_ratio=True, offset_map=2_400_000, memory=50_000)
     (one,) = share_memory(tasks_of(plan, HERE), 4)
-    found = run_task(one, str(tmp_path / "outputs"), str(tmp_path / "progress"))
+    found = run_task(one, *folders(tmp_path))
     assert isinstance(found, Failure)
     assert found.kind is FailureKind.MEMORY
     assert found.what == (
-        "A table of 2500 keys takes 393216 bytes, and 50000 are allowed (--memory 50000). "
-        "Give at least --memory 393216; --memory 393216 is enough, however many keys follow"
+        "A table of 2500 keys takes 2400000 bytes, and 50000 are allowed (--memory 50000). "
+        "Give at least --memory 2400000; --memory 2400000 is enough, however many keys follow"
     )
-    assert found.memory == MemoryNeed(2500, 393_216, 50_000, tasks=1, bytes_enough=393_216)
-    enough = replace(one, settings=replace(one.settings, memory=MemoryShare(393_216)))
+    assert found.memory == MemoryNeed(2500, 2_400_000, 50_000, tasks=1, bytes_enough=2_400_000)
+    enough = replace(one, settings=replace(one.settings, memory=MemoryShare(2_400_000)))
     assert isinstance(run_task(enough, str(tmp_path / "outputs"), str(tmp_path / "progress")), Output)
 
 

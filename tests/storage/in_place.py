@@ -123,7 +123,7 @@ def clean_groups(fs: LocalFileSystem, partition: str, kept: KeepFolder | None, f
         settings=CleanSettings(segment_bytes=group_bytes, index=IndexLimits(interval_bytes=64)),
         producers=load_producers(log, now_ms=NOW_MS),
     )
-    for replaced, outputs in zip(cleaned.replaced, cleaned.outputs, strict=True):
+    for replaced, outputs in cleaned.written:
         names = [info.name for info in fs.list(f"{work}/1") if _offset(info.name) in outputs]
         group = Replacement(f"{work}/1", tuple(names), frozenset(replaced), frozenset(outputs), cleaned.end_offset)
         swap_in(fs, partition, group, keep=None if kept is None else kept.keep)

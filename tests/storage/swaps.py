@@ -191,7 +191,7 @@ def with_outputs(
         settings=settings or CleanSettings(index=IndexLimits(interval_bytes=1)),
         producers=Producers(),
     )
-    replacements = replacements_of(fs, zip(done.replaced, done.outputs, strict=True))
+    replacements = replacements_of(fs, done.written)
     return Scene(name, durable(fs) if synced else fs, replacements)
 
 

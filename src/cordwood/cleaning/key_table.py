@@ -1,10 +1,11 @@
-"""The protocol of both key tables, their memory limit, and their results for whole batches.
+"""What pass 2 of a clean asks of pass 1, and the protocol of the two key tables.
 
-Pass 1 of a clean enters the keys of the dirty section, pass 2 looks keys up:
+Pass 1 reads the keys of the dirty section, pass 2 asks which records are superseded:
 
-    table           keys                      when full                   keys are compared by
-    LatestOffsets   any number                never; memory is the limit  keyed hash
+    pass 1          keys                      when full                   keys are compared by
+    ScannedKeys     any number                never                       keyed hash, in buckets
     OffsetMap       those of one round        the round ends              MD5, as in Kafka
+    LatestOffsets   any number                never; memory is the limit  keyed hash; if offsets do not ascend
 """
 
 from __future__ import annotations
@@ -60,21 +61,23 @@ class KnownOutcomes:
 
     Attributes:
         first_ordinals: int64[batches], ordinal of each batch's first record; NONE for a batch that is not known.
+        records: int64[batches], number of records; 0 for a batch that is not known.
         superseded: int64[batches], number of superseded records; 0 for a batch that is not known.
-        tombstones: bool[batches], whether a known batch holds tombstones.
+        plain: bool[batches], whether a known batch is of magic 2, and all its records have a key and a value.
         bits: uint8, one bit per ordinal; 1: superseded.
     """
 
     first_ordinals: Int64Array
+    records: Int64Array
     superseded: Int64Array
-    tombstones: BoolArray
+    plain: BoolArray
     bits: npt.NDArray[np.uint8]
 
     @classmethod
     def nothing(cls, batches: int) -> KnownOutcomes:
         """The value for batches that are all not known."""
         none = np.zeros(batches, np.int64)
-        return cls(none + NONE, none, np.zeros(batches, np.bool_), np.empty(0, np.uint8))
+        return cls(none + NONE, none, none, np.zeros(batches, np.bool_), np.empty(0, np.uint8))
 
     @property
     def known(self) -> BoolArray:
@@ -82,16 +85,52 @@ class KnownOutcomes:
         return np.asarray(self.first_ordinals != NONE)
 
 
-class KeyTable(Protocol):
+class NewestOffsets(Protocol):
+    """What pass 2 asks of pass 1.
+
+    Attributes:
+        latest_offset: keys were read up to this offset; records above it are kept, whatever their key.
+    """
+
+    latest_offset: int
+
+    def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:
+        """What is known of batches without their records.
+
+        Args:
+            segment: base offset of the batches' segment.
+            batches: BATCH_ROW[batches].
+            path: of the segment's file, for errors.
+
+        Raises:
+            CorruptBatchError: they are not the batches that pass 1 read there.
+        """
+        ...
+
+    def unchanged(self, segment: int) -> tuple[int, int] | None:
+        """Whether a segment is known to stay as it is, byte for byte, whatever the time.
+
+        Args:
+            segment: its base offset.
+
+        Returns:
+            how many batches and records it has; None if something of it may change.
+        """
+        ...
+
+    def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
+        """int64[records]: the newest offset of each chosen record's key; NONE for other records and unknown keys."""
+        ...
+
+
+class KeyTable(NewestOffsets, Protocol):
     """The newest offset of each key that was entered.
 
     Attributes:
         keys: number of keys in the table.
-        latest_offset: the table covers offsets up to this one; records above it are kept, whatever their key.
     """
 
     keys: int
-    latest_offset: int
 
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
         """uint64[records, 2]: the key hash of each chosen record. Thread-safe."""
@@ -111,12 +150,4 @@ class KeyTable(Protocol):
         Raises:
             TooLittleMemoryError: the table would exceed its share of memory.
         """
-        ...
-
-    def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
-        """int64[records]: the newest offset of each chosen record's key; NONE for other records and unknown keys."""
-        ...
-
-    def known_outcomes(self, batches: BatchRows) -> KnownOutcomes:
-        """The known outcomes of batches (BATCH_ROW[batches]). Call it once the whole dirty section was entered."""
         ...

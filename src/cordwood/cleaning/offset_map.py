@@ -79,13 +79,17 @@ class OffsetMap:
         return int(done)
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
-        """See `KeyTable.get`."""
+        """See `NewestOffsets.get`."""
         found = np.full(columns.rows.size, NONE, np.int64)
         if self.keys and chosen.any():
             digests = self.hashes(columns, chosen)
             get_offsets(digests.ctypes.data, digests, chosen, self._sums, self._offsets, found)
         return found
 
-    def known_outcomes(self, batches: BatchRows) -> KnownOutcomes:
-        """See `KeyTable.known_outcomes`. This table knows none."""
+    def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:
+        """See `NewestOffsets.known_outcomes`. This table knows none."""
         return KnownOutcomes.nothing(batches.size)
+
+    def unchanged(self, segment: int) -> tuple[int, int] | None:
+        """See `NewestOffsets.unchanged`. This table does not know."""
+        return None

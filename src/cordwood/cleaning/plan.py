@@ -55,6 +55,7 @@ class HeaderFacts:
         compressed_bytes: of its batches that are.
         plain_records: in its batches that are not, markers included; each message of magic 0 or 1 is one.
         markers: how many it has.
+        transactional: it has markers, or data of transactions.
         expired_batches: whose delete horizon has passed; they may hold tombstones, or are markers, that may go.
         damage: where its batches do not follow each other, in words; empty when they do.
     """
@@ -67,6 +68,7 @@ class HeaderFacts:
     compressed_bytes: int = 0
     plain_records: int = 0
     markers: int = 0
+    transactional: bool = False
     expired_batches: int = 0
     damage: str = ""
 
@@ -160,7 +162,7 @@ class Choices:
     ] = False
     memory: Annotated[
         int | None,
-        Option("Memory for key tables per machine, such as 512m or 4g. Default: a quarter of RAM.", metavar="BYTES"),
+        Option("Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.", metavar="BYTES"),
     ] = None
 
 
@@ -271,6 +273,7 @@ class Compaction:
             trial both are exact, and empty where it failed.
         bounds: the most that can go.
         expired_batches: batches in the range whose delete horizon has passed.
+        transactional: there are markers, or data of transactions.
     """
 
     range: CleanRange
@@ -284,6 +287,7 @@ class Compaction:
     group_bytes_expected: tuple[int, ...]
     bounds: Bounds
     expired_batches: int
+    transactional: bool
 
     @property
     def total_bytes(self) -> int:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.key_table import KeyTable, KnownOutcomes
+from cordwood.cleaning.key_table import KnownOutcomes, NewestOffsets
 from cordwood.errors import RequestError
 from cordwood.kernels import judge
 from cordwood.kernels.encode import RECORD_EXTRA_BYTES, encode_bodies, measure_bodies, write_headers
@@ -178,9 +178,10 @@ class Rewritten:
 
 def needs_no_decoding(batches: BatchRows, discard: BoolArray, known: KnownOutcomes) -> BoolArray:
     """bool[batches]: True if all records, or none, are known to be kept, so that the batch need not be decoded."""
-    dead = known.superseded == batches["record_count"]
-    whole = (known.superseded == 0) & ~known.tombstones
-    return np.asarray(known.known & ~discard & (dead | whole))
+    dead = known.superseded == known.records
+    whole = (known.superseded == 0) & known.plain
+    aborted = discard & ~is_control(batches) & (batches["magic"] == 2)
+    return np.asarray(aborted | known.known & ~discard & (dead | whole))
 
 
 def rewrite(
@@ -190,7 +191,7 @@ def rewrite(
     discard: BoolArray,
     known: KnownOutcomes,
     rules: Rules,
-    latest: KeyTable,
+    latest: NewestOffsets,
 ) -> Rewritten:
     """Decide what to keep of a run of batches, and encode it.
 
@@ -226,7 +227,7 @@ def rewrite(
     outcomes[retain_empty & (batches["magic"] == 2)] = _EMPTIED
     headers = batches.copy()
     places = _Places(data, batches)
-    _take_settled(batches, needs_no_decoding(batches, discard, known), known, outcomes, counts)
+    _take_settled(needs_no_decoding(batches, discard, known) & ~discard, known, outcomes, counts)
     for columns in decoded:
         index_of = np.searchsorted(batches["position"], columns.batches["position"])
         keep, found = _judge(columns, index_of, batch_rules, known, latest, counts)
@@ -297,14 +298,11 @@ class _Places:
         return result
 
 
-def _take_settled(
-    batches: BatchRows, chosen: BoolArray, known: KnownOutcomes, outcomes: npt.NDArray[np.int8], counts: Counts
-) -> None:
+def _take_settled(chosen: BoolArray, known: KnownOutcomes, outcomes: npt.NDArray[np.int8], counts: Counts) -> None:
     """Set the outcomes and add the counts of the chosen batches, all of whose outcomes are known."""
     whole = chosen & (known.superseded == 0)
     outcomes[whole] = _VERBATIM
-    records = int(batches["record_count"][chosen].sum(dtype=np.int64))
-    superseded = int(known.superseded[chosen].sum())
+    records, superseded = int(known.records[chosen].sum()), int(known.superseded[chosen].sum())
     counts.records_read += records
     counts.records_superseded += superseded
     counts.records_kept += records - superseded
@@ -315,7 +313,7 @@ def _judge(
     index_of: Int64Array,
     batch_rules: npt.NDArray[np.void],
     known: KnownOutcomes,
-    latest: KeyTable,
+    latest: NewestOffsets,
     counts: Counts,
 ) -> tuple[BoolArray, Int64Array]:
     """Judge decoded records, and add the counts.
@@ -324,10 +322,10 @@ def _judge(
         bool[records], True for a record that is kept; and int64[batches, FINDINGS], see `judge.judge_records`.
     """
     rows = columns.rows
-    unknown = ~known.known[index_of]
+    asked = (~known.known & ~batch_rules["control"] & ~batch_rules["discarded"])[index_of]
     newest = np.empty(0, np.int64)
-    if unknown.any():
-        newest = latest.get(columns, (rows["key_size"] >= 0) & unknown[rows["batch"]])
+    if asked.any():
+        newest = latest.get(columns, (rows["key_size"] >= 0) & asked[rows["batch"]])
     keep, found = np.empty(rows.size, np.bool_), np.zeros((batch_rules.size, judge.FINDINGS), np.int64)
     sums = np.zeros(judge.COUNTS, np.int64)
     judge.judge_records(

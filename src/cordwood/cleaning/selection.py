@@ -230,6 +230,7 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
         group_bytes_expected=tuple(_by_group(expected_work_bytes, groups, below, config)),
         bounds=_bounds(rewritten, below) if rewritten else Bounds(),
         expired_batches=sum(one.expired_batches for one in below),
+        transactional=any(one.transactional for one in below),
     )
 
 

@@ -209,8 +209,7 @@ def with_retention(
         if isinstance(outcome, Failure):
             return replace(found, only_with_retention=())
         place, log = places[found.path]
-        replaced, segments = ((), ()) if outcome is None else (outcome.cleaned.replaced, outcome.segments)
-        bases = {base for group in replaced for base in group}
+        bases, segments = (set(), ()) if outcome is None else (set(outcome.replacement.replaced), outcome.segments)
         return retain_after(node, place, log, found, bases, segments, plan.now_ms)
 
     return replace(plan, partitions=tuple(map(one, plan.partitions)), choices=replace(plan.choices, retention=True))

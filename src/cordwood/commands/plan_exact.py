@@ -120,7 +120,7 @@ def _foretell(
         result = result_of(place, found, outcome, () if came is None else came.notes)
         after = _log_bytes(copy, place, log, copied=copy.path in restored)
         if isinstance(outcome, Output):
-            replaced = {base for group in outcome.cleaned.replaced for base in group}
+            replaced = outcome.replacement.replaced
             after -= sum(segment.size_bytes for segment in log.segments if segment.base_offset in replaced)
             after += sum(size for name, size in outcome.files if name.endswith(FileKind.LOG))
         size = 0 if found is None else found.bytes_retained_away

@@ -42,7 +42,7 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
         yield f"the files are {found}, and should be {sorted(files)}"
         return
     segments = {segment.base_offset: segment for segment in LogView(folder, fs=fs, log_start_offset=0).segments}
-    bases = [base for group in cleaned.outputs for base in group]
+    bases = [base for group in cleaned.outputs for base in group if base not in cleaned.kept]
     if sorted(segments) != sorted(bases):
         yield f"the segments are {sorted(segments)}, and should be {sorted(bases)}"
         return
@@ -50,7 +50,8 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
     ends = [
         end
         for group, after in zip(cleaned.outputs, [*(some[0] for some in cleaned.replaced[1:]), None], strict=True)
-        for end in [*group[1:], last_end if after is None else after]
+        for base, end in zip(group, [*group[1:], last_end if after is None else after], strict=True)
+        if base not in cleaned.kept
     ]
     batches = records = size_bytes = 0
     for base, seen in zip(bases, _looked_at([segments[base] for base in bases], ends), strict=True):
@@ -58,13 +59,13 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
         batches += seen.batches
         records += seen.records
         size_bytes += segments[base].size_bytes
-    counts = cleaned.counts
+    counts, kept = cleaned.counts, cleaned.kept_counts
     if cleaned.rounds > 1:
         return  # they are those of all rounds together
     for what, is_there, said in (
-        ("batches", batches, counts.batches_verbatim + counts.batches_rebuilt + counts.batches_emptied),
-        ("records", records, counts.records_kept),
-        ("bytes", size_bytes, counts.bytes_written),
+        ("batches", batches + kept.batches_verbatim, counts.batches_read - counts.batches_dropped),
+        ("records", records + kept.records_kept, counts.records_kept),
+        ("bytes", size_bytes + kept.bytes_written, counts.bytes_written),
     ):
         if is_there != said:
             yield f"{is_there} {what} are there, {said} were written"

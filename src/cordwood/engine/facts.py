@@ -16,7 +16,7 @@ from cordwood.cleaning.plan import (
 from cordwood.cleaning.rewrite import ActiveProducers
 from cordwood.errors import RequestError
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
-from cordwood.record.headers import is_control
+from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.formats import offset_index, time_index
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
@@ -207,7 +207,7 @@ def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> He
     last = segment is log.segments[-1]
     first, largest, records, markers, expired = NONE, NONE, 0, 0, 0
     compressed_bytes = plain_records = 0
-    seen = wrappers = legacy = False
+    seen = wrappers = legacy = transactional = False
     damage = ""
     try:
         with segment.open() as file:
@@ -231,9 +231,20 @@ def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> He
                 compressed_bytes += int(item["size_bytes"][packed].sum())
                 plain_records += int(np.where(old, 1, np.maximum(item["record_count"], 0))[~packed].sum())
                 markers += int(control.sum())
+                transactional = transactional or bool((control | is_transactional_data(item)).any())
                 expired += int(due.sum())
     except RequestError as error:
         damage = str(error)
     return HeaderFacts(
-        first, largest, records, wrappers, legacy, compressed_bytes, plain_records, markers, expired, damage
+        first,
+        largest,
+        records,
+        wrappers,
+        legacy,
+        compressed_bytes,
+        plain_records,
+        markers,
+        transactional,
+        expired,
+        damage,
     )

@@ -1,4 +1,4 @@
-"""Pass 1: the newest offset of each key in the dirty section."""
+"""Pass 1 with a table of keys, for Kafka's offset map, and for damaged logs whose offsets do not ascend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cordwood.cleaning.key_table import BoolArray, KeyTable, UInt64Array
+from cordwood.cleaning.key_table import BoolArray, KeyTable, NewestOffsets, UInt64Array
 from cordwood.cleaning.latest import LatestOffsets
 from cordwood.cleaning.offset_map import OffsetMap, keys_max
 from cordwood.cleaning.transactions import AbortTracker
@@ -20,9 +20,34 @@ from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
 from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import Segment
+from cordwood.types import NONE
 
 #: Records, which of them have a key that counts, and those keys' hashes.
 HashedRecords: TypeAlias = tuple[RecordColumns, BoolArray, UInt64Array]
+
+
+@dataclass(frozen=True, slots=True)
+class DirtySection:
+    """Where keys are read.
+
+    Attributes:
+        segments: those that reach into the range.
+        start: keys below this offset do not count.
+        end: base offset of the segment behind the range.
+        tracker: knows the aborted transactions that reach into the range.
+        next_start: base offset of a segment at which the state of the tracker is wanted.
+    """
+
+    segments: tuple[Segment, ...]
+    start: int
+    end: int
+    tracker: AbortTracker
+    next_start: int | None = None
+
+    @property
+    def latest_offset(self) -> int:
+        """The last offset of the range; NONE if nothing is dirty."""
+        return self.end - 1 if self.segments else NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +55,17 @@ class DirtyKeys:
     """What pass 1 hands to pass 2.
 
     Attributes:
-        table: the newest offset of each key.
+        newest: the newest offsets of keys.
         next_tracker: the tracker of transactions where the next groups begin; None: they were not reached.
     """
 
-    table: KeyTable
+    newest: NewestOffsets
     next_tracker: AbortTracker | None = None
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last one that the table speaks for: the new first dirty offset."""
-        return self.table.latest_offset + 1
+        """The offset behind the last one that keys were read of: the new first dirty offset."""
+        return self.newest.latest_offset + 1
 
 
 def empty_table(settings: CleanSettings, hash_secret: bytes, offsets: int | None = None) -> KeyTable:
@@ -58,32 +83,17 @@ def empty_table(settings: CleanSettings, hash_secret: bytes, offsets: int | None
     return OffsetMap(settings.offset_map_slots, limit, settings.memory)
 
 
-def collect_keys(
-    segments: Sequence[Segment],
-    start: int,
-    end: int,
-    table: KeyTable,
-    tracker: AbortTracker,
-    next_start: int | None = None,
-) -> DirtyKeys:
-    """Enter the keys of [start, end) into a table. One that is full speaks for what was entered, and for no more.
-
-    Args:
-        segments: those that reach into the range.
-        start: keys below this offset do not count.
-        end: base offset of the segment behind the range.
-        table: an empty one.
-        tracker: knows the aborted transactions that reach into the range.
-        next_start: base offset of a segment at which the state of the tracker is wanted.
-    """
+def collect_keys(dirty: DirtySection, table: KeyTable) -> DirtyKeys:
+    """Enter the keys of a range into an empty table. One that is full speaks for what was entered, and for no more."""
     next_tracker: AbortTracker | None = None
+    segments, start = dirty.segments, dirty.start
 
-    def dirty() -> Iterator[TrackedWindow]:
+    def windows() -> Iterator[TrackedWindow]:
         nonlocal next_tracker
         for segment in segments:
-            if segment.base_offset == next_start and segment.base_offset > start:
-                next_tracker = copy.deepcopy(tracker)
-            yield from tracked_windows(segment, start, tracker)
+            if segment.base_offset == dirty.next_start and segment.base_offset > start:
+                next_tracker = copy.deepcopy(dirty.tracker)
+            yield from tracked_windows(segment, start, dirty.tracker)
 
     def hashed(window: TrackedWindow) -> list[HashedRecords]:
         """The records of a window: which have a key that counts, and the keys' hashes."""
@@ -96,7 +106,7 @@ def collect_keys(
 
     segment: Segment | None = None
     with reading_threads(segments) as threads:
-        for window, found in read_ahead(threads, dirty(), hashed):
+        for window, found in read_ahead(threads, windows(), hashed):
             if segment is not None and window.segment is not segment:
                 # Offsets that no record holds any more count as seen.
                 table.latest_offset = window.segment.base_offset - 1
@@ -106,7 +116,7 @@ def collect_keys(
             if is_full:
                 return DirtyKeys(table)
     if segments:
-        table.latest_offset = end - 1
+        table.latest_offset = dirty.latest_offset
     return DirtyKeys(table, next_tracker)
 
 

@@ -1,13 +1,14 @@
 """Cleaning one partition, or some groups of its segments.
 
     1  facts       sizes and times of the segments; which of them are dirty
-    2  pass 1      the dirty section is read for the newest offset of each of its keys: `keys.collect_keys`
-    3  groups      segments that are small enough together become one: `cleaning.selection.group_segments`
-    4  pass 2      all segments up to the end of the dirty section are read once more; of each window of batches what
-                   stays is written to the outputs of its group: `rewrite.rewrite_groups`
+    2  groups      segments that are small enough together become one: `cleaning.selection.group_segments`
+    3  pass 1      all segments up to the end of the dirty section are read, and it is found out which of their records
+                   are superseded: `scan.scan_keys`. With Kafka's offset map, only the dirty section is read, for the
+                   newest offset of each of its keys (`keys.collect_keys`), and groups come after it
+    4  pass 2      the same segments are read once more; of each window of batches what stays is written to the outputs
+                   of its group: `rewrite.rewrite_groups`
 
-Between the passes stands a value, `DirtyKeys`. Each pass is a stream of windows, so memory holds a few windows and the
-keys of the dirty section.
+Between the passes stands a value, `DirtyKeys`. Each pass is a stream of windows.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ from __future__ import annotations
 import copy
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cordwood.cleaning.plan import SegmentFacts
 from cordwood.cleaning.rewrite import Counts, Rules
 from cordwood.cleaning.selection import group_segments, segments_between
+from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions, active_producers, segment_facts
-from cordwood.engine.keys import DirtyKeys, collect_keys, empty_table
+from cordwood.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
 from cordwood.engine.rewrite import WrittenGroup, rewrite_groups
+from cordwood.engine.scan import scan_keys
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.log.producers import Producers
+from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.types import NONE
 
@@ -77,6 +81,7 @@ class Cleaned:
         counts: of records, batches and bytes.
         segments: the counts per group and segment that was read; empty after several rounds.
         rounds: how often the partition was cleaned; more than once only with Kafka's offset map.
+        kept: base offsets of outputs that were not written, as each is the same as the segment that it stands for.
         carried: the state at the end, for the groups behind.
     """
 
@@ -86,7 +91,24 @@ class Cleaned:
     counts: Counts
     segments: tuple[tuple[Counts, ...], ...] = ()
     rounds: int = 1
+    kept: frozenset[int] = frozenset()
     carried: CleanState | None = field(default=None, compare=False)
+
+    @property
+    def written(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """(replaced, outputs) of the groups that were written."""
+        groups = zip(self.replaced, self.outputs, strict=True)
+        return ((replaced, outputs) for replaced, outputs in groups if not self.kept & set(outputs))
+
+    @property
+    def kept_counts(self) -> Counts:
+        """The counts of what was not written."""
+        counts = Counts()
+        for outputs, segments in zip(self.outputs, self.segments, strict=False):
+            if self.kept & set(outputs):
+                for segment in segments:
+                    counts.add(segment)
+        return counts
 
 
 def clean_partition(
@@ -101,6 +123,7 @@ def clean_partition(
     producers: Producers,
     suffix: str = "",
     part: GroupRange | None = None,
+    scanned: ScannedKeys | None = None,
     hash_secret: bytes | None = None,
 ) -> Cleaned:
     """Clean [first_dirty, first_uncleanable) of a log once; the outputs are written to another directory.
@@ -119,6 +142,7 @@ def clean_partition(
         producers: the state at the log end.
         suffix: of the outputs' names.
         part: clean only these groups. Not with Kafka's offset map, which itself decides how far a round goes.
+        scanned: what pass 1 found, if other tasks did it.
         hash_secret: 16 bytes that key the hashes of keys; None: random ones.
 
     Raises:
@@ -127,30 +151,13 @@ def clean_partition(
     """
     assert part is None or settings.offset_map_slots is None, "rounds are not cut"
     facts = [segment_facts(segment) for segment in log.segments]
-    by_base = {segment.base_offset: segment for segment in log.segments}
-    carried = copy.deepcopy(part.carried) if part is not None and part.carried is not None else None
-    if carried is None:
-        older = segments_between(facts, 0, first_dirty)
-        horizon_ms = older[-1].mtime_ms - settings.delete_retention_ms if older else 0
-        carried = CleanState(AbortTracker(), horizon_ms)
-
-    start = first_dirty if part is None else max(first_dirty, part.groups[0][0])
-    tracker = carried.key_pass_tracker
-    if tracker is None:
-        tracker = AbortTracker()
-        tracker.add(aborted_transactions(log, start, first_uncleanable))
-    keys = collect_keys(
-        [by_base[segment.base_offset] for segment in segments_between(facts, start, first_uncleanable)],
-        start,
-        first_uncleanable,
-        empty_table(settings, hash_secret or secrets.token_bytes(16), first_uncleanable - start),
-        tracker,
-        None if part is None else part.end,
-    )
-
-    groups = (
-        list(part.groups) if part is not None else _plan_groups(facts, keys.end_offset, first_uncleanable, settings)
-    )
+    carried = state_at_start(facts, first_dirty, settings, part)
+    if scanned is None:
+        dirty = dirty_section(log, facts, first_dirty, first_uncleanable, part, carried)
+        keys = _read_keys(log, facts, dirty, carried, part, settings, hash_secret or secrets.token_bytes(16))
+    else:
+        keys = DirtyKeys(scanned)
+    groups = planned_groups(log, facts, keys.end_offset, first_uncleanable, part, settings)
     rules = Rules(
         now_ms,
         settings.delete_retention_ms,
@@ -163,8 +170,8 @@ def clean_partition(
         fs,
         log,
         target,
-        [[by_base[base] for base in group] for group in groups],
-        keys.table,
+        groups,
+        keys.newest,
         rules,
         carried.tracker,
         carried.old_horizon_ms,
@@ -174,17 +181,73 @@ def clean_partition(
     return _cleaned(log, facts, written, keys, carried)
 
 
-def _plan_groups(
-    facts: Sequence[SegmentFacts], end_offset: int, first_uncleanable: int, settings: CleanSettings
-) -> list[tuple[int, ...]]:
-    """Base offsets of the segments of each group, up to the end of what the table of keys covers."""
+def _read_keys(
+    log: LogView,
+    facts: Sequence[SegmentFacts],
+    dirty: DirtySection,
+    carried: CleanState,
+    part: GroupRange | None,
+    settings: CleanSettings,
+    secret: bytes,
+) -> DirtyKeys:
+    """Pass 1: by a scan, or by a table of keys where it has to be one."""
+    if settings.offset_map_slots is None:
+        groups = planned_groups(log, facts, dirty.latest_offset + 1, dirty.end, part, settings)
+        found = scan_keys(log, groups, dirty, copy.deepcopy(carried.tracker), settings, secret)
+        if found is not None:
+            return found
+    return collect_keys(dirty, empty_table(settings, secret, dirty.end - dirty.start))
+
+
+def state_at_start(
+    facts: Sequence[SegmentFacts], first_dirty: int, settings: CleanSettings, part: GroupRange | None
+) -> CleanState:
+    """The state of a clean before its first group, as a value of its own."""
+    if part is not None and part.carried is not None:
+        return copy.deepcopy(part.carried)
+    older = segments_between(facts, 0, first_dirty)
+    horizon_ms = older[-1].mtime_ms - settings.delete_retention_ms if older else 0
+    return CleanState(AbortTracker(), horizon_ms)
+
+
+def dirty_section(
+    log: LogView,
+    facts: Sequence[SegmentFacts],
+    first_dirty: int,
+    first_uncleanable: int,
+    part: GroupRange | None,
+    carried: CleanState,
+) -> DirtySection:
+    """The dirty section, with the tracker of pass 1 at its start."""
+    start = first_dirty if part is None else max(first_dirty, part.groups[0][0])
+    tracker = carried.key_pass_tracker
+    if tracker is None:
+        tracker = AbortTracker()
+        tracker.add(aborted_transactions(log, start, first_uncleanable))
+    bases = {segment.base_offset for segment in segments_between(facts, start, first_uncleanable)}
+    segments = tuple(segment for segment in log.segments if segment.base_offset in bases)
+    return DirtySection(segments, start, first_uncleanable, tracker, None if part is None else part.end)
+
+
+def planned_groups(
+    log: LogView,
+    facts: Sequence[SegmentFacts],
+    end_offset: int,
+    first_uncleanable: int,
+    part: GroupRange | None,
+    settings: CleanSettings,
+) -> list[list[Segment]]:
+    """The segments of each group, up to the end of the keys that were, or are to be, read."""
+    by_base = {segment.base_offset: segment for segment in log.segments}
+    if part is not None:
+        return [[by_base[base] for base in group] for group in part.groups]
     groups = group_segments(
         segments_between(facts, 0, end_offset),
         first_uncleanable,
         segment_bytes=settings.segment_bytes,
         index_bytes=settings.index.size_bytes,
     )
-    return [tuple(segment.base_offset for segment in group) for group in groups]
+    return [[by_base[segment.base_offset] for segment in group] for group in groups]
 
 
 def _cleaned(
@@ -197,18 +260,19 @@ def _cleaned(
     counts.check()
     last = written[-1].replaced[-1] if written else NONE
     behind = [segment.base_offset for segment in facts if segment.base_offset > last]
-    _check_bases(log, [*(base for group in written for base in group.outputs), *behind])
+    check_bases(log, [*(base for group in written for base in group.outputs), *behind])
     return Cleaned(
         keys.end_offset,
         tuple(group.replaced for group in written),
         tuple(group.outputs for group in written),
         counts,
         tuple(group.counts for group in written),
+        kept=frozenset(base for group in written if group.kept for base in group.outputs),
         carried=replace(carried, key_pass_tracker=keys.next_tracker),
     )
 
 
-def _check_bases(log: LogView, bases: Sequence[int]) -> None:
+def check_bases(log: LogView, bases: Sequence[int]) -> None:
     """Refuse an output that begins in the middle of a segment, but at or above the base offset of a later one."""
     for one, other in itertools.pairwise(bases):
         if one >= other:

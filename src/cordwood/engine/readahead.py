@@ -60,7 +60,7 @@ class TrackedWindow:
 
 def tracked_windows(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[TrackedWindow]:
     """The windows of a segment, from the position that its index gives for `start`."""
-    for window in segment_windows_from(segment, start, Checks.DEFERRED):
+    for window in segment_windows_from(segment, start_position(segment, start), Checks.DEFERRED):
         yield TrackedWindow(segment, window, *tracker.discard(window.batches))
         del window  # a large one must be gone before the next is read
 
@@ -128,13 +128,31 @@ def read_ahead(
         raise failure
 
 
-def segment_windows_from(segment: Segment, start: int, checks: Checks) -> Iterator[BatchWindow]:
-    """The windows of a segment, from the position that its index gives for `start`; damage is raised."""
-    window_bytes = _window_bytes(segment)
+def start_position(segment: Segment, start: int) -> int:
+    """The position that the index of a segment gives for an offset; 0 for one below the segment."""
+    if start <= segment.base_offset:
+        return 0
     with segment.open() as file:
-        position = segment.position_of(file, start) if start > segment.base_offset else 0
+        return segment.position_of(file, start)
+
+
+def with_upper_bounds(group: Sequence[Segment]) -> Iterator[tuple[Segment, int | None]]:
+    """Each segment of a group with the base offset of the next one; None for the last."""
+    return zip(group, [*(segment.base_offset for segment in group[1:]), None], strict=True)
+
+
+def segment_windows_from(
+    segment: Segment, position: int, checks: Checks, *, end: int | None = None
+) -> Iterator[BatchWindow]:
+    """The windows of a segment between the positions of two batches; damage is raised."""
+    with segment.open() as file:
         for item in WindowReader(
-            file, checks, base_offset=segment.base_offset, start=position, window_bytes=window_bytes
+            file,
+            checks,
+            base_offset=segment.base_offset,
+            start=position,
+            end=end,
+            window_bytes=_window_bytes(segment),
         ):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
@@ -165,8 +183,10 @@ def _portions(window: BatchWindow) -> Iterator[BatchWindow]:
         yield BatchWindow(window.position + start, window.data[start:stop], batches[first:end], window.read)
 
 
-def decode_batches(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[RecordColumns]:
-    """The records of the wanted (bool[batches]) batches; no batch is split over two RecordColumns."""
+def records_of(
+    segment: Segment, window: BatchWindow, wanted: np.ndarray, *, whole_batches: bool = False
+) -> Iterator[RecordColumns]:
+    """Decode the wanted (bool[batches]) batches; damage is raised. See `decode` for `whole_batches`."""
 
     def fail(error: DataError) -> None:
         raise error.at(segment.path)
@@ -178,8 +198,13 @@ def decode_batches(segment: Segment, window: BatchWindow, wanted: np.ndarray) ->
         if not wanted.any():
             return
         chosen = BatchWindow(window.position, window.data, window.batches[wanted], window.read)
+    yield from decode(chosen, on_damage=fail, whole_batches=whole_batches)
+
+
+def decode_batches(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[RecordColumns]:
+    """The records of the wanted (bool[batches]) batches; no batch is split over two RecordColumns."""
     held: list[RecordColumns] = []
-    for columns in decode(chosen, on_damage=fail, whole_batches=True):
+    for columns in records_of(segment, window, wanted, whole_batches=True):
         if held and held[-1].batches["position"][0] != columns.batches["position"][0]:
             yield _joined(held)
             held = []

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cordwood.cleaning.key_table import KeyTable
+from cordwood.cleaning.key_table import NewestOffsets
 from cordwood.cleaning.rewrite import Counts, Rewritten, Rules, needs_no_decoding, rewrite
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions
-from cordwood.engine.readahead import TrackedWindow, decode_batches, read_ahead, reading_threads, tracked_windows
+from cordwood.engine.readahead import (
+    TrackedWindow,
+    decode_batches,
+    read_ahead,
+    reading_threads,
+    tracked_windows,
+    with_upper_bounds,
+)
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, LocalFileSystem
 from cordwood.kernels.layout import BatchRows
+from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment import Segment
-from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter
 from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
 
 
 class GroupWriter:
@@ -107,11 +116,39 @@ class WrittenGroup:
         replaced: base offsets of the segments that were read.
         outputs: base offsets of those that were written.
         counts: per segment that was read, what became of its records.
+        kept: nothing was written, as the output would be the same as the one segment that was read.
     """
 
     replaced: tuple[int, ...]
     outputs: tuple[int, ...]
     counts: tuple[Counts, ...]
+    kept: bool = False
+
+
+def kept_group(group: Sequence[Segment], newest: NewestOffsets, limits: IndexLimits) -> WrittenGroup | None:
+    """A group whose output would have the same bytes as its only segment, indexes included; None of any other."""
+    segment = group[0]
+    found = None if len(group) > 1 else newest.unchanged(segment.base_offset)
+    if found is None or segment.read_index(FileKind.TRANSACTION_INDEX) is not None:
+        return None
+    indexes = SegmentIndexes(segment.base_offset, limits)
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset):
+            if isinstance(item, Gap) or not indexes.fit(item):
+                return None
+    if any(segment.read_index(kind) != data for kind, data in indexes.files().items()):
+        return None
+    (batches, records), size = found, segment.size_bytes
+    counts = Counts(
+        bytes_read=size,
+        bytes_written=size,
+        batches_read=batches,
+        batches_verbatim=batches,
+        records_read=records,
+        records_kept=records,
+    )
+    base = (segment.base_offset,)
+    return WrittenGroup(base, base, (counts,), kept=True)
 
 
 def rewrite_groups(
@@ -119,7 +156,7 @@ def rewrite_groups(
     log: LogView,
     target: str,
     groups: Sequence[Sequence[Segment]],
-    table: KeyTable,
+    newest: NewestOffsets,
     rules: Rules,
     tracker: AbortTracker,
     old_horizon_ms: int,
@@ -133,7 +170,7 @@ def rewrite_groups(
         log: of the partition; it is only read.
         target: an existing directory for the outputs.
         groups: segments in log order.
-        table: the newest offsets of the dirty section, of pass 1.
+        newest: what pass 1 knows of the dirty section.
         rules: of the clean.
         tracker: of transactions, at the first group; on return it is at the end of the last one.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer.
@@ -141,34 +178,42 @@ def rewrite_groups(
         suffix: of the outputs' names.
     """
     written = []
-    with reading_threads(list(itertools.chain.from_iterable(groups))) as threads:
-        windows = _rewritten(threads, _windows_to_copy(log, groups, tracker), rules, old_horizon_ms, table)
+    kept = {group[0].base_offset: kept_group(group, newest, settings.index) for group in groups}
+    changed = [group for group in groups if kept[group[0].base_offset] is None]
+    with reading_threads(list(itertools.chain.from_iterable(changed))) as threads:
+        copied = _windows_to_copy(log, groups, {base for base, one in kept.items() if one is not None}, tracker)
+        windows = _rewritten(threads, copied, rules, old_horizon_ms, newest)
         coming = next(windows, None)
         for group in groups:
+            same = kept[group[0].base_offset]
+            if same is not None:
+                written.append(same)
+                continue
             counts = {segment.base_offset: Counts() for segment in group}
             # An output has the modification time of the newest segment of its group, and the mode of the first.
-            first, newest = group[0], group[-1]
+            first, last = group[0], group[-1]
             mode = first.files.log.mode
             with closing(GroupWriter(fs, log, target, first.base_offset, settings, suffix, mode)) as writer:
-                while coming is not None and coming[0].segment.base_offset <= newest.base_offset:
+                while coming is not None and coming[0].segment.base_offset <= last.base_offset:
                     window, rewritten = coming
                     counts[window.segment.base_offset].add(rewritten.counts)
                     writer.append(rewritten.pieces, rewritten.batches, window.kept)
                     del coming, window, rewritten  # large ones must be gone before more is read
                     coming = next(windows, None)
-                outputs = writer.finish(newest.files.log.mtime_ns)
+                outputs = writer.finish(last.files.log.mtime_ns)
             written.append(WrittenGroup(tuple(counts), outputs, tuple(counts.values())))
     return written
 
 
 def _windows_to_copy(
-    log: LogView, groups: Sequence[Sequence[Segment]], tracker: AbortTracker
+    log: LogView, groups: Sequence[Sequence[Segment]], kept: Set[int], tracker: AbortTracker
 ) -> Iterator[TrackedWindow]:
+    # What is kept has no batches of transactions, so that the tracker misses nothing.
     for group in groups:
-        for segment, after in zip(group, [*group[1:], None], strict=True):
-            upper = None if after is None else after.base_offset
+        for segment, upper in with_upper_bounds(group):
             tracker.add(aborted_transactions(log, segment.base_offset, upper))
-            yield from tracked_windows(segment, 0, tracker)
+            if segment.base_offset not in kept:
+                yield from tracked_windows(segment, 0, tracker)
 
 
 def _rewritten(
@@ -176,13 +221,13 @@ def _rewritten(
     windows: Iterator[TrackedWindow],
     rules: Rules,
     old_horizon_ms: int,
-    table: KeyTable,
+    newest: NewestOffsets,
 ) -> Iterator[tuple[TrackedWindow, Rewritten]]:
     def rewrite_window(tracked: TrackedWindow) -> Rewritten:
         segment, window, batches = tracked.segment, tracked.window, tracked.window.batches
-        known = table.known_outcomes(batches)
+        known = newest.known_outcomes(segment.base_offset, batches, segment.path)
         decoded = list(decode_batches(segment, window, ~needs_no_decoding(batches, tracked.discard, known)))
         own = replace(rules, keep_old_tombstones=segment.mtime_ms > old_horizon_ms)
-        return rewrite(window.data, batches, decoded, tracked.discard, known, own, table)
+        return rewrite(window.data, batches, decoded, tracked.discard, known, own, newest)
 
     return read_ahead(threads, windows, rewrite_window)

@@ -14,6 +14,7 @@ from cordwood.cleaning.offset_map import SLOT_BYTES, keys_max
 from cordwood.cleaning.plan import HeaderFacts
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.selection import is_due_again
+from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.engine.facts import segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
 from cordwood.engine.settings import CleanSettings
@@ -39,11 +40,13 @@ def clean_in_rounds(
     settings: CleanSettings,
     producers: Producers,
     part: GroupRange | None = None,
+    scanned: ScannedKeys | None = None,
 ) -> Cleaned:
     """Clean a log as often as Kafka would with the offset map of the settings; once without a map.
 
     Args:
-        fs, log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part: see `clean_partition`.
+        fs, log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned: see
+            `clean_partition`.
 
     Returns:
         the result for the log's own segments. Counts compare the log before and after all rounds: a record counts once,
@@ -65,6 +68,7 @@ def clean_in_rounds(
             settings=settings,
             producers=producers,
             part=part,
+            scanned=scanned,
         )
     assert part is None, "rounds are not cut"
     if keys_max(slots, factor) < 1:

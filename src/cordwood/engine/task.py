@@ -11,11 +11,13 @@ from uuid import uuid4
 from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.plan import Decision, Plan, SegmentFacts
 from cordwood.engine import check
+from cordwood.engine.blobs import LostBlobError
 from cordwood.engine.facts import load_producers, segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange
 from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.settings import CleanSettings, clean_settings
+from cordwood.engine.stages import Scanned
 from cordwood.errors import CordwoodError, DataError, MemoryNeed, TooLittleMemoryError
 from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.discarding import DiscardingFileSystem
@@ -42,6 +44,9 @@ class PartitionTask:
         settings: the configs that it goes by.
         size_bytes: what will be read, about.
         part: only some of its groups.
+        records: how many there are to read, at most; None: that is not known.
+        transactional: whether there are markers, or data of transactions.
+        scanned: what scans and merges found for its groups (`engine.stages`); None: it finds that itself.
     """
 
     location: Location[LocalFileSystem]
@@ -53,6 +58,9 @@ class PartitionTask:
     settings: CleanSettings
     size_bytes: int = 0
     part: GroupRange | None = None
+    records: int | None = None
+    transactional: bool = True
+    scanned: Scanned | None = None
 
     @property
     def end(self) -> int:
@@ -66,6 +74,7 @@ class FailureKind(StrEnum):
     DAMAGE = "damage"
     FULL = "full"  #: no space on the disk that is written to
     MEMORY = "memory"  #: its keys need more memory than its task may take
+    LOST = "lost"  #: what another task wrote for it is gone or damaged
     OTHER = "other"
     BUG = "bug"
 
@@ -80,6 +89,7 @@ class Failure:
         detail: where in our code, for a bug.
         memory: how much it would take, for too little memory.
         bytes_needed: how much room it would take, where that is known of a disk that is too small.
+        lost: path of the blob that is gone or damaged.
         for_all: the part of `what` that is the same for other partitions, which may be said once for all of them.
     """
 
@@ -88,6 +98,7 @@ class Failure:
     detail: str = ""
     memory: MemoryNeed | None = None
     bytes_needed: int | None = None
+    lost: str = ""
     for_all: str = ""
 
 
@@ -109,27 +120,27 @@ class Output:
 
     @property
     def replacement(self) -> Replacement:
-        """All of it, as it goes into its partition."""
+        """All of it that was written, as it goes into its partition."""
         cleaned = self.cleaned
         return Replacement(
             self.folder,
             tuple(name for name, _ in self.files),
-            frozenset(base for group in cleaned.replaced for base in group),
-            frozenset(base for group in cleaned.outputs for base in group),
+            frozenset(base for replaced, _ in cleaned.written for base in replaced),
+            frozenset(base for _, outputs in cleaned.written for base in outputs),
             cleaned.end_offset,
         )
 
     def by_group(self) -> Iterator[Replacement]:
         """The same, group by group."""
-        for replaced, outputs in zip(self.cleaned.replaced, self.cleaned.outputs, strict=True):
+        for replaced, outputs in self.cleaned.written:
             names = tuple(name for name, _ in self.files if _offset_of(name) in outputs)
             yield Replacement(self.folder, names, frozenset(replaced), frozenset(outputs), self.cleaned.end_offset)
 
     def group_bytes(self) -> Iterator[int]:
-        """What the outputs of each group take on disk."""
-        sizes = dict(self.files)
-        for part in self.by_group():
-            yield sum(-(-sizes[name] // _BLOCK_BYTES) * _BLOCK_BYTES + _BLOCK_BYTES for name in part.names)
+        """What the outputs of each group take on disk; nothing for one that was not written."""
+        for outputs in self.cleaned.outputs:
+            sizes = [size for name, size in self.files if _offset_of(name) in outputs]
+            yield sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES + _BLOCK_BYTES for size in sizes)
 
 
 def _offset_of(name: str) -> int | None:
@@ -153,8 +164,10 @@ def tasks_of(plan: Plan, location: Location[LocalFileSystem]) -> list[PartitionT
                 first_uncleanable=compaction.range.first_uncleanable_offset,
                 now_ms=plan.now_ms,
                 settings=replace(clean_settings(one, plan.choices), memory=memory),
-                # The dirty part twice: for its keys, and to be copied.
-                size_bytes=compaction.total_bytes + compaction.cleanable_bytes,
+                # Once to find what is superseded, once to copy the rest.
+                size_bytes=2 * compaction.total_bytes,
+                records=compaction.bounds.records_max,
+                transactional=compaction.transactional,
             )
         )
     return tasks
@@ -192,6 +205,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
             settings=task.settings,
             producers=producers,
             part=task.part,
+            scanned=None if task.scanned is None else task.scanned.load(fs),
         )
         # Its names need not last: the files are renamed to where they belong, and those names do.
         counted.flush()
@@ -199,14 +213,22 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
         after = LogView(folder, fs=written, log_start_offset=0)
         return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)))
     except Exception as error:
-        failure = _failure(error, task)
+        failure = failure_of(error, task.path)
         # What an error holds goes when Python gets round to it. A table of keys must go now: the next needs its room.
         traceback.clear_frames(error.__traceback__)
         return failure
 
 
-def _failure(error: Exception, task: PartitionTask) -> Failure:
+def failure_of(error: Exception, path: str) -> Failure:
+    """An error of a task as a value.
+
+    Args:
+        error: what was raised.
+        path: of the partition.
+    """
     match error:
+        case LostBlobError():
+            return Failure(FailureKind.LOST, str(error), lost=error.path)
         case DataError():
             return Failure(FailureKind.DAMAGE, str(error))
         case TooLittleMemoryError():
@@ -215,7 +237,7 @@ def _failure(error: Exception, task: PartitionTask) -> Failure:
             return Failure(FailureKind.OTHER, str(error))
         case OSError():
             kind = FailureKind.FULL if is_full(error) else FailureKind.OTHER
-            return Failure(kind, f"{error.strerror or error}: {error.filename or task.path}")
+            return Failure(kind, f"{error.strerror or error}: {error.filename or path}")
         case _:
             return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
 

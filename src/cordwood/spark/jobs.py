@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from cordwood.engine import progress
 from cordwood.engine.progress import OnProgress
+from cordwood.engine.staged import clean_staged, is_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.spark.packing import RESULT_SCHEMA, Worker, checker, pack, run_here, share_memory, worker
+from cordwood.spark.packing import RESULT_SCHEMA, Worker, checker, over_rows, pack, run_here, share_memory, worker
 from cordwood.spark.session import collect, session
 from cordwood.spark.session import cores as cores_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 
 class Jobs:
@@ -95,23 +98,71 @@ class Jobs:
         """
         if not tasks:
             return []
-        here = self.location.in_this_process
-        running = None if here else self.session()
+        running = None if self.location.in_this_process else self.session()
         started = time.monotonic()
         cores = 1 if running is None else cores_of(running)
         tasks = share_memory(tasks, cores)
-        packs = [[(at, tasks[at]) for at in one] for one in pack(tasks, cores)]
-        workers = [worker(packs, outputs, self.progress, at_a_time=self._fs.concurrency, discard=discard)]
-        if not discard:
-            workers.append(checker(tasks))
-        if running is None:
-            with progress.Watch(self._fs, self.progress, self._on_progress):
-                found = _read(run_here(workers, len(packs)))
-        else:
-            found = _map(running, workers, len(packs))
+        total = sum(task.size_bytes for task in tasks)
+        staged = {at for at, task in enumerate(tasks) if is_staged(task, total, cores)}
+        with progress.Watch(self._fs, self.progress, self._on_progress if running is None else None):
+            found = self._clean_whole(tasks, [at for at in range(len(tasks)) if at not in staged], outputs, discard)
+            # A table in memory was too small for them: many records in few bytes.
+            staged |= {at for at, one in found.items() if _lacks_memory(one) and _may_be_staged(tasks[at])}
+            found |= self._clean_staged(tasks, sorted(staged), outputs, discard, cores)
         assert len(found) == len(tasks), "every task answers"
         self.seconds += time.monotonic() - started
         return [found[at] for at in range(len(tasks))]
+
+    def _clean_whole(
+        self, tasks: Sequence[PartitionTask], chosen: Sequence[int], outputs: str | None, discard: bool
+    ) -> dict[int, Output | Failure]:
+        """Clean the chosen partitions, each by one task."""
+        if not chosen:
+            return {}
+        running = None if self.location.in_this_process else self.session()
+        cores = 1 if running is None else cores_of(running)
+        own = [tasks[at] for at in chosen]
+        packs = [[(at, own[at]) for at in one] for one in pack([task.size_bytes for task in own], cores)]
+        workers = [worker(packs, outputs, self.progress, at_a_time=self._fs.concurrency, discard=discard)]
+        if not discard:
+            workers.append(checker(own))
+        found = _run(running, workers, len(packs))
+        return {chosen[at]: outcome for at, outcome in found.items()}
+
+    def _clean_staged(
+        self, tasks: Sequence[PartitionTask], chosen: Sequence[int], outputs: str | None, discard: bool, cores: int
+    ) -> dict[int, Output | Failure]:
+        """Clean the chosen partitions, each by many tasks; by one if it has to be one after all."""
+        if not chosen:
+            return {}
+
+        def clean_each(parts: Sequence[PartitionTask]) -> list[Output | Failure]:
+            found = self._clean_whole(parts, range(len(parts)), outputs, discard)
+            return [found[at] for at in range(len(parts))]
+
+        own = [tasks[at] for at in chosen]
+        each = self._each
+        outcomes = clean_staged(self._fs, own, outputs, self.progress, each, clean_each, cores, discard=discard)
+        found = dict(zip(chosen, outcomes, strict=True))
+        alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], outputs, discard)
+        return {at: one for at, one in found.items() if one is not None} | alone
+
+    def _each(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
+        """Run a function on each item; see `engine.staged.Each`."""
+        if not items:
+            return []
+        running = None if self.location.in_this_process else self.session()
+        packs = [[(at, items[at]) for at in one] for one in pack(sizes, 1 if running is None else cores_of(running))]
+        found = _run(running, [over_rows(packs, do, lambda _: False, 1)], len(packs))
+        return [found[at] for at in range(len(items))]
+
+
+def _lacks_memory(outcome: Output | Failure) -> bool:
+    return isinstance(outcome, Failure) and outcome.kind is FailureKind.MEMORY
+
+
+def _may_be_staged(task: PartitionTask) -> bool:
+    return task.settings.offset_map_slots is None
 
 
 def is_full(outcome: Output | Failure) -> TypeGuard[Failure]:
@@ -126,13 +177,19 @@ def stop_if_full(outcomes: Iterable[Output | Failure], consequence: str) -> None
             raise NoSpaceError(f"{outcome.what}. {consequence}")
 
 
-def _map(spark: SparkSession, workers: Iterable[Worker], packs: int) -> dict[int, Output | Failure]:
-    """Run a chain of workers on Spark; the first gets the pack numbers. Returns the outcomes by task index."""
+def _run(spark: SparkSession | None, workers: Iterable[Worker], packs: int) -> dict[int, Any]:
+    """Run a chain of workers, on Spark if there is a session; the first gets the pack numbers.
+
+    Returns:
+        the outcomes by number.
+    """
+    if spark is None:
+        return _read(run_here(workers, packs))
     rows = spark.range(0, packs, 1, packs)
     for work in workers:
         rows = rows.mapInArrow(work, RESULT_SCHEMA)
     return _read(collect(rows))
 
 
-def _read(rows: Iterable[Any]) -> dict[int, Output | Failure]:
+def _read(rows: Iterable[Any]) -> dict[int, Any]:
     return {row["at"]: pickle.loads(row["outcome"]) for row in rows}

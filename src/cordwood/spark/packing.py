@@ -46,19 +46,23 @@ def share_memory(tasks: Sequence[PartitionTask], cores: int) -> list[PartitionTa
     return [shared(task) for task in tasks]
 
 
-def pack(tasks: Sequence[PartitionTask], cores: int) -> list[list[int]]:
-    """Divide partitions by size: the largest first, each to the Spark task with the smallest load so far.
+def pack(sizes: Sequence[int], cores: int) -> list[list[int]]:
+    """Divide items by size: the largest first, each to the Spark task with the smallest load so far.
+
+    Args:
+        sizes: of the items, in bytes.
+        cores: tasks that run at once.
 
     Returns:
-        for each Spark task, the indexes of its partitions.
+        for each Spark task, the indexes of its items.
     """
-    count = min(len(tasks), TASKS_PER_CORE * max(1, cores))
+    count = min(len(sizes), TASKS_PER_CORE * max(1, cores))
     packs: list[list[int]] = [[] for _ in range(count)]
     loads = [(0, at) for at in range(count)]
-    for index in sorted(range(len(tasks)), key=lambda at: -tasks[at].size_bytes):
+    for index in sorted(range(len(sizes)), key=lambda at: -sizes[at]):
         load, at = loads[0]
         packs[at].append(index)
-        heapq.heapreplace(loads, (load + tasks[index].size_bytes + _PARTITION_COST_BYTES, at))
+        heapq.heapreplace(loads, (load + sizes[index] + _PARTITION_COST_BYTES, at))
     return packs
 
 

@@ -136,6 +136,7 @@ def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Le
         for part in outcome.by_group():
             swap_in(site.fs, path, part, keep=site.keep)
             progress.done += 1
+        progress.done += len(outcome.cleaned.kept)
         progress.add(outcome.cleaned)
     else:
         ledger.failures[path] = outcome

@@ -81,6 +81,7 @@ class Progress:
             replaced=before.replaced + part.replaced,
             outputs=before.outputs + part.outputs,
             segments=before.segments + part.segments,
+            kept=before.kept | part.kept,
             counts=counts,
         )
 

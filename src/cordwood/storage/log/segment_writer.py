@@ -39,6 +39,64 @@ class IndexLimits:
     size_bytes: int = 10_485_760
 
 
+def fitting(batches: BatchRows, base_offset: int) -> int:
+    """How many batches come before the first one whose offsets do not fit 31 bits above the base of a segment."""
+    fits = batches["last_offset"] - np.int64(base_offset) < MAX_OFFSETS
+    return int(batches.size) if fits.all() else int(np.argmin(fits))
+
+
+class SegmentIndexes:
+    """The entries of both indexes of a segment, made from its batches one after the other."""
+
+    def __init__(self, base_offset: int, limits: IndexLimits) -> None:
+        self._base_offset = base_offset
+        self._limits = limits
+        self._state = np.zeros(encode.INDEX_STATE, np.int64)
+        self._state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET, encode.LAST_TIMESTAMP]] = NONE
+        self._index = np.empty((_FIRST_ROOM, 2), np.int64)
+        self._time_index = np.empty((_FIRST_ROOM, 2), np.int64)
+
+    def add(self, batches: BatchRows) -> int:
+        """Add batches (BATCH_ROW[batches]); returns how many: fewer than given if an index is full."""
+        need = int(self._state[encode.ENTRIES]) + int(batches.size)
+        if need > len(self._index):
+            self._index = np.resize(self._index, (2 * need, 2))
+            self._time_index = np.resize(self._time_index, (2 * need, 2))
+        return int(
+            encode.index_batches(
+                batches["size_bytes"],
+                batches["last_offset"],
+                batches["max_timestamp"],
+                self._limits.interval_bytes,
+                self._state,
+                self._index,
+                self._time_index,
+                self._limits.size_bytes // offset_index.ENTRY.itemsize,
+                self._limits.size_bytes // time_index.ENTRY.itemsize,
+            )
+        )
+
+    def fit(self, batches: BatchRows) -> bool:
+        """Add batches; False: not all of them fit the limits."""
+        return fitting(batches, self._base_offset) == batches.size == self.add(batches)
+
+    def files(self) -> dict[FileKind, bytes]:
+        """The bytes of both files, once all batches are added."""
+        state = self._state
+        entries, times = int(state[encode.ENTRIES]), self._time_index[: state[encode.TIME_ENTRIES]]
+        if state[encode.MAX_TIMESTAMP] > state[encode.LAST_TIMESTAMP]:
+            times = np.vstack([times, state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET]]])
+        index = self._index[:entries]
+        return {
+            FileKind.OFFSET_INDEX: offset_index.encode(
+                offset_index.OffsetIndex(self._base_offset, index[:, 0], index[:, 1], entries)
+            ),
+            FileKind.TIME_INDEX: time_index.encode(
+                time_index.TimeIndex(self._base_offset, times[:, 0], times[:, 1], len(times))
+            ),
+        }
+
+
 class SegmentWriter:
     """A segment that is being written to a directory.
 
@@ -64,14 +122,10 @@ class SegmentWriter:
         self.next_offset = base_offset
         self._fs = fs
         self._directory = directory
-        self._limits = limits
         self._suffix = suffix
         self._mode = mode
         self._write_back_bytes = write_back_bytes
-        self._state = np.zeros(encode.INDEX_STATE, np.int64)
-        self._state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET, encode.LAST_TIMESTAMP]] = NONE
-        self._index = np.empty((_FIRST_ROOM, 2), np.int64)
-        self._time_index = np.empty((_FIRST_ROOM, 2), np.int64)
+        self._indexes = SegmentIndexes(base_offset, limits)
         self._aborted: list[AbortedTransaction] = []
         self._sent_bytes = 0
         self._log: File = fs.create(self.path(FileKind.LOG), exclusive=False, mode=mode)
@@ -93,22 +147,8 @@ class SegmentWriter:
         batches = batches[: self.fitting(batches)]
         if not batches.size:
             return 0
-        sizes = batches["size_bytes"]
-        self._make_room(int(batches.size))
-        done = int(
-            encode.index_batches(
-                sizes,
-                batches["last_offset"],
-                batches["max_timestamp"],
-                self._limits.interval_bytes,
-                self._state,
-                self._index,
-                self._time_index,
-                self._limits.size_bytes // offset_index.ENTRY.itemsize,
-                self._limits.size_bytes // time_index.ENTRY.itemsize,
-            )
-        )
-        left = int(sizes[:done].sum())
+        done = self._indexes.add(batches)
+        left = int(batches["size_bytes"][:done].sum())
         for piece in pieces:
             part = piece[:left]
             if part.size:
@@ -127,38 +167,18 @@ class SegmentWriter:
 
     def fitting(self, batches: BatchRows) -> int:
         """How many batches come before the first one whose offsets do not fit 31 bits above the base."""
-        fits = batches["last_offset"] - np.int64(self.base_offset) < MAX_OFFSETS
-        return int(batches.size) if fits.all() else int(np.argmin(fits))
+        return fitting(batches, self.base_offset)
 
     def add_aborted(self, transactions: Sequence[AbortedTransaction]) -> None:
         """Add entries to the transaction index."""
         self._aborted += transactions
 
-    def _make_room(self, batches: int) -> None:
-        need = int(self._state[encode.ENTRIES]) + batches
-        if need > len(self._index):
-            self._index = np.resize(self._index, (2 * need, 2))
-            self._time_index = np.resize(self._time_index, (2 * need, 2))
-
     def finish(self, *, mtime_ns: int | None = None) -> list[str]:
         """Write the indexes, sync all files, set their modification time, close. Returns the paths."""
-        state = self._state
-        entries, times = int(state[encode.ENTRIES]), self._time_index[: state[encode.TIME_ENTRIES]]
-        if state[encode.MAX_TIMESTAMP] > state[encode.LAST_TIMESTAMP]:
-            times = np.vstack([times, state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET]]])
-        index = self._index[:entries]
         paths = [self.path(FileKind.LOG)]
-        files = {
-            FileKind.OFFSET_INDEX: offset_index.encode(
-                offset_index.OffsetIndex(self.base_offset, index[:, 0], index[:, 1], entries)
-            ),
-            FileKind.TIME_INDEX: time_index.encode(
-                time_index.TimeIndex(self.base_offset, times[:, 0], times[:, 1], len(times))
-            ),
-        }
         # Write back the end of the log while the indexes are synced.
         self._write_back()
-        for kind, data in files.items():
+        for kind, data in self._indexes.files().items():
             paths.append(self._write(kind, data))
         self._log.sync()
         self._log.close()

@@ -1,0 +1,350 @@
+"""Which records of a log are superseded, found run by run and hash range by hash range.
+
+A run is a part of a segment, or all of it. The scan of a run hashes the key of every record once, in chunks of a
+limited number of records, and marks what a newer record of the same chunk supersedes:
+
+    scan     a run's records ──► per batch: position, CRC, count, flags · a bit per record · what is left of each chunk
+    merge    what is left of all chunks, by hash range, from the newest chunk to the oldest ──► more bits
+    then     `SegmentOutcomes` says of every batch which of its records are superseded
+
+So memory is bounded by the chunk, not by the number of keys: what is left of the chunks may lie in files, and a merge
+takes any range of hashes. A table of all keys (`cleaning.latest`, `cleaning.offset_map`) is only needed where Kafka's
+own map is asked for, or if offsets do not ascend.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.cleaning.key_table import BoolArray, Int64Array, KnownOutcomes, UInt64Array
+from cordwood.errors import CorruptBatchError
+from cordwood.kernels import superseded as kernel
+from cordwood.kernels.hashing import hash_keys
+from cordwood.kernels.layout import DELETE_HORIZON, BatchRows
+from cordwood.record.columns import RecordColumns
+from cordwood.record.headers import has_flag, is_transactional_data
+from cordwood.types import NONE
+
+UInt8Array = npt.NDArray[np.uint8]
+
+#: What a record of a chunk takes until the chunk is closed: hash and kind, then its entry, and what is left of that.
+CHUNK_RECORD_BYTES = 16 + 1 + 20 + 20
+#: What is left of a record that is not superseded in its chunk: hash and ordinal.
+ENTRY_BYTES = 20
+#: A batch's records supersede nothing from this offset on.
+NEVER = np.iinfo(np.int64).max
+#: Beside the kernel's flags of a batch: the scan decoded it; nothing but its records decides what becomes of it.
+_DECODED, _BY_RECORDS = 4, 8
+#: Records of a window that are held at once; a batch may decompress to any number of them.
+_HELD_RECORDS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is left of a chunk: at most one superseding record per key, and all that it does not supersede.
+
+    Attributes:
+        hashes: uint64[entries, 2], bucket after bucket, in log order within each.
+        ordinals: uint32[entries], counted from the first record of the chunk; see `kernels.superseded`.
+        starts: int64[BUCKETS + 1], where the buckets start, and where the last ends.
+    """
+
+    hashes: UInt64Array
+    ordinals: npt.NDArray[np.uint32]
+    starts: Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class WindowKeys:
+    """The keys of the records in some batches.
+
+    Attributes:
+        counts: int32[batches], decoded records of each.
+        flags: uint8[batches], see `kernels.superseded`.
+        pieces: (hashes uint64[records, 2], kinds uint8[records]) in log order; the arrays before change as they come.
+        span: first and last offset of the records so far, and whether they ascend.
+    """
+
+    counts: npt.NDArray[np.int32]
+    flags: UInt8Array
+    pieces: Iterator[tuple[UInt64Array, UInt8Array]]
+    span: Span
+
+
+@dataclass(slots=True)
+class Span:
+    """The offsets of records in log order.
+
+    Attributes:
+        first, last: offsets; NONE without a record.
+        ascending: each is above the one before.
+    """
+
+    first: int = NONE
+    last: int = NONE
+    ascending: bool = True
+
+    def add(self, other: Span) -> None:
+        """Append what follows."""
+        if other.first != NONE:
+            self.ascending = self.ascending and other.ascending and other.first > self.last
+            self.first = other.first if self.first == NONE else self.first
+            self.last = other.last
+        self.ascending = self.ascending and other.ascending
+
+
+def window_keys(
+    batches: BatchRows,
+    decoded: Callable[[BoolArray], Iterator[RecordColumns]],
+    wanted: BoolArray,
+    superseding_from: Int64Array,
+    secret: bytes,
+) -> WindowKeys:
+    """Hash the keys of some batches.
+
+    Args:
+        batches: BATCH_ROW[batches].
+        decoded: decodes the batches that its argument, bool[batches], marks; a batch may come in several parts.
+        wanted: bool[batches], those that have records whose keys matter.
+        superseding_from: int64[batches], from which offset on records supersede others; NEVER: none does.
+        secret: 16 bytes that key the hashes, unknown to whoever chose the keys: nobody can aim collisions at a log.
+    """
+    counts, flags = np.zeros(batches.size, np.int32), np.zeros(batches.size, np.uint8)
+    flags[wanted] = _DECODED
+    flags[wanted & (batches["magic"] == 2) & ~is_transactional_data(batches) & ~has_flag(batches, DELETE_HORIZON)] |= (
+        _BY_RECORDS
+    )
+    low, high = np.frombuffer(secret, np.uint64)
+    span = Span()
+
+    def pieces() -> Iterator[tuple[UInt64Array, UInt8Array]]:
+        for columns in decoded(wanted):
+            rows = columns.rows
+            index_of = np.searchsorted(batches["position"], columns.batches["position"])
+            kinds = np.empty(rows.size, np.uint8)
+            last, ascending = kernel.note_records(rows, index_of, superseding_from, NONE, kinds, counts, flags)
+            if rows.size:
+                span.add(Span(int(rows["offset"][0]), int(last), bool(ascending)))
+            hashes = np.empty((rows.size, 2), np.uint64)
+            address = columns.data.ctypes.data
+            hash_keys(address, rows["key_start"], rows["key_size"], kinds != kernel.IGNORED, low, high, hashes)
+            yield hashes, kinds
+            del columns, rows  # a large one must be gone before the next is decoded
+
+    held, rest = [], pieces()
+    records = 0
+    for piece in rest:
+        held.append(piece)
+        records += piece[1].size
+        if records > _HELD_RECORDS:
+            break
+    return WindowKeys(counts, flags, itertools.chain(held, rest), span)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutcomes:
+    """Per batch of a segment, or of a run, where its records' bits are.
+
+    Attributes:
+        positions: uint32[batches], of the batches in the file, ascending.
+        crcs: uint32[batches], the stored ones: a batch of the same position and CRC has the same records.
+        first_ordinals: int64[batches], of each batch's first record.
+        counts: int32[batches], records of each; 0 if it was not decoded.
+        flags: uint8[batches], see `kernels.superseded`.
+        bits: uint8, a bit per ordinal, set for superseded records.
+    """
+
+    positions: npt.NDArray[np.uint32]
+    crcs: npt.NDArray[np.uint32]
+    first_ordinals: Int64Array
+    counts: npt.NDArray[np.int32]
+    flags: UInt8Array
+    bits: UInt8Array
+
+    def of(self, batches: BatchRows, path: str) -> KnownOutcomes:
+        """What is known of batches (BATCH_ROW[batches]) of the segment.
+
+        Raises:
+            CorruptBatchError: they are not the ones that were scanned.
+        """
+        at = np.searchsorted(self.positions, batches["position"].astype(np.uint32))
+        same = at < self.positions.size
+        at = np.minimum(at, max(self.positions.size - 1, 0))
+        if same.all() and batches.size:
+            same = (self.positions[at] == batches["position"]) & (self.crcs[at] == batches["crc"])
+        if not same.all():
+            batch = batches[~same][0]
+            raise CorruptBatchError(
+                "the file was changed while it was being cleaned: this batch was not here a moment ago",
+                path=path,
+                position=int(batch["position"]),
+                offset=int(batch["base_offset"]),
+            )
+        known = (self.flags[at] & _DECODED != 0) & (self.counts[at] > 0)
+        first = np.where(known, self.first_ordinals[at], NONE)
+        records = self.counts[at].astype(np.int64)
+        superseded = np.empty(batches.size, np.int64)
+        kernel.count_bits(self.bits, first, records, superseded)
+        plain = self.flags[at] & (kernel.HAS_TOMBSTONE | kernel.HAS_KEYLESS) == 0
+        return KnownOutcomes(first, records, superseded, np.asarray(plain & (batches["magic"] == 2)), self.bits)
+
+    @property
+    def unchanged(self) -> tuple[int, int] | None:
+        """See `NewestOffsets.unchanged`: every record stays, and nothing but its records decides over a batch."""
+        settled = (self.flags == _DECODED | _BY_RECORDS) & (self.counts > 0)
+        if not settled.all() or self.bits.any():
+            return None
+        return int(self.counts.size), int(self.counts.sum(dtype=np.int64))
+
+    def mark(self, first: int, ordinals: npt.NDArray[np.uint32]) -> None:
+        """Mark records as superseded: ordinals that count from `first`, a multiple of 8."""
+        kernel.set_bits(ordinals, self.bits[first // 8 :])
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRun:
+    """What the scan of a run found.
+
+    Attributes:
+        outcomes: what is superseded within each chunk is marked.
+        chunk_records: how many records each chunk has, but the last: a multiple of 8.
+        span: the offsets of its records.
+    """
+
+    outcomes: SegmentOutcomes
+    chunk_records: int
+    span: Span
+
+    def mark(self, chunk: int, ordinals: npt.NDArray[np.uint32]) -> None:
+        """Mark records of a chunk as superseded."""
+        self.outcomes.mark(chunk * self.chunk_records, ordinals)
+
+
+class RunScan:
+    """Collects the keys of a run, window after window.
+
+    Args:
+        chunk_records: how many records each chunk has, but the last: a multiple of 8.
+        keep: takes what is left of each chunk, in log order.
+    """
+
+    def __init__(self, chunk_records: int, keep: Callable[[Chunk], None]) -> None:
+        assert chunk_records % 8 == 0, "the bits of each chunk begin with a byte"
+        assert chunk_records < kernel.SUPERSEDES, "ordinals fit"
+        self._chunk_records = chunk_records
+        self._keep = keep
+        self._pieces: list[tuple[UInt64Array, UInt8Array]] = []
+        self._held = 0
+        self._records = 0
+        self._bits: list[UInt8Array] = []
+        self._batches: list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.int32], UInt8Array]]
+        self._batches = []
+        self._span = Span()
+
+    def add(self, batches: BatchRows, keys: WindowKeys) -> None:
+        """Add the next batches (BATCH_ROW[batches]) of the run."""
+        for hashes, kinds in keys.pieces:
+            while kinds.size:
+                room = self._chunk_records - self._held
+                self._pieces.append((hashes[:room], kinds[:room]))
+                self._held += min(room, kinds.size)
+                hashes, kinds = hashes[room:], kinds[room:]
+                if self._held == self._chunk_records:
+                    self._close_chunk()
+        self._span.add(keys.span)
+        positions, crcs = batches["position"].astype(np.uint32), batches["crc"].astype(np.uint32)
+        self._batches.append((positions, crcs, keys.counts, keys.flags))
+
+    def _close_chunk(self) -> None:
+        counts = np.zeros(kernel.BUCKETS, np.int64)
+        for hashes, kinds in self._pieces:
+            kernel.count_buckets(hashes, kinds, counts)
+        starts = np.append(0, np.cumsum(counts))
+        ends, left = starts[:-1].copy(), int(starts[-1])
+        entries, ordinals = np.empty((left, 2), np.uint64), np.empty(left, np.uint32)
+        first = 0
+        for hashes, kinds in self._pieces:
+            kernel.scatter(hashes, kinds, first, ends, entries, ordinals)
+            first += kinds.size
+        self._pieces = []
+        bits = np.zeros(-(-self._held // 8), np.uint8)
+        kernel.dedupe(entries, ordinals, starts, bits)
+        left = int(starts[-1])
+        self._keep(Chunk(entries[:left].copy(), ordinals[:left].copy(), starts))
+        self._bits.append(bits)
+        self._held = 0
+
+    def finish(self) -> ScannedRun:
+        """What was found. Nothing may be added any more."""
+        if self._held:
+            self._close_chunk()
+        none = (np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.int32), np.empty(0, np.uint8))
+        positions, crcs, counts, flags = map(np.concatenate, zip(none, *self._batches, strict=True))
+        ends = np.cumsum(counts, dtype=np.int64)
+        bits = np.concatenate([np.empty(0, np.uint8), *self._bits])
+        outcomes = SegmentOutcomes(positions, crcs, ends - counts, counts, flags, bits)
+        return ScannedRun(outcomes, self._chunk_records, self._span)
+
+
+def joined(runs: Sequence[SegmentOutcomes]) -> SegmentOutcomes:
+    """The outcomes of a segment of its runs, in log order."""
+    if len(runs) == 1:
+        return runs[0]
+    # The bits of each run begin with a byte.
+    firsts = np.cumsum([0, *(8 * run.bits.size for run in runs)])[:-1].tolist()
+    return SegmentOutcomes(
+        np.concatenate([run.positions for run in runs]),
+        np.concatenate([run.crcs for run in runs]),
+        np.concatenate([run.first_ordinals + first for run, first in zip(runs, firsts, strict=True)]),
+        np.concatenate([run.counts for run in runs]),
+        np.concatenate([run.flags for run in runs]),
+        np.concatenate([run.bits for run in runs]),
+    )
+
+
+def merge(chunks: Sequence[Chunk]) -> list[npt.NDArray[np.uint32]]:
+    """Find what newer chunks supersede.
+
+    Args:
+        chunks: what is left of each, or the same range of buckets of each, in log order; their ordinals are changed.
+
+    Returns:
+        for each chunk uint32[superseded], the ordinals.
+    """
+    hashes = np.array([chunk.hashes.ctypes.data for chunk in chunks], np.int64)
+    ordinals = np.array([chunk.ordinals.ctypes.data for chunk in chunks], np.int64)
+    dead = np.empty(len(chunks), np.int64)
+    if chunks:
+        kernel.merge(hashes, ordinals, np.array([chunk.starts for chunk in chunks]), dead)
+    return [chunk.ordinals[:count] for chunk, count in zip(chunks, dead.tolist(), strict=True)]
+
+
+@dataclass(slots=True)
+class ScannedKeys:
+    """What a scan tells pass 2: the `NewestOffsets` of any number of keys.
+
+    Attributes:
+        latest_offset: records above it stay whatever their key.
+        segments: the outcomes, by the base offset of the segment.
+    """
+
+    latest_offset: int
+    segments: Mapping[int, SegmentOutcomes]
+
+    def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:
+        """See `NewestOffsets.known_outcomes`."""
+        return self.segments[segment].of(batches, path)
+
+    def unchanged(self, segment: int) -> tuple[int, int] | None:
+        """See `NewestOffsets.unchanged`."""
+        return self.segments[segment].unchanged
+
+    def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
+        """See `NewestOffsets.get`. Nobody needs to ask: all records whose keys matter are known."""
+        assert not chosen.any(), "the scan decoded all of them"
+        return np.full(columns.rows.size, NONE, np.int64)

@@ -1,0 +1,229 @@
+"""Which records are superseded: keys are compared bucket by bucket, so that no table has to hold all keys.
+
+A record is known here by its key's hash and its ordinal, a running number within a chunk of the log. Some records
+supersede older records with the same key (those of the dirty section that were not aborted), others are only compared.
+
+    scatter     the records of a chunk, by the top bits of their hashes, into buckets; in log order within each
+    dedupe      each bucket, from its newest record to its oldest. The table of a bucket fits a cache
+    merge       the records that are left of all chunks, bucket by bucket, from the newest chunk to the oldest
+
+A record that is superseded by one of its own chunk gets its bit in `dedupe` and is left out. What is left of a chunk
+has at most one superseding record per key. All this holds if offsets ascend from record to record.
+
+    entry       hash, 2 x u64                                  ordinal, u32; its top bit: the record supersedes others
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from cordwood.kernels.native import load32, load64, store32
+
+U64, U32 = np.uint64, np.uint32
+
+BUCKET_BITS = 10
+#: Buckets of a chunk. Buckets of all chunks agree, so that a merge can take any range of them.
+BUCKETS = 1 << BUCKET_BITS
+#: In an ordinal: the record supersedes older ones. A chunk has fewer records than this.
+SUPERSEDES = U32(1 << 31)
+_STAYS = U32(0xFFFF_FFFF)
+
+#: What a record is, for `note_records` and `scatter`: without a key that matters, compared only, superseding others.
+IGNORED, COMPARED, SUPERSEDING = 0, 1, 2
+#: What `note_records` says of a batch: it holds a tombstone; it holds a record without a key.
+HAS_TOMBSTONE, HAS_KEYLESS = 1, 2
+
+_SHIFT = U64(64 - BUCKET_BITS)
+_FIRST_SLOTS = 64
+
+
+@njit(cache=True, nogil=True)
+def note_records(rows, index_of, superseding_from, last_offset, kinds, counts, flags):
+    """Classify records, and count them by batch.
+
+    Args:
+        rows: RECORD_ROW[records].
+        index_of: int64, for each number in rows["batch"] the index of that batch in the next arguments.
+        superseding_from: int64[batches], records of the batch with a key supersede others from this offset on.
+        last_offset: of the record before these.
+        kinds: uint8[records], filled: IGNORED, COMPARED or SUPERSEDING.
+        counts: int32[batches], added to: records of each batch.
+        flags: uint8[batches], added to: HAS_TOMBSTONE, HAS_KEYLESS.
+
+    Returns:
+        (last_offset, in_order): offset of the last record; whether each offset was above the one before.
+    """
+    in_order = True
+    for i in range(rows.size):
+        row = rows[i]
+        b = index_of[row["batch"]]
+        counts[b] += 1
+        if row["value_size"] < 0:
+            flags[b] |= np.uint8(HAS_TOMBSTONE)
+        if row["key_size"] < 0:
+            flags[b] |= np.uint8(HAS_KEYLESS)
+            kinds[i] = IGNORED
+        elif row["offset"] >= superseding_from[b]:
+            kinds[i] = SUPERSEDING
+        else:
+            kinds[i] = COMPARED
+        in_order = in_order and row["offset"] > last_offset
+        last_offset = row["offset"]
+    return last_offset, in_order
+
+
+@njit(cache=True, nogil=True)
+def count_buckets(hashes, kinds, counts):
+    """Add to counts, int64[BUCKETS], how many records go to each bucket; hashes: uint64[records, 2]."""
+    for i in range(kinds.size):
+        if kinds[i] != IGNORED:
+            counts[hashes[i, 1] >> _SHIFT] += 1
+
+
+@njit(cache=True, nogil=True)
+def scatter(hashes, kinds, first_ordinal, ends, out_hashes, out_ordinals):
+    """Append records to their buckets.
+
+    Args:
+        hashes: uint64[records, 2].
+        kinds: uint8[records].
+        first_ordinal: of the first record. Ignored records also take up an ordinal.
+        ends: int64[BUCKETS], where each bucket ends so far; moved on.
+        out_hashes, out_ordinals: uint64[all, 2], uint32[all], filled at those places.
+    """
+    for i in range(kinds.size):
+        if kinds[i] != IGNORED:
+            bucket = hashes[i, 1] >> _SHIFT
+            at = ends[bucket]
+            ends[bucket] = at + 1
+            out_hashes[at, 0] = hashes[i, 0]
+            out_hashes[at, 1] = hashes[i, 1]
+            ordinal = U32(first_ordinal + i)
+            out_ordinals[at] = ordinal | SUPERSEDES if kinds[i] == SUPERSEDING else ordinal
+
+
+@njit(inline="always")
+def _table_size(entries):
+    size = np.int64(_FIRST_SLOTS)
+    while size < 2 * entries:
+        size *= 2
+    return size
+
+
+@njit(inline="always")
+def _find(slots, mask, low, high):
+    """The slot of a hash, or the free slot for it. A slot is free if both halves are 0."""
+    at = np.int64(low) & mask
+    while (slots[at, 0] != low or slots[at, 1] != high) and (slots[at, 0] != U64(0) or slots[at, 1] != U64(0)):
+        at = (at + 1) & mask
+    return at
+
+
+@njit(inline="always")
+def _low(low, high):
+    # No key may look like a free slot.
+    return U64(1) if low == U64(0) and high == U64(0) else low
+
+
+@njit(cache=True, nogil=True)
+def dedupe(hashes, ordinals, starts, bits):
+    """Leave out the records of each bucket that a newer one of the same bucket supersedes; the rest moves together.
+
+    Args:
+        hashes: uint64[entries, 2], bucket after bucket, in log order within each; changed.
+        ordinals: uint32[entries], of the same; changed.
+        starts: int64[BUCKETS + 1], where each bucket starts; changed to where what is left of it starts.
+        bits: uint8, a bit per ordinal, set for what is left out.
+    """
+    largest = np.int64(0)
+    for bucket in range(starts.size - 1):
+        largest = max(largest, starts[bucket + 1] - starts[bucket])
+    table = np.zeros((_table_size(largest), 2), np.uint64)
+    filled = np.int64(0)
+    for bucket in range(starts.size - 1):
+        first, end = starts[bucket], starts[bucket + 1]
+        starts[bucket] = filled
+        size = _table_size(end - first)
+        slots, mask = table[:size], size - 1
+        slots[:] = U64(0)
+        # What is left gathers at the bucket's end, still in log order, and moves down from there.
+        left = end
+        for i in range(end - 1, first - 1, -1):
+            high, ordinal = hashes[i, 1], ordinals[i]
+            low = _low(hashes[i, 0], high)
+            at = _find(slots, mask, low, high)
+            if slots[at, 0] != U64(0) or slots[at, 1] != U64(0):
+                number = ordinal & ~SUPERSEDES
+                bits[number >> U32(3)] |= np.uint8(1) << np.uint8(number & U32(7))
+                continue
+            if ordinal & SUPERSEDES:
+                slots[at, 0], slots[at, 1] = low, high
+            left -= 1
+            hashes[left, 0], hashes[left, 1], ordinals[left] = low, high, ordinal
+        for i in range(left, end):
+            hashes[filled, 0], hashes[filled, 1], ordinals[filled] = hashes[i, 0], hashes[i, 1], ordinals[i]
+            filled += 1
+    starts[-1] = filled
+
+
+@njit(cache=True, nogil=True)
+def merge(hashes, ordinals, starts, dead):
+    """Find the records that newer chunks supersede.
+
+    Args:
+        hashes, ordinals: int64[chunks], addresses of each chunk's entries, deduplicated; the oldest chunk first. The
+            ordinals are overwritten: from the start stand those that are superseded.
+        starts: int64[chunks, buckets + 1], where the buckets of each chunk start, and where the last one ends.
+        dead: int64[chunks], filled: how many ordinals of each chunk are superseded.
+    """
+    sizes = np.zeros(starts.shape[1] - 1, np.int64)
+    for bucket in range(sizes.size):
+        for c in range(starts.shape[0]):
+            sizes[bucket] += starts[c, bucket + 1] - starts[c, bucket]
+    table = np.zeros((_table_size(sizes.max() if sizes.size else 0), 2), np.uint64)
+    dead[:] = 0
+    for bucket in range(sizes.size):
+        size = _table_size(sizes[bucket])
+        slots, mask = table[:size], size - 1
+        slots[:] = U64(0)
+        for c in range(starts.shape[0] - 1, -1, -1):
+            first, end = starts[c, bucket], starts[c, bucket + 1]
+            # The newest first: a record that is only compared may follow one of its key that supersedes.
+            for i in range(end - 1, first - 1, -1):
+                low, high = U64(load64(hashes[c] + 16 * i)), U64(load64(hashes[c] + 16 * i + 8))
+                ordinal = U32(load32(ordinals[c] + 4 * i))
+                at = _find(slots, mask, low, high)
+                found = slots[at, 0] != U64(0) or slots[at, 1] != U64(0)
+                if not found and ordinal & SUPERSEDES:
+                    slots[at, 0], slots[at, 1] = low, high
+                store32(ordinals[c] + 4 * i, ordinal & ~SUPERSEDES if found else _STAYS)
+            for i in range(first, end):
+                ordinal = U32(load32(ordinals[c] + 4 * i))
+                if ordinal != _STAYS:
+                    store32(ordinals[c] + 4 * dead[c], ordinal)
+                    dead[c] += 1
+
+
+@njit(cache=True, nogil=True)
+def set_bits(ordinals, bits):
+    """Set the bit of each ordinal, uint32[n], in bits, uint8[> largest ordinal / 8]."""
+    for i in range(ordinals.size):
+        bits[ordinals[i] >> U32(3)] |= np.uint8(1) << np.uint8(ordinals[i] & U32(7))
+
+
+@njit(cache=True, nogil=True)
+def count_bits(bits, first_ordinals, sizes, counts):
+    """Count the superseded records of each batch.
+
+    Args:
+        bits: uint8, a bit per ordinal.
+        first_ordinals: int64[batches], of each batch's first record; negative: skip the batch, its count is 0.
+        sizes: int64[batches], records in each.
+        counts: int64[batches], filled.
+    """
+    for b in range(first_ordinals.size):
+        counts[b] = 0
+        if first_ordinals[b] >= 0:
+            for ordinal in range(first_ordinals[b], first_ordinals[b] + sizes[b]):
+                counts[b] += (bits[ordinal >> 3] >> np.uint8(ordinal & 7)) & np.uint8(1)

@@ -1,0 +1,167 @@
+"""A log cleaned by one task or by many, cut anywhere: what comes out is the same, so that any test can choose.
+
+    whole     one task, as a small partition is cleaned
+    chunks    one task that closes a chunk after every eighth record
+    stages    many tasks; runs begin where an index points to
+    batches   many tasks; every batch is a run of its own, with chunks of eight records
+
+CORDWOOD_CLEAN_MODE chooses for all comparisons; `using` for some lines of a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+from cordwood.cleaning.superseded import ScannedKeys
+from cordwood.engine import scan, stages
+from cordwood.engine.blobs import LostBlobError
+from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
+from cordwood.engine.settings import CleanSettings
+from cordwood.engine.staged import clean_staged
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.errors import CorruptBatchError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.storage.log.files import remove_tree
+from cordwood.storage.log.producers import Producers
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
+
+MODES = ("whole", "chunks", "stages", "batches")
+_mode = [os.environ.get("CORDWOOD_CLEAN_MODE", "whole")]
+assert _mode[0] in MODES, f"CORDWOOD_CLEAN_MODE is one of {', '.join(MODES)}"
+
+
+@contextlib.contextmanager
+def using(mode: str) -> Iterator[None]:
+    """Clean in this mode."""
+    assert mode in MODES
+    before, _mode[0] = _mode[0], mode
+    try:
+        yield
+    finally:
+        _mode[0] = before
+
+
+def every_batch(segment: Segment, run_bytes: int) -> list[int]:
+    """The position of every batch, as `stages.cut_positions` would give them."""
+    if run_bytes > segment.size_bytes:
+        return [0]
+    with segment.open() as file:
+        found = list(read_headers(file, base_offset=segment.base_offset))
+    positions = [int(at) for item in found if not isinstance(item, Gap) for at in item["position"].tolist()]
+    return [0, *(at for at in positions if at)]
+
+
+def clean_log(
+    fs: LocalFileSystem,
+    log: LogView,
+    target: str,
+    *,
+    settings: CleanSettings,
+    suffix: str = "",
+    part: GroupRange | None = None,
+    **choice: Any,
+) -> Cleaned:
+    """Do what `clean_partition` does, in the mode that is chosen."""
+    mode = _mode[0]
+    with contextlib.ExitStack() as patches:
+        if mode in ("chunks", "batches"):
+            patches.enter_context(mock.patch.object(scan, "CHUNK_RECORDS", 8))
+        if mode == "batches":
+            patches.enter_context(mock.patch.object(stages, "cut_positions", every_batch))
+        if mode in ("stages", "batches") and settings.offset_map_slots is None:
+            found = by_stages(fs, log, target, settings=settings, part=part, **choice)
+            if found is not None:
+                return found
+        return clean_partition(fs, log, target, settings=settings, suffix=suffix, part=part, **choice)
+
+
+def by_stages(
+    fs: LocalFileSystem,
+    log: LogView,
+    target: str,
+    *,
+    first_dirty: int,
+    first_uncleanable: int,
+    now_ms: int,
+    settings: CleanSettings,
+    producers: Producers,
+    part: GroupRange | None = None,
+    spoil: Callable[[str], None] = lambda _: None,
+) -> Cleaned | None:
+    """Clean by stages, in this process; None where one task has to.
+
+    Args:
+        fs, log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part: see `clean_partition`.
+        spoil: called with the folder of blobs after each stage.
+    """
+    location = fs.location()
+    aside = f"{target}.{uuid4().hex}"
+    fs.make_directory(aside)
+    progress = f"{aside}/progress"
+    fs.make_directory(progress)
+
+    def through_a_pickle(value: Any) -> Any:
+        return value if location.in_this_process else pickle.loads(pickle.dumps(value))
+
+    def each(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        assert len(sizes) == len(items)
+        found = [through_a_pickle(do(through_a_pickle(item))) for item in items]
+        for info in fs.list(aside):
+            if info.name.endswith(".blobs"):
+                spoil(f"{aside}/{info.name}")
+        return found
+
+    def clean_each(tasks: Sequence[PartitionTask]) -> list[Output | Failure]:
+        return [clean_group(through_a_pickle(task)) for task in tasks]
+
+    def clean_group(task: PartitionTask) -> Output | Failure:
+        assert task.scanned is not None
+        folder = f"{aside}/{uuid4().hex}"
+        fs.make_directory(folder)
+        scanned: ScannedKeys
+        try:
+            scanned = task.scanned.load(fs)
+        except LostBlobError as error:
+            fs.remove_directory(folder)
+            return Failure(FailureKind.LOST, str(error), lost=error.path)
+        cleaned = clean_partition(
+            fs,
+            LogView(log.path, fs=fs, log_start_offset=log.log_start_offset),
+            folder,
+            first_dirty=first_dirty,
+            first_uncleanable=first_uncleanable,
+            now_ms=now_ms,
+            settings=settings,
+            producers=producers,
+            part=task.part,
+            scanned=scanned,
+        )
+        return Output(cleaned, folder, tuple((info.name, info.size_bytes) for info in fs.list(folder)))
+
+    task = PartitionTask(
+        location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part
+    )
+    with mock.patch("cordwood.engine.staged.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
+        (outcome,) = clean_staged(fs, [task], aside, progress, each, clean_each, 1)
+    try:
+        if isinstance(outcome, Failure):
+            raise CorruptBatchError(outcome.what)
+        if outcome is None:
+            return None
+        assert sorted((info.name, info.size_bytes) for info in fs.list(outcome.folder)) == list(outcome.files)
+        for name, _ in outcome.files:
+            fs.rename(f"{outcome.folder}/{name}", f"{target}/{name}")
+        fs.remove_directory(outcome.folder)
+        left = [info.name for info in fs.list(aside)]
+        assert left == ["progress"], f"stages leave nothing behind: {left}"
+        return outcome.cleaned
+    finally:
+        remove_tree(fs, aside)

@@ -1,0 +1,207 @@
+"""A partition cleaned by many tasks: what they hand each other may be lost, cut or in the wrong place."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.cleaning.key_table import MemoryShare
+from cordwood.engine import stages
+from cordwood.engine.blobs import BlobReader, BlobWriter, LostBlobError
+from cordwood.engine.partition import Cleaned, clean_partition
+from cordwood.engine.settings import CleanSettings
+from cordwood.engine.staged import STAGED_BYTES_MIN, is_staged
+from cordwood.engine.task import PartitionTask
+from cordwood.errors import CorruptBatchError
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.log.files import read_file
+from cordwood.storage.log.producers import Producers
+from cordwood.storage.log.view import LogView
+from tests.cleaning import modes
+from tests.engine.logs import data, make_log
+
+FS = PosixFileSystem()
+
+
+def some_log(folder: Path, *, seed: int = 1, records: int = 60, segments: int = 3) -> LogView:
+    """A log of one record per batch, and few keys."""
+    source = random.Random(seed)
+    bases = [records * at // segments for at in range(segments)]
+    parts = [
+        (base, [data(offset, b"%d" % source.randrange(20)) for offset in range(base, end)])
+        for base, end in zip(bases, [*bases[1:], records], strict=True)
+    ]
+    return make_log(folder, *parts, (records, [data(records)]))
+
+
+def choice(log: LogView, **settings: object) -> dict[str, object]:
+    return {
+        "first_dirty": 0,
+        "first_uncleanable": log.segments[-1].base_offset,
+        "now_ms": 10,
+        "settings": CleanSettings(**settings),  # type: ignore[arg-type]
+        "producers": Producers(),
+    }
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def cleaned(log: LogView, folder: Path, how: Callable[..., Cleaned | None], **settings: object) -> dict[str, bytes]:
+    folder.mkdir()
+    assert how(FS, log, str(folder), **choice(log, **settings)) is not None
+    return files(folder)
+
+
+@pytest.fixture(autouse=True)
+def cut_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "cut_positions", modes.every_batch)
+
+
+def test_many_tasks_write_what_one_task_writes(tmp_path: Path) -> None:
+    log = some_log(tmp_path / "t-0")
+    whole = cleaned(log, tmp_path / "whole", clean_partition)
+    assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
+    assert cleaned(log, tmp_path / "groups", modes.by_stages, segment_bytes=1) == cleaned(
+        log, tmp_path / "whole-groups", clean_partition, segment_bytes=1
+    )
+
+
+@pytest.mark.parametrize("suffix", [".scan", ".merge"])
+@pytest.mark.parametrize("way", ["removed", "flipped", "cut"])
+def test_a_blob_that_is_lost_or_damaged_is_made_again(tmp_path: Path, suffix: str, way: str) -> None:
+    log = some_log(tmp_path / "t-0")
+    whole = cleaned(log, tmp_path / "whole", clean_partition)
+    for seed in range(6):
+        source = random.Random(seed)
+        spoiled: list[str] = []
+
+        def spoil(folder: str, source: random.Random = source, spoiled: list[str] = spoiled) -> None:
+            found = sorted(path for path in Path(folder).iterdir() if path.suffix == suffix)
+            if not found or len(spoiled) > 1:
+                return
+            path = source.choice(found)
+            spoiled.append(path.name)
+            stored = bytearray(path.read_bytes())
+            if way == "removed":
+                path.unlink()
+            elif way == "flipped":
+                stored[source.randrange(len(stored))] ^= 1 << source.randrange(8)
+                path.write_bytes(stored)
+            else:
+                path.write_bytes(stored[: source.randrange(len(stored))])
+
+        def by_stages(*arguments: object, spoil: Callable[[str], None] = spoil, **options: object) -> Cleaned | None:
+            return modes.by_stages(*arguments, spoil=spoil, **options)  # type: ignore[arg-type]
+
+        assert cleaned(log, tmp_path / f"stages-{seed}", by_stages) == whole
+        assert spoiled
+
+
+def test_a_blob_that_is_lost_every_time_fails_the_partition(tmp_path: Path) -> None:
+    log = some_log(tmp_path / "t-0")
+    (tmp_path / "target").mkdir()
+
+    def spoil(folder: str) -> None:
+        for path in Path(folder).glob("*.merge"):
+            path.unlink()
+
+    with pytest.raises(CorruptBatchError, match="what its tasks wrote for each other was lost 3 times"):
+        modes.by_stages(FS, log, str(tmp_path / "target"), spoil=spoil, **choice(log))  # type: ignore[arg-type]
+    assert files(tmp_path / "target") == {}
+
+
+def test_a_run_that_begins_inside_a_batch_is_read_with_its_whole_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = some_log(tmp_path / "t-0")
+    asked = []
+
+    def wrong(segment: object, run_bytes: int) -> list[int]:
+        asked.append(run_bytes)
+        return [0, 100] if run_bytes < 1 << 40 else [0]
+
+    monkeypatch.setattr(stages, "cut_positions", wrong)
+    whole = cleaned(log, tmp_path / "whole", clean_partition)
+    assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
+    assert max(asked) > 1 << 40
+
+
+def test_damage_fails_the_partition_with_its_place(tmp_path: Path) -> None:
+    log = some_log(tmp_path / "t-0")
+    path = Path(log.segments[1].path)
+    stored = bytearray(path.read_bytes())
+    stored[-1] ^= 1
+    path.write_bytes(stored)
+    (tmp_path / "target").mkdir()
+    with pytest.raises(CorruptBatchError, match=f"CRC-32C mismatch.*{path.name}"):
+        modes.by_stages(FS, log, str(tmp_path / "target"), **choice(log))  # type: ignore[arg-type]
+
+
+def test_a_log_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "t-0", (0, [data(5, b"a"), data(3, b"a"), data(6, b"b")]), (10, [data(10)]))
+    (tmp_path / "stages").mkdir()
+    assert modes.by_stages(FS, log, str(tmp_path / "stages"), **choice(log)) is None  # type: ignore[arg-type]
+    # Kafka's map has the offset of the last record: 5 is not below 3, and 3 is not, either.
+    cleaned(log, tmp_path / "whole", clean_partition)
+    kept = LogView(str(tmp_path / "whole"), fs=FS, log_start_offset=0).records(isolation=None)
+    assert [record.offset for record in kept] == [5, 3, 6]
+
+
+def task(size_bytes: int, *, records: int | None = None, memory: int | None = None, map_: int | None = None):
+    settings = CleanSettings(memory=None if memory is None else MemoryShare(memory), offset_map_slots=map_)
+    place = MemoryFileSystem(lambda: 0).location()
+    return PartitionTask(place, "/t-0", 0, 0, 1 << 40, 0, settings, size_bytes=size_bytes, records=records)
+
+
+def test_a_partition_is_staged_if_others_would_wait_for_it_or_memory_is_short() -> None:
+    large = 4 * STAGED_BYTES_MIN
+    assert is_staged(task(large), large, 2)
+    assert not is_staged(task(large), large, 1), "no other core waits"
+    assert not is_staged(task(large), 8 * large, 2), "other partitions keep all cores busy"
+    assert not is_staged(task(STAGED_BYTES_MIN // 2), STAGED_BYTES_MIN // 2, 8), "it is small"
+    assert not is_staged(task(large, map_=100), large, 2), "Kafka's map is filled in log order"
+    assert is_staged(task(1000, records=10**9, memory=1 << 30), 1000, 1)
+    assert not is_staged(task(1000, records=10**6, memory=1 << 30), 1000, 1)
+
+
+ARRAYS = st.dictionaries(
+    st.text("abc.1", min_size=1, max_size=5),
+    st.tuples(st.sampled_from([np.uint64, np.uint32, np.int64, np.int32, np.uint8]), st.integers(0, 9)),
+    max_size=5,
+)
+
+
+@given(ARRAYS, st.data())
+def test_a_blob_gives_back_its_arrays_or_says_that_it_is_damaged(arrays, drawn) -> None:
+    fs = MemoryFileSystem(lambda: 0)
+    fs.make_directory("/folder")
+    writer = BlobWriter(fs, "/folder/blob")
+    made = {name: np.arange(count).astype(kind) for name, (kind, count) in arrays.items()}
+    for name, array in made.items():
+        writer.add(name, array)
+    blob = writer.finish()
+    writer.close()
+
+    def read() -> dict[str, np.ndarray]:
+        reader = BlobReader(fs, blob)
+        return {name: reader.get(name, array.dtype) for name, array in made.items()}
+
+    found = read()
+    for name, array in made.items():
+        assert found[name].dtype == array.dtype and found[name].tolist() == array.tolist()
+    at = drawn.draw(st.integers(0, blob.size_bytes - 1))
+    stored = bytearray(read_file(fs, "/folder/blob") or b"")
+    stored[at] ^= 1 << drawn.draw(st.integers(0, 7))
+    with fs.create("/folder/blob", exclusive=False) as file:
+        file.write(0, stored)
+    with pytest.raises(LostBlobError, match=r"/folder/blob: the \d+ bytes at \d+ are not what was written"):
+        read()
