@@ -15,6 +15,7 @@ from cordwood.cleaning.plan import Choices, Decision
 from cordwood.commands import clean_in_place as commands
 from cordwood.commands.in_place.room import RESERVE_BYTES
 from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions
+from cordwood.commands.selection import Selection
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
@@ -26,6 +27,8 @@ from tests.fs.rooms import Room
 
 #: Enough of a fixture's partitions to meet every rule, few enough to be quick.
 TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "trimmed-both")
+#: All but `large`, whose only group stays as it is and takes no room.
+CHANGING = ("[!l]*", "ledger")
 IN_PROCESS = cast(SparkSession, InThisProcess())
 
 
@@ -95,7 +98,7 @@ def test_what_does_not_fit_is_left_as_it_is_and_the_rest_is_cleaned(
     before = files(mine)
     # Few topics: each of the many waves is proved.
     result = clean_in_place(
-        str(mine), spark=spark, now_ms=now_ms, single_copy=True, work_space=60_000, topics=["orders", "large"]
+        str(mine), spark=spark, now_ms=now_ms, single_copy=True, work_space=60_000, topics=["orders", "segment-mb"]
     )
     failed = result.with_fate(Fate.FAILED)
     assert failed
@@ -112,10 +115,10 @@ def test_what_does_not_fit_is_left_as_it_is_and_the_rest_is_cleaned(
 
 def test_full_disk_is_explained_once_for_all_partitions_with_figures_that_differ(now_ms: int, tmp_path: Path) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
-    plan = make_plan(str(mine), now_ms=now_ms, single_copy=True)
+    plan = make_plan(str(mine), now_ms=now_ms, single_copy=True, topics=CHANGING)
     needs = [max(one.compaction.group_bytes) for one in plan.with_decision(Decision.CLEAN) if one.compaction]
     free = RESERVE_BYTES + 1
-    options = PlanOptions(choices=Choices(single_copy=True), now_ms=now_ms)
+    options = PlanOptions(selection=Selection(topics=CHANGING), choices=Choices(single_copy=True), now_ms=now_ms)
     kept = tmp_path / "kept"
     result = commands.clean_in_place(
         [str(mine)], options, InPlaceOptions(keep_old=str(kept)), RunOptions(spark=IN_PROCESS), fs=Room(free)
@@ -136,7 +139,7 @@ def test_full_disk_is_explained_once_for_all_partitions_with_figures_that_differ
 
 def test_too_little_work_space_names_the_option_and_the_least_that_is_enough(now_ms: int, tmp_path: Path) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
-    options = PlanOptions(choices=Choices(single_copy=True), now_ms=now_ms)
+    options = PlanOptions(selection=Selection(topics=CHANGING), choices=Choices(single_copy=True), now_ms=now_ms)
     few = InPlaceOptions(work_space=1)
     run = RunOptions(spark=IN_PROCESS)
     result = commands.clean_in_place([str(mine)], options, few, run, fs=Room(1 << 40))
@@ -144,6 +147,20 @@ def test_too_little_work_space_names_the_option_and_the_least_that_is_enough(now
     assert one.failure is not None
     assert f"give at least --work-space {one.failure.bytes_needed}" in one.why
     assert "free at least" not in one.why
+
+
+def test_a_segment_in_which_nothing_changes_is_left_where_it_is_and_counts_as_clean(
+    spark: SparkSession, now_ms: int, tmp_path: Path
+) -> None:
+    mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
+    logs = sorted((mine / "large-0").glob("*.log"))
+    before = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in logs]
+    for fate in (Fate.CLEANED, Fate.LEFT):
+        result = clean_in_place(str(mine), spark=spark, now_ms=now_ms, topics=["large"], ignore_ratio=True)
+        assert [one.fate for one in result.partitions] == [fate]
+        assert [(path.stat().st_ino, path.stat().st_mtime_ns) for path in logs] == before
+    checkpoint = (mine / filenames.CLEANER_OFFSETS).read_text()
+    assert f"large 0 {int(logs[-1].stem)}" in checkpoint
 
 
 def test_room_that_old_segments_keep_is_said(spark: SparkSession, now_ms: int, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, ch
 from cordwood.errors import MemoryNeed
 from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.packing import TASKS_PER_CORE, pack, share_memory, worker
+from cordwood.spark.packing import TASKS_PER_CORE, pack, share_memory, shared_by, worker
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from tests.engine.logs import data, make_log
@@ -195,7 +195,10 @@ def test_a_clean_in_rounds_on_trial_comes_to_the_same(tmp_path: Path) -> None:
 def test_tasks_have_an_equal_part_of_the_memory_as_many_as_run_at_once() -> None:
     whole = replace(task(), settings=CleanSettings(memory=MemoryShare(1000)))
     assert [one.settings.memory for one in share_memory([whole] * 8, 4)] == [MemoryShare(250, 4)] * 8
-    assert [one.settings.memory for one in share_memory([whole], 4)] == [MemoryShare(1000)]
+    (alone,) = share_memory([whole], 4)
+    assert alone.settings.memory == MemoryShare(1000)
+    # Cleaned by many tasks, it has a share for each that runs at once.
+    assert [one.settings.memory for one in shared_by([alone], 4)] == [MemoryShare(250, 4)]
     assert limited(memory=1000).settings.memory == MemoryShare(1000)
     by_default = limited().settings.memory
     assert by_default is not None and 1 << 24 < by_default.size_bytes < 1 << 50

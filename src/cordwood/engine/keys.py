@@ -20,6 +20,7 @@ from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
 from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.windows import compute_crcs
 from cordwood.types import NONE
 
 #: Records, which of them have a key that counts, and those keys' hashes.
@@ -97,6 +98,7 @@ def collect_keys(dirty: DirtySection, table: KeyTable) -> DirtyKeys:
 
     def hashed(window: TrackedWindow) -> list[HashedRecords]:
         """The records of a window: which have a key that counts, and the keys' hashes."""
+        compute_crcs(window.window)
         wanted = _with_keys(window.window.batches, window.discard, start)
         found = []
         for columns in decode_batches(window.segment, window.window, wanted):

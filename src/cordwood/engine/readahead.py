@@ -18,7 +18,7 @@ from cordwood.kernels.layout import CODEC_MASK
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment import Segment, gap_error
-from cordwood.storage.log.windows import Checks, Gap, WindowReader, compute_crcs
+from cordwood.storage.log.windows import Checks, Gap, WindowReader
 
 T = TypeVar("T")
 
@@ -86,15 +86,10 @@ def read_ahead(
     Args:
         threads: see `reading_threads`; work that is still under way when the caller leaves does no harm.
         windows: produced one at a time, in any of the threads.
-        work: called with windows whose CRCs are computed, several at a time.
+        work: called with windows, several at a time; it computes the CRCs of all that it decodes.
     """
-
-    def checked(shown: TrackedWindow) -> T:
-        compute_crcs(shown.window)
-        return work(shown)
-
     if threads is None:
-        yield from ((shown, checked(shown)) for shown in windows)
+        yield from ((shown, work(shown)) for shown in windows)
         return
     under_way: deque[tuple[TrackedWindow, Future[T]]] = deque()
     coming, failure = next(windows, None), None
@@ -104,7 +99,7 @@ def read_ahead(
                 shown, future = under_way.popleft()
                 yield shown, future.result()
                 del shown, future
-            result = checked(coming)
+            result = work(coming)
             yield coming, result
             coming = None
             del result
@@ -116,7 +111,7 @@ def read_ahead(
         done = [under_way.popleft() for _ in range(len(under_way) + 1 - at_once)]
         # Start the next window before the caller uses these results.
         wait(future for _, future in done)
-        under_way.append((coming, threads.submit(checked, coming)))
+        under_way.append((coming, threads.submit(work, coming)))
         yield from ((shown, future.result()) for shown, future in done)
         try:
             coming = ahead.result()

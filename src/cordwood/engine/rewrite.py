@@ -31,7 +31,7 @@ from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
 
 
 class GroupWriter:
@@ -226,7 +226,10 @@ def _rewritten(
     def rewrite_window(tracked: TrackedWindow) -> Rewritten:
         segment, window, batches = tracked.segment, tracked.window, tracked.window.batches
         known = newest.known_outcomes(segment.base_offset, batches, segment.path)
-        decoded = list(decode_batches(segment, window, ~needs_no_decoding(batches, tracked.discard, known)))
+        decided = needs_no_decoding(batches, tracked.discard, known)
+        # The scan has seen the right CRC of what is known; whoever checks the outputs sees it again.
+        compute_crcs(window, ~(decided & known.known))
+        decoded = list(decode_batches(segment, window, ~decided))
         own = replace(rules, keep_old_tombstones=segment.mtime_ms > old_horizon_ms)
         return rewrite(window.data, batches, decoded, tracked.discard, known, own, newest)
 

@@ -48,7 +48,7 @@ from cordwood.record.columns import RecordColumns
 from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Checks
+from cordwood.storage.log.windows import Checks, compute_crcs
 
 #: Records of a chunk, at most: the tables of its buckets then fit a cache.
 CHUNK_RECORDS = 1 << 22
@@ -223,6 +223,7 @@ def scan_run(
     def hashed(tracked: TrackedWindow) -> WindowKeys:
         window = tracked.window
         wanted, superseding_from = marks.pop(window.position)
+        compute_crcs(window)
 
         def decoded(wanted: BoolArray) -> Iterator[RecordColumns]:
             return records_of(segment, window, wanted)

@@ -19,7 +19,17 @@ from cordwood.engine.staged import clean_staged, is_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.spark.packing import RESULT_SCHEMA, Worker, checker, over_rows, pack, run_here, share_memory, worker
+from cordwood.spark.packing import (
+    RESULT_SCHEMA,
+    Worker,
+    checker,
+    over_rows,
+    pack,
+    run_here,
+    share_memory,
+    shared_by,
+    worker,
+)
 from cordwood.spark.session import collect, session
 from cordwood.spark.session import cores as cores_of
 
@@ -140,7 +150,7 @@ class Jobs:
             found = self._clean_whole(parts, range(len(parts)), outputs, discard)
             return [found[at] for at in range(len(parts))]
 
-        own = [tasks[at] for at in chosen]
+        own = shared_by([tasks[at] for at in chosen], cores)
         each = self._each
         outcomes = clean_staged(self._fs, own, outputs, self.progress, each, clean_each, cores, discard=discard)
         found = dict(zip(chosen, outcomes, strict=True))

@@ -36,11 +36,15 @@ Worker = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 def share_memory(tasks: Sequence[PartitionTask], cores: int) -> list[PartitionTask]:
     """Return the tasks, each with its share of the total memory; at most one task runs per core."""
-    at_once = max(1, min(cores, len(tasks)))
+    return shared_by(tasks, max(1, min(cores, len(tasks))))
+
+
+def shared_by(tasks: Sequence[PartitionTask], at_once: int) -> list[PartitionTask]:
+    """Return the tasks, each with its share of the total memory if that many run at once."""
 
     def shared(task: PartitionTask) -> PartitionTask:
         whole = task.settings.memory
-        memory = None if whole is None else MemoryShare(whole.size_bytes // at_once, at_once)
+        memory = None if whole is None else MemoryShare(whole.size_bytes * whole.tasks // at_once, at_once)
         return replace(task, settings=replace(task.settings, memory=memory))
 
     return [shared(task) for task in tasks]

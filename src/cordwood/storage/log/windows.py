@@ -19,6 +19,7 @@ from enum import Enum
 
 import crc32c
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels import scan
@@ -301,9 +302,15 @@ def read_headers(
         yield item.batches if isinstance(item, BatchWindow) else item
 
 
-def compute_crcs(window: BatchWindow) -> None:
-    """Compute the checksums of a window that was read with `Checks.DEFERRED`."""
-    scan.compute_crcs(window.data.ctypes.data, window.data.size, window.position, window.batches)
+def compute_crcs(window: BatchWindow, chosen: npt.NDArray[np.bool_] | None = None) -> None:
+    """Compute the checksums of a window that was read with `Checks.DEFERRED`; of the chosen batches only, if given."""
+    batches = window.batches
+    if chosen is None or chosen.all():
+        scan.compute_crcs(window.data.ctypes.data, window.data.size, window.position, batches)
+        return
+    rows = batches[chosen]
+    scan.compute_crcs(window.data.ctypes.data, window.data.size, window.position, rows)
+    batches["computed_crc"][chosen] = rows["computed_crc"]
 
 
 def _read(file: ReadableFile, position: int, size_bytes: int) -> U8Array:
