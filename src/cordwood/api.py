@@ -21,6 +21,7 @@ from cordwood.commands.options import (
     InPlaceOptions,
     PlanOptions,
     RunOptions,
+    TaskOptions,
     VerifyOptions,
 )
 from cordwood.commands.selection import ListOptions, Selection
@@ -258,6 +259,7 @@ def clean(
     strict_kafka: bool = False,
     memory: int | None = None,
     link: bool = False,
+    rate: int | None = None,
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start.
 
@@ -291,6 +293,7 @@ def clean(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         link: Copy: hard-link closed segments that do not change, instead of copying them.
+        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -320,7 +323,8 @@ def clean(
         ),
     )
     copy = CopyOptions(link=link)
-    run = RunOptions(spark=spark, master=master, on_plan=on_plan, on_progress=on_progress)
+    tasks = TaskOptions(rate=rate)
+    run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean.clean(paths, output, options, copy, run, fs=fs)
 
 
@@ -350,6 +354,7 @@ def clean_in_place(
     verify: bool = True,
     work_space: int | None = None,
     no_broker_elsewhere: bool = False,
+    rate: int | None = None,
 ) -> CleanResult:
     """Clean one broker's directories themselves.
 
@@ -384,6 +389,7 @@ def clean_in_place(
         verify: In place: prove that new segments are right before they replace old ones.
         work_space: In place: disk space for new segments before old ones are removed. Default: all free space.
         no_broker_elsewhere: In place: I confirm that no broker on another machine uses this network disk.
+        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -418,7 +424,8 @@ def clean_in_place(
         work_space=work_space,
         no_broker_elsewhere=no_broker_elsewhere,
     )
-    run = RunOptions(spark=spark, master=master, on_plan=on_plan, on_progress=on_progress)
+    tasks = TaskOptions(rate=rate)
+    run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean_in_place.clean_in_place(paths, options, in_place, run, fs=fs)
 
 
@@ -440,6 +447,7 @@ def verify(
     now_ms: int | None = None,
     high_watermark: int | Literal["end"] | None = None,
     retention: bool = False,
+    rate: int | None = None,
 ) -> VerifyResult:
     """Prove that one state of log directories is what a clean may leave of another.
 
@@ -464,6 +472,7 @@ def verify(
         now_ms: Judge delete horizons as of this time (ms since 1970). Default: now.
         high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
         retention: Allow later log start offsets: retention ran, or records were deleted, in between.
+        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -480,6 +489,9 @@ def verify(
         now_ms=now_ms,
         high_watermark=high_watermark,
         retention=retention,
+        tasks=TaskOptions(
+            rate=rate,
+        ),
     )
     return _verify.verify(
         before, after, options, spark=spark, master=master, on_start=on_start, on_progress=on_progress, fs=fs

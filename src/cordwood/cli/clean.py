@@ -15,7 +15,7 @@ from cordwood.cli.options import Directories, Json, Master, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.clean import clean
 from cordwood.commands.clean_in_place import clean_in_place
-from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, RunOptions
+from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, RunOptions, TaskOptions
 from cordwood.engine.results import CleanResult
 from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
@@ -36,6 +36,7 @@ def main(
     copy: CopyOptions,
     replacing: InPlaceOptions,
     options: PlanOptions,
+    tasks: TaskOptions,
     master: Master = LOCAL_MASTER,
     as_json: Json = False,
 ) -> int:
@@ -54,7 +55,7 @@ def main(
     _check_mode(replacing, "--in-place", allowed=in_place)
     paths = [named(directory) for directory in directories]
     with Progress(enabled=sys.stderr.isatty()) as progress:
-        run = RunOptions(master=master, on_plan=progress.begin, on_progress=progress.update)
+        run = RunOptions(master=master, tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
         if output is not None:
             result = clean(paths, output, options, copy, run)
         else:

@@ -47,6 +47,7 @@ from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.links import Link
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.throttled import Limit, throttled
 from cordwood.spark.jobs import Jobs
 from cordwood.storage.changes.copy import (
     DirectoryCopy,
@@ -89,6 +90,7 @@ def clean(
     select_partitions(node, sources, options.selection)  # or refuse it before a directory is recovered for it
     linked = Link.HARD if copy.link else None
     with explain_full_disk(fs, output), Workspace(fs, output, read_only) as work:
+        fs = throttled(fs, Limit.of(run.tasks.rate, fs, work.progress))
         copies = lay_out(fs, node, sources, work.data)
         check_space(fs, work.path, copies, link=linked)
         restored = recover_crashed(fs, node, copies, work, now_ms, link=linked)

@@ -37,6 +37,7 @@ from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult,
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.throttled import Limit, throttled
 from cordwood.spark.jobs import Jobs
 from cordwood.storage.changes.backup import KeepFolder
 from cordwood.storage.changes.ownership import check_ownership
@@ -69,7 +70,8 @@ def clean_in_place(
             work = Work.of(plan, fs, ledger.failures)
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))
-            with Jobs(fs, counters, run.spark, run.master, run.on_progress) as jobs:
+            limited = throttled(fs, Limit.of(run.tasks.rate, fs, counters) if work.tasks else None)
+            with Jobs(limited, counters, run.spark, run.master, run.on_progress) as jobs:
                 waves = plan_waves(site, jobs, work, in_place.work_space, ledger.failures)
                 if run.on_plan is not None:
                     # To verify it what is there is read once more, and what was written.

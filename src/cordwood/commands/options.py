@@ -63,6 +63,19 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """How the tasks of a command run, whatever they do."""
+
+    rate: Annotated[
+        int | None,
+        Option(
+            "Read and write at most this many bytes per second, all tasks together. Default: no limit.",
+            metavar="BYTES",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOptions:
     """What only a clean into a copy is asked for."""
 
@@ -120,6 +133,7 @@ class VerifyOptions:
         bool,
         Option("Allow later log start offsets: retention ran, or records were deleted, in between."),
     ] = False
+    tasks: TaskOptions = field(default_factory=TaskOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +143,14 @@ class RunOptions:
     Attributes:
         spark: a session to use, which is left running; None: a new one.
         master: Spark master URL of a new session.
+        tasks: how its tasks run.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
     """
 
     spark: SparkSession | None = None
     master: str = LOCAL_MASTER
+    tasks: TaskOptions = field(default_factory=TaskOptions)
     on_plan: Callable[[Plan, int], None] | None = None
     on_progress: OnProgress | None = None
 

@@ -15,6 +15,7 @@ from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.throttled import Limit, throttled_store
 from cordwood.spark.session import LOCAL_MASTER, session
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.check import Check, Finding, Severity
@@ -68,13 +69,16 @@ def verify(
         on_start(f"{number(len(pairs), 'partition')} to compare", size_bytes)
     # Tasks count in files of this machine: the store may be one that cannot be written to.
     local = PosixFileSystem()
-    with session(spark, master=master) as running, temporary_directory(local, "cordwood-verify-") as folder:
-        started = time.monotonic()
-        with progress.Watch(local, folder, on_progress):
-            verdicts = verify_pairs(running, fs, pairs, counters=progress.Counters(local.location(), folder))
-        violations += _checkpoints(twins)
-        violations += _files(fs, before, after, [theirs for _, theirs in twins], whole=not topics and not partitions)
-        seconds = time.monotonic() - started
+    with temporary_directory(local, "cordwood-verify-") as folder:
+        fs = throttled_store(fs, Limit.of(options.tasks.rate, local, folder))
+        with session(spark, master=master) as running:
+            started = time.monotonic()
+            with progress.Watch(local, folder, on_progress):
+                verdicts = verify_pairs(running, fs, pairs, counters=progress.Counters(local.location(), folder))
+            violations += _checkpoints(twins)
+            changed = [theirs for _, theirs in twins]
+            violations += _files(fs, before, after, changed, whole=not topics and not partitions)
+            seconds = time.monotonic() - started
     return VerifyResult(before, after, now_ms, tuple(verdicts), tuple(violations), tuple(excused), seconds)
 
 

@@ -10,6 +10,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
@@ -43,7 +44,8 @@ class Jobs:
     """Runs tasks on a Spark session, which starts with the first task and stops at the end of the `with` block.
 
     Attributes:
-        location: of the file system that tasks work on.
+        fs: the file system that tasks work on.
+        location: of this file system.
         progress: folder in which tasks report their progress.
         seconds: how long the tasks took, without the start of the session.
     """
@@ -66,7 +68,7 @@ class Jobs:
             on_progress: called with the number of bytes read so far.
         """
         self.seconds = 0.0
-        self._fs = fs
+        self.fs = fs
         self.location = fs.location()
         self.progress = progress_folder
         self._spark = spark
@@ -88,7 +90,7 @@ class Jobs:
         if self._running is None:
             running = self._open.enter_context(session(self._spark, master=self._master))
             self._running = running
-            self._open.enter_context(progress.Watch(self._fs, self.progress, self._on_progress))
+            self._open.enter_context(progress.Watch(self.fs, self.progress, self._on_progress))
         return self._running
 
     def clean(
@@ -111,10 +113,10 @@ class Jobs:
         running = None if self.location.in_this_process else self.session()
         started = time.monotonic()
         cores = 1 if running is None else cores_of(running)
-        tasks = share_memory(tasks, cores)
+        tasks = share_memory([replace(task, location=self.location) for task in tasks], cores)
         total = sum(task.size_bytes for task in tasks)
         staged = {at for at, task in enumerate(tasks) if is_staged(task, total, cores)}
-        with progress.Watch(self._fs, self.progress, self._on_progress if running is None else None):
+        with progress.Watch(self.fs, self.progress, self._on_progress if running is None else None):
             found = self._clean_whole(tasks, [at for at in range(len(tasks)) if at not in staged], outputs, discard)
             # A table in memory was too small for them: many records in few bytes.
             staged |= {at for at, one in found.items() if _lacks_memory(one) and _may_be_staged(tasks[at])}
@@ -133,7 +135,7 @@ class Jobs:
         cores = 1 if running is None else cores_of(running)
         own = [tasks[at] for at in chosen]
         packs = [[(at, own[at]) for at in one] for one in pack([task.size_bytes for task in own], cores)]
-        workers = [worker(packs, outputs, self.progress, at_a_time=self._fs.concurrency, discard=discard)]
+        workers = [worker(packs, outputs, self.progress, at_a_time=self.fs.concurrency, discard=discard)]
         if not discard:
             workers.append(checker(own))
         found = _run(running, workers, len(packs))
@@ -152,7 +154,7 @@ class Jobs:
 
         own = shared_by([tasks[at] for at in chosen], cores)
         each = self._each
-        outcomes = clean_staged(self._fs, own, outputs, self.progress, each, clean_each, cores, discard=discard)
+        outcomes = clean_staged(self.fs, own, outputs, self.progress, each, clean_each, cores, discard=discard)
         found = dict(zip(chosen, outcomes, strict=True))
         alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], outputs, discard)
         return {at: one for at, one in found.items() if one is not None} | alone

@@ -74,7 +74,7 @@ def _proved(
         return found
     pairs = [_pair(site, tasks[at], output) for at, output in written.items()]
     started = time.monotonic()
-    verdicts = verify_pairs(jobs.session(), site.fs, pairs, counters=Counters(site.fs.location(), jobs.progress))
+    verdicts = verify_pairs(jobs.session(), jobs.fs, pairs, counters=Counters(site.fs.location(), jobs.progress))
     ledger.verify_seconds += time.monotonic() - started
     for at, verdict in zip(written, verdicts, strict=True):
         ledger.verified += verdict.counts.get(Count.RECORDS_BEFORE, 0)

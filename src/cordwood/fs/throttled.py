@@ -1,0 +1,357 @@
+"""Limits how many bytes per second all tasks of a run read and write together, in whatever processes they run.
+
+Each process adds what it is about to read or write to a counter file of its own, in a folder that all tasks see, and
+then waits until the sum of all counters is due at the rate. So there is nothing to divide: a task that is left alone
+has the whole rate. No locks are needed, as each file has one writer, and counters only grow.
+
+    process A  100 MB ┐
+    process B   50 MB ├ 160 MB / 10 MB per second = due after 16 s of its clock; it waits until then
+    process C   10 MB ┘
+
+Time that was not used is forgotten after a moment, or slow tasks would save up for a burst. Each process does that by
+itself: it moves its start of the clock forward, and no two clocks are compared.
+
+Without a rate there is none of this: the file system of tasks is then the plain one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import posixpath
+import secrets
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cordwood.errors import RequestError
+from cordwood.fs.base import Bytes, File, LocalFileSystem, ReadableFile, Store, view_of
+from cordwood.fs.location import Location
+from cordwood.fs.wrapped import WrappedFileSystem, WrappedStore
+from cordwood.types import override
+
+#: The folder of the counters, in the folder that tasks see.
+_FOLDER = "throttle"
+#: The most bytes that are read or written at once.
+_PIECE_BYTES_MAX = 4 << 20
+#: At a low rate pieces are smaller: this many of them per second.
+_PIECES_PER_SECOND = 50
+#: How much unused time counts, in seconds.
+_CREDIT_SECONDS = 0.1
+#: A counter: bytes, and a CRC-32 of them. A reader may see a counter that is half written.
+_COUNTER = struct.Struct("<QI")
+
+AnyStore = TypeVar("AnyStore", bound=Store)
+
+
+class Throttle:
+    """Makes callers wait before they read or write, in one process. Threads may share it.
+
+    Args:
+        fs: of the folder.
+        folder: of the counters of all processes.
+        rate: bytes per second, of all processes together.
+        clock: in seconds.
+        sleep: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        fs: LocalFileSystem,
+        folder: str,
+        rate: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._name = secrets.token_hex(16)
+        #: The counters of the others, as they were last seen.
+        self._others: dict[str, int] = {}
+        self._bytes = self._not_yet_counted = 0
+        self.piece_bytes = min(max(rate // _PIECES_PER_SECOND, 1), _PIECE_BYTES_MAX)
+        self._write()
+        self._start = clock() - self._due_seconds()
+
+    def wait_for(self, size_bytes: int) -> None:
+        """Count bytes that are about to be read or written, and wait until they are due.
+
+        Raises:
+            FileNotFoundError: the folder is gone, so the result of this task is no longer wanted.
+        """
+        with self._lock:
+            self._not_yet_counted += size_bytes
+            if self._not_yet_counted < self.piece_bytes:
+                return
+            self._bytes += self._not_yet_counted
+            self._not_yet_counted = 0
+            # Write before reading: of two processes at the same time, at least one sees the other's bytes.
+            self._write()
+            due, now = self._due_seconds(), self._clock()
+            self._start = max(self._start, now - due - _CREDIT_SECONDS)
+            seconds = self._start + due - now
+        if seconds > 0:
+            self._sleep(seconds)
+
+    def _due_seconds(self) -> float:
+        """How long the bytes of all processes take at the rate."""
+        for info in self._fs.list(self._folder):
+            if info.name != self._name:
+                seen = self._read(info.name)
+                self._others[info.name] = max(seen, self._others.get(info.name, 0))
+        return (self._bytes + sum(self._others.values())) / self._rate
+
+    def _read(self, name: str) -> int:
+        """The counter of another process; 0: it is being written right now."""
+        try:
+            with self._fs.open(f"{self._folder}/{name}") as file:
+                data = file.read(0, _COUNTER.size)
+        except OSError:
+            return 0
+        if len(data) < _COUNTER.size:
+            return 0
+        size_bytes, crc = _COUNTER.unpack(data)
+        return int(size_bytes) if crc == zlib.crc32(data[:8]) else 0
+
+    def _write(self) -> None:
+        """Write the counter of this process. A full disk must not fail a task here."""
+        path = f"{self._folder}/{self._name}"
+        data = struct.pack("<Q", self._bytes)
+        try:
+            # Closed after each write: on a network file system others then see what was written.
+            with self._fs.create(path, exclusive=False) as file:
+                file.write(0, data + struct.pack("<I", zlib.crc32(data)))
+        except FileNotFoundError:
+            raise
+        except OSError:
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A rate, and where processes count what they read and write. Plain values, to be pickled.
+
+    Attributes:
+        rate: bytes per second.
+        location: of the file system with the folder.
+        folder: of the counters.
+    """
+
+    rate: int
+    location: Location[LocalFileSystem]
+    folder: str
+
+    @classmethod
+    def of(cls, rate: int | None, fs: LocalFileSystem, folder: str) -> Limit | None:
+        """A limit whose counters are in a folder that all tasks see; None: there is no rate.
+
+        Raises:
+            RequestError: the rate is not positive.
+        """
+        if rate is None:
+            return None
+        if rate < 1:
+            raise RequestError(f"A rate of {rate} bytes per second: give a positive number")
+        path = f"{folder}/{_FOLDER}"
+        fs.make_directory(path)
+        return cls(rate, fs.location(), path)
+
+    def throttle(self) -> Throttle:
+        """The throttle of this process."""
+        return _throttle_of(os.getpid(), self)
+
+
+@functools.lru_cache(maxsize=4)
+def _throttle_of(process: int, limit: Limit) -> Throttle:
+    """The throttle that all tasks of a process share; a forked process gets another one."""
+    return Throttle(limit.location.open(), limit.folder, limit.rate)
+
+
+def throttled_store(store: Store, limit: Limit | None) -> Store:
+    """A store whose reads are limited, and those of tasks on it; without a limit the store itself."""
+    return store if limit is None else ThrottledStore(store, limit)
+
+
+def throttled(fs: LocalFileSystem, limit: Limit | None) -> LocalFileSystem:
+    """A file system whose reads and writes are limited, and those of tasks on it; without a limit `fs` itself."""
+    return fs if limit is None else ThrottledFileSystem(fs, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottledLocation:
+    """Where a throttled file system is.
+
+    Attributes:
+        location: of the file system below it.
+        limit: of what is read and written.
+    """
+
+    location: Location[LocalFileSystem]
+    limit: Limit
+
+    @property
+    def in_this_process(self) -> bool:
+        """As the location below it."""
+        return self.location.in_this_process
+
+    def open(self) -> LocalFileSystem:
+        """The file system."""
+        return ThrottledFileSystem(self.location.open(), self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottledStoreLocation:
+    """Where a throttled store is.
+
+    Attributes:
+        location: of the store below it.
+        limit: of what is read.
+    """
+
+    location: Location[Store]
+    limit: Limit
+
+    @property
+    def in_this_process(self) -> bool:
+        """As the location below it."""
+        return self.location.in_this_process
+
+    def open(self) -> Store:
+        """The store."""
+        return ThrottledStore(self.location.open(), self.limit)
+
+
+class ThrottledStore(WrappedStore):
+    """A store whose reads wait for the limit."""
+
+    def __init__(self, store: Store, limit: Limit) -> None:
+        super().__init__(store)
+        self._limit = limit
+
+    @override
+    def location(self) -> Location[Store]:
+        return ThrottledStoreLocation(self._store.location(), self._limit)
+
+    @override
+    def open(self, path: str) -> ReadableFile:
+        return _ThrottledReadableFile(self._store.open(path), self._limit.throttle())
+
+
+class ThrottledFileSystem(WrappedFileSystem):
+    """A file system whose reads and writes wait for the limit."""
+
+    def __init__(self, fs: LocalFileSystem, limit: Limit) -> None:
+        super().__init__(fs)
+        self._limit = limit
+        self._shares_blocks: dict[int, bool] = {}
+
+    @override
+    def location(self) -> Location[LocalFileSystem]:
+        return ThrottledLocation(self._fs.location(), self._limit)
+
+    @override
+    def open(self, path: str) -> File:
+        return _ThrottledFile(self._fs.open(path), self._limit.throttle())
+
+    @override
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        return _ThrottledFile(self._fs.create(path, exclusive=exclusive, mode=mode), self._limit.throttle())
+
+    @override
+    def open_for_update(self, path: str) -> File:
+        return _ThrottledFile(self._fs.open_for_update(path), self._limit.throttle())
+
+    @override
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        parent = posixpath.dirname(target) or "."
+        device = self._fs.stat(parent).device
+        if device not in self._shares_blocks:
+            self._shares_blocks[device] = self._fs.shares_blocks(parent)
+        if self._shares_blocks[device]:
+            self._fs.copy(source, target, mode=mode)
+        else:
+            # Through this process, a buffer at a time: the kernel copies all at once.
+            LocalFileSystem.copy(self, source, target, mode=mode)
+
+
+class _ThrottledReadableFile(ReadableFile):
+    """A file whose reads wait, piece by piece."""
+
+    def __init__(self, file: ReadableFile, throttle: Throttle) -> None:
+        self.path = file.path
+        self._file = file
+        self._throttle = throttle
+
+    @override
+    def size(self) -> int:
+        return self._file.size()
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        target = target.cast("B")
+        done = 0
+        for piece in _pieces(target, self._throttle.piece_bytes):
+            self._throttle.wait_for(piece.nbytes)
+            count = self._file.read_into(position + done, piece)
+            done += count
+            if count < piece.nbytes:
+                break
+        return done
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        # The size may come from a damaged file, so no buffer is made for it.
+        parts, missing = [], min(size_bytes, max(0, self._file.size() - position))
+        while missing:
+            piece_bytes = min(missing, self._throttle.piece_bytes)
+            self._throttle.wait_for(piece_bytes)
+            part = self._file.read(position, piece_bytes)
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    @override
+    def close(self) -> None:
+        self._file.close()
+
+
+class _ThrottledFile(_ThrottledReadableFile, File):
+    """A file whose reads and writes wait, piece by piece."""
+
+    def __init__(self, file: File, throttle: Throttle) -> None:
+        super().__init__(file, throttle)
+        self._written = file
+
+    @override
+    def write(self, position: int, data: Bytes) -> None:
+        for piece in _pieces(view_of(data), self._throttle.piece_bytes):
+            self._throttle.wait_for(piece.nbytes)
+            self._written.write(position, piece)
+            position += piece.nbytes
+
+    @override
+    def truncate(self, size_bytes: int) -> None:
+        self._written.truncate(size_bytes)
+
+    @override
+    def write_back(self, position: int, size_bytes: int) -> None:
+        self._written.write_back(position, size_bytes)
+
+    @override
+    def sync(self) -> None:
+        self._written.sync()
+
+
+def _pieces(data: memoryview, piece_bytes: int) -> Sequence[memoryview]:
+    return [data[start : start + piece_bytes] for start in range(0, data.nbytes, piece_bytes)]

@@ -1,0 +1,64 @@
+"""`--rate`: what is read and written takes at least as long as it takes at the rate."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from cordwood.cli.main import app
+from tests.fixtures import copy_of, fixture
+
+#: Bytes per second.
+RATE = 100_000
+#: The tenth of a second that may be saved up, and what two workers have not yet counted, in seconds.
+SAVED = 0.2
+PLAIN = ("--config", "cleanup.policy=compact", "--high-watermark", "end", "--ignore-ratio", "--now", "1795253411000")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Three partitions, of which the first is as large as the two others."""
+    path = tmp_path / "logs"
+    path.mkdir()
+    for one in fixture("kraft-before").glob("orders-*"):
+        copy_of(one, path / one.name)
+    return path
+
+
+def run(*arguments: str | Path | int) -> tuple[Any, float]:
+    began = time.monotonic()
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    seconds = time.monotonic() - began
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout), seconds
+
+
+def test_a_copy_and_its_proof_are_no_faster_than_the_rate(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    result, seconds = run("clean", logs, "--output", tmp_path / "copy", *PLAIN, "--rate", RATE)
+    assert result["cleaned"] == 3
+    assert seconds >= (result["bytes_read"] + result["bytes_written"]) / RATE - SAVED
+    fast, _ = run("clean", logs, "--output", tmp_path / "fast", *PLAIN)
+    assert fast["bytes_written"] == result["bytes_written"]
+
+    size_bytes = sum(path.stat().st_size for folder in (logs, tmp_path / "copy") for path in folder.rglob("*.log"))
+    _, seconds = run("verify", logs, tmp_path / "copy", "--high-watermark", "end", "--rate", RATE)
+    assert seconds >= size_bytes / RATE - SAVED
+
+
+def test_a_clean_in_place_is_no_faster_than_the_rate(spark: SparkSession, logs: Path) -> None:
+    result, seconds = run("clean", logs, "--in-place", *PLAIN, "--rate", RATE)
+    assert result["cleaned"] == 3
+    # It is read once more to be proved, and what was written is checked and proved.
+    assert seconds >= (result["bytes_read"] + 2 * result["bytes_written"]) / RATE - SAVED
+    assert not list(logs.rglob("*.cordwood*"))
+
+
+def test_a_rate_is_a_positive_size(logs: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["clean", str(logs), "--output", str(tmp_path / "copy"), "--rate", "0"])
+    assert (result.exit_code, "--rate 0: give a number of bytes" in result.stderr) == (2, True)
