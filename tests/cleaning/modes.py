@@ -5,7 +5,7 @@
     stages    many tasks; runs begin where an index points to
     batches   many tasks; every batch is a run of its own, with chunks of eight records
 
-CORDWOOD_CLEAN_MODE chooses for all comparisons; `using` for some lines of a test.
+CORDWOOD_CLEAN_MODE chooses for all comparisons; without it they take turns. `using` chooses for some lines of a test.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ def using(mode: str) -> Iterator[None]:
         yield
     finally:
         _mode[0] = before
+
+
+def by_turns(number: int) -> contextlib.AbstractContextManager[None]:
+    """Clean in the mode whose turn it is, unless one is chosen for all."""
+    return using(os.environ.get("CORDWOOD_CLEAN_MODE") or MODES[number % len(MODES)])
 
 
 def every_batch(segment: Segment, run_bytes: int) -> list[int]:
