@@ -22,6 +22,7 @@ import pytest
 from cordwood.engine import readahead
 from tests import drawn
 from tests.cleaning.against_kafka import (
+    ROOMY_SLOTS,
     Comparison,
     Round,
     compare_clean,
@@ -134,7 +135,7 @@ def test_random_logs_cleaned_again_and_again_stay_as_kafkas(
             if done is not None:
                 result.seen["cleans"] += 1
                 result.seen["cleans up to where the map is full"] += done["end_offset"] != done["first_uncleanable"]
-                with by_turns(seed // 3):
+                with by_turns(seed // 6):
                     found = [*compare_clean(one, before / "topic-0", ours / "topic-0")]
                 found += differences(log, ours / "topic-0")
             else:
@@ -161,7 +162,7 @@ def config_of(seed: int) -> dict[str, int]:
 
 def slots_of(seed: int) -> int:
     """How large the map is that the cleans of one random log have."""
-    return (40, 200, 5_000_000)[seed // 2 % 3]
+    return (40, 200, ROOMY_SLOTS)[seed // 2 % 3]
 
 
 def words(seed: int, step: Line) -> Iterator[str]:
