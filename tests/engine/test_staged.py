@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.cleaning.key_table import MemoryShare
+from cordwood.engine import staged as engine_staged
 from cordwood.engine import stages
 from cordwood.engine.blobs import BlobReader, BlobWriter, LostBlobError
 from cordwood.engine.partition import Cleaned, clean_partition
@@ -154,6 +155,14 @@ def test_a_log_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path) -> None
     cleaned(log, tmp_path / "whole", clean_partition)
     kept = LogView(str(tmp_path / "whole"), fs=FS, log_start_offset=0).records(isolation=None)
     assert [record.offset for record in kept] == [5, 3, 6]
+
+
+def test_more_ranges_come_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = some_log(tmp_path / "t-0")
+    whole = cleaned(log, tmp_path / "whole", clean_partition)
+    monkeypatch.setattr(engine_staged, "MANY_RECORDS", -1)
+    monkeypatch.setattr(engine_staged, "MANY_RANGES", 1024)
+    assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
 
 
 def task(size_bytes: int, *, records: int | None = None, memory: int | None = None, map_: int | None = None):

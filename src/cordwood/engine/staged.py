@@ -16,6 +16,9 @@ from cordwood.cleaning.superseded import CHUNK_RECORD_BYTES, ENTRY_BYTES
 from cordwood.engine.partition import Cleaned
 from cordwood.engine.scan import chunk_records
 from cordwood.engine.stages import (
+    MANY_RANGES,
+    MANY_RECORDS,
+    RANGES,
     RUN_BYTES_MIN,
     HeadersTask,
     LogPlace,
@@ -211,6 +214,7 @@ def _prepare(one: _Partition, progress: str) -> None:
             settings=task.settings,
             headers=one.headers,
             run_bytes=one.run_bytes,
+            ranges=MANY_RANGES if (task.records or 0) > MANY_RECORDS else RANGES,
             hash_secret=secrets.token_bytes(16),
             folder=one.folder,
         )

@@ -48,9 +48,10 @@ from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 
-#: Into so many ranges the hashes are cut in blobs; a merge takes some of them.
+#: Into so many ranges the hashes are cut in blobs; a merge takes some of them, one after the other.
 RANGES = 64
-_RANGE_BUCKETS = BUCKETS // RANGES
+#: The same for a partition of more records than that, so that what is left of all chunks in one range stays small.
+MANY_RANGES, MANY_RECORDS = BUCKETS, 500_000_000
 #: A run is no smaller than this, but at the end of a segment; so it is worth a task.
 RUN_BYTES_MIN = 64 << 20
 #: A merge of fewer entries is not worth a task.
@@ -118,6 +119,7 @@ class RunTask:
         trackers: at its start.
         hash_secret: 16 bytes, the same for all runs.
         chunk_records: records of a chunk.
+        ranges: of hashes.
         folder: where the blob is written.
     """
 
@@ -130,6 +132,7 @@ class RunTask:
     trackers: Trackers
     hash_secret: bytes = field(repr=False)
     chunk_records: int
+    ranges: int
     folder: str
 
 
@@ -162,6 +165,7 @@ def prepare(
     settings: CleanSettings,
     headers: Mapping[int, BatchRows],
     run_bytes: int,
+    ranges: int,
     hash_secret: bytes,
     folder: str,
 ) -> Prepared:
@@ -173,6 +177,7 @@ def prepare(
         first_dirty, first_uncleanable, part, settings: see `clean_partition`.
         headers: by base offset, what `transactional_batches` found of a segment; of those that have any.
         run_bytes: how large a run should be.
+        ranges: into how many the hashes are cut.
         hash_secret: for the hashes of keys.
         folder: where blobs go.
     """
@@ -196,7 +201,7 @@ def prepare(
         starts = cut_positions(run.segment, run_bytes)
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             now = copy.deepcopy(trackers)
-            some = (run.superseding, run.rewritten, now, hash_secret, at_once, folder)
+            some = (run.superseding, run.rewritten, now, hash_secret, at_once, ranges, folder)
             runs.append(RunTask(place, base, start, end, *some))
             behind = NEVER if end is None else end
             follow(rows[(rows["position"] >= start) & (rows["position"] < behind)], run.superseding, trackers)
@@ -241,6 +246,7 @@ class ScannedBlob:
     Attributes:
         blob: per chunk c and range r the sections hashes.c.r and ordinals.c.r, starts.c; and those of the outcomes.
         chunks: how many there are.
+        ranges: into how many the hashes are cut.
         chunk_records: records of each, but the last.
         entries: of all chunks.
         span: the offsets of the records.
@@ -248,6 +254,7 @@ class ScannedBlob:
 
     blob: Blob
     chunks: int
+    ranges: int
     chunk_records: int
     entries: int
     span: Span
@@ -277,8 +284,9 @@ def scan_task(task: RunTask) -> ScannedBlob:
 
         def keep(chunk: Chunk) -> None:
             nonlocal chunks, entries
-            for number in range(RANGES):
-                part = slice(*(int(chunk.starts[at * _RANGE_BUCKETS]) for at in (number, number + 1)))
+            width = BUCKETS // task.ranges
+            for number in range(task.ranges):
+                part = slice(*(int(chunk.starts[at * width]) for at in (number, number + 1)))
                 writer.add(f"hashes.{chunks}.{number}", chunk.hashes[part].reshape(-1))
                 writer.add(f"ordinals.{chunks}.{number}", chunk.ordinals[part])
             writer.add(f"starts.{chunks}", chunk.starts)
@@ -289,7 +297,7 @@ def scan_task(task: RunTask) -> ScannedBlob:
             for name in _OUTCOMES:
                 writer.add(name, getattr(found.outcomes, name))
         blob = writer.finish()
-    return ScannedBlob(blob, chunks, task.chunk_records, entries, found.span)
+    return ScannedBlob(blob, chunks, task.ranges, task.chunk_records, entries, found.span)
 
 
 # ---- merge -----------------------------------------------------------------------------------------------------------
@@ -333,7 +341,8 @@ def merge_task(task: MergeTask) -> MergedBlob:
             for (run, chunk), start in zip(places, starts, strict=True):
                 hashes = readers[run].get(f"hashes.{chunk}.{number}", np.uint64).reshape(-1, 2)
                 ordinals = readers[run].get(f"ordinals.{chunk}.{number}", np.uint32)
-                own = start[number * _RANGE_BUCKETS : (number + 1) * _RANGE_BUCKETS + 1]
+                width = BUCKETS // task.runs[run].ranges
+                own = start[number * width : (number + 1) * width + 1]
                 chunks.append(Chunk(hashes, ordinals, own - own[0]))
             for (run, chunk), superseded in zip(places, merge(chunks), strict=True):
                 writer.add(f"{run}.{chunk}.{number}", superseded)
@@ -346,8 +355,9 @@ def merge_tasks(
     """How the ranges are divided; none if there is only one chunk."""
     if sum(run.chunks for run in runs) <= 1:
         return []
-    count = max(1, min(2 * cores, RANGES, sum(run.entries for run in runs) // _MERGE_ENTRIES))
-    edges = [RANGES * at // count for at in range(count + 1)]
+    ranges = runs[0].ranges
+    count = max(1, min(2 * cores, ranges, sum(run.entries for run in runs) // _MERGE_ENTRIES))
+    edges = [ranges * at // count for at in range(count + 1)]
     return [MergeTask(location, tuple(runs), low, high, folder) for low, high in itertools.pairwise(edges)]
 
 
@@ -386,7 +396,7 @@ def _load(fs: LocalFileSystem, number: int, run: ScannedBlob, merged: Iterable[B
     with closing(BlobReader(fs, run.blob)) as reader:
         found = SegmentOutcomes(**{name: reader.get(name, kind) for name, kind in _OUTCOMES.items()})
     for other in merged:
-        for chunk, at in itertools.product(range(run.chunks), range(RANGES)):
+        for chunk, at in itertools.product(range(run.chunks), range(run.ranges)):
             found.mark(chunk * run.chunk_records, other.get(f"{number}.{chunk}.{at}", np.uint32))
     return found
 
