@@ -73,13 +73,20 @@ FIRST = data(0, b"a")
         pytest.param(encode_batch([Record(1, 0, None, b"v")]), id="no key"),
         pytest.param(encode_batch([Record(1, 0, b"b", b"v")], transactional=True, producer_id=5), id="transaction"),
         pytest.param(encode_batch([], base_offset=1, last_offset=1), id="empty"),
-        pytest.param(encode_batch([Record(1, 0, b"b", b"v")], delete_horizon_ms=5), id="horizon"),
+        pytest.param(encode_batch([Record(1, 0, b"b", b"v")], delete_horizon_ms=5), id="horizon that has passed"),
+        pytest.param(encode_batch([Record(1, 0, b"t", None)], delete_horizon_ms=10), id="horizon that passes now"),
+        pytest.param(encode_batch([Record(1, 0, None, b"v")], delete_horizon_ms=11), id="no key, and a horizon"),
     ],
 )
 def test_a_segment_of_which_something_may_change_is_written(tmp_path: Path, batch: bytes) -> None:
     cleaned = clean(with_first(tmp_path / "t-0", FIRST, batch), tmp_path / "out")
     assert cleaned.kept == set()
     assert (tmp_path / "out" / offset_name(0, FileKind.LOG)).exists()
+
+
+def test_tombstones_whose_time_has_not_come_change_nothing(tmp_path: Path) -> None:
+    ahead = encode_batch([Record(1, 0, b"t", None), Record(2, 0, b"u", b"v")], delete_horizon_ms=11)
+    assert clean(with_first(tmp_path / "t-0", FIRST, ahead), tmp_path / "out").kept == {0}
 
 
 def other_index(folder: Path) -> None:

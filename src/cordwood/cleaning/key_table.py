@@ -108,7 +108,7 @@ class NewestOffsets(Protocol):
         ...
 
     def unchanged(self, segment: int) -> tuple[int, int] | None:
-        """Whether a segment is known to stay as it is, byte for byte, whatever the time.
+        """Whether a segment is known to stay as it is, byte for byte.
 
         Args:
             segment: its base offset.

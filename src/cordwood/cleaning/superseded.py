@@ -38,8 +38,9 @@ CHUNK_RECORD_BYTES = 16 + 1 + 20 + 20
 ENTRY_BYTES = 20
 #: A batch's records supersede nothing from this offset on.
 NEVER = np.iinfo(np.int64).max
-#: Beside the kernel's flags of a batch: the scan decoded it; nothing but its records decides what becomes of it.
-_DECODED, _BY_RECORDS = 4, 8
+#: Beside the kernel's flags of a batch: the scan decoded it; it stays as it is if no record is superseded, and all have
+#: a key and a value; the same, but they need no value, as the tombstones' time has not come.
+_DECODED, _STAYS_PLAIN, _STAYS_KEYED = 4, 8, 16
 #: Records of a window that are held at once; a batch may decompress to any number of them.
 _HELD_RECORDS = 1 << 20
 
@@ -104,6 +105,7 @@ def window_keys(
     wanted: BoolArray,
     superseding_from: Int64Array,
     secret: bytes,
+    now_ms: int,
 ) -> WindowKeys:
     """Hash the keys of some batches.
 
@@ -113,12 +115,14 @@ def window_keys(
         wanted: bool[batches], those that have records whose keys matter.
         superseding_from: int64[batches], from which offset on records supersede others; NEVER: none does.
         secret: 16 bytes that key the hashes, unknown to whoever chose the keys: nobody can aim collisions at a log.
+        now_ms: the time of the clean.
     """
     counts, flags = np.zeros(batches.size, np.int32), np.zeros(batches.size, np.uint8)
     flags[wanted] = _DECODED
-    flags[wanted & (batches["magic"] == 2) & ~is_transactional_data(batches) & ~has_flag(batches, DELETE_HORIZON)] |= (
-        _BY_RECORDS
-    )
+    simple = wanted & (batches["magic"] == 2) & ~is_transactional_data(batches)
+    horizons = has_flag(batches, DELETE_HORIZON)
+    flags[simple & ~horizons] |= _STAYS_PLAIN
+    flags[simple & horizons & (batches["base_timestamp"] > now_ms)] |= _STAYS_KEYED
     low, high = np.frombuffer(secret, np.uint64)
     span = Span()
 
@@ -196,8 +200,10 @@ class SegmentOutcomes:
     @property
     def unchanged(self) -> tuple[int, int] | None:
         """See `NewestOffsets.unchanged`: every record stays, and nothing but its records decides over a batch."""
-        settled = (self.flags == _DECODED | _BY_RECORDS) & (self.counts > 0)
-        if not settled.all() or self.bits.any():
+        unusual = self.flags & (kernel.HAS_TOMBSTONE | kernel.HAS_KEYLESS)
+        stays = (self.flags & _STAYS_PLAIN != 0) & (unusual == 0)
+        stays |= (self.flags & _STAYS_KEYED != 0) & (unusual & kernel.HAS_KEYLESS == 0)
+        if not (stays & (self.counts > 0)).all() or self.bits.any():
             return None
         return int(self.counts.size), int(self.counts.sum(dtype=np.int64))
 

@@ -154,7 +154,7 @@ def clean_partition(
     carried = state_at_start(facts, first_dirty, settings, part)
     if scanned is None:
         dirty = dirty_section(log, facts, first_dirty, first_uncleanable, part, carried)
-        keys = _read_keys(log, facts, dirty, carried, part, settings, hash_secret or secrets.token_bytes(16))
+        keys = _read_keys(log, facts, dirty, carried, part, settings, hash_secret or secrets.token_bytes(16), now_ms)
     else:
         keys = DirtyKeys(scanned)
     groups = planned_groups(log, facts, keys.end_offset, first_uncleanable, part, settings)
@@ -189,11 +189,12 @@ def _read_keys(
     part: GroupRange | None,
     settings: CleanSettings,
     secret: bytes,
+    now_ms: int,
 ) -> DirtyKeys:
     """Pass 1: by a scan, or by a table of keys where it has to be one."""
     if settings.offset_map_slots is None:
         groups = planned_groups(log, facts, dirty.latest_offset + 1, dirty.end, part, settings)
-        found = scan_keys(log, groups, dirty, copy.deepcopy(carried.tracker), settings, secret)
+        found = scan_keys(log, groups, dirty, copy.deepcopy(carried.tracker), settings, secret, now_ms)
         if found is not None:
             return found
     return collect_keys(dirty, empty_table(settings, secret, dirty.end - dirty.start))

@@ -138,6 +138,7 @@ def scan_keys(
     copying: AbortTracker,
     settings: CleanSettings,
     secret: bytes,
+    now_ms: int,
 ) -> DirtyKeys | None:
     """Find out which records of the groups are superseded; None if offsets do not ascend, as they do in a sound log.
 
@@ -145,6 +146,7 @@ def scan_keys(
         log, groups, dirty, copying: see `runs_of`.
         settings: of the clean.
         secret: 16 bytes that key the hashes.
+        now_ms: the time of the clean.
 
     Raises:
         TooLittleMemoryError: what has to be kept takes more memory than it may.
@@ -165,7 +167,7 @@ def scan_keys(
     for run, trackers in runs_of(log, groups, dirty, copying):
         if run.segment.base_offset == dirty.next_start and run.segment is not dirty.segments[0]:
             next_tracker = copy.deepcopy(trackers.keys)
-        found = scan_run(run, trackers, secret, at_once, keep)
+        found = scan_run(run, trackers, secret, now_ms, at_once, keep)
         scanned.append((run, found, chunks[:]))
         chunks.clear()
     if not ascending([found.span for _, found, _ in scanned], dirty.latest_offset):
@@ -196,14 +198,14 @@ def chunk_records(memory: MemoryShare | None) -> int:
 
 
 def scan_run(
-    run: Run, trackers: Trackers, secret: bytes, records_at_once: int, keep: Callable[[Chunk], None]
+    run: Run, trackers: Trackers, secret: bytes, now_ms: int, records_at_once: int, keep: Callable[[Chunk], None]
 ) -> ScannedRun:
     """Scan a run.
 
     Args:
         run: to read.
         trackers: of transactions, at its start; moved to its end.
-        secret: see `window_keys`.
+        secret, now_ms: see `window_keys`.
         records_at_once: records of a chunk.
         keep: takes what is left of each chunk, in log order.
 
@@ -228,7 +230,7 @@ def scan_run(
         def decoded(wanted: BoolArray) -> Iterator[RecordColumns]:
             return records_of(segment, window, wanted)
 
-        return window_keys(window.batches, decoded, wanted, superseding_from, secret)
+        return window_keys(window.batches, decoded, wanted, superseding_from, secret, now_ms)
 
     with reading_threads([segment]) as threads:
         for tracked, keys in read_ahead(threads, windows(), hashed):

@@ -216,6 +216,7 @@ def _prepare(one: _Partition, progress: str) -> None:
             run_bytes=one.run_bytes,
             ranges=MANY_RANGES if (task.records or 0) > MANY_RECORDS else RANGES,
             hash_secret=secrets.token_bytes(16),
+            now_ms=task.now_ms,
             folder=one.folder,
         )
     except (CordwoodError, OSError) as error:

@@ -120,6 +120,7 @@ class RunTask:
         hash_secret: 16 bytes, the same for all runs.
         chunk_records: records of a chunk.
         ranges: of hashes.
+        now_ms: the time of the clean.
         folder: where the blob is written.
     """
 
@@ -133,6 +134,7 @@ class RunTask:
     hash_secret: bytes = field(repr=False)
     chunk_records: int
     ranges: int
+    now_ms: int
     folder: str
 
 
@@ -167,6 +169,7 @@ def prepare(
     run_bytes: int,
     ranges: int,
     hash_secret: bytes,
+    now_ms: int,
     folder: str,
 ) -> Prepared:
     """Cut a partition into runs and groups.
@@ -179,6 +182,7 @@ def prepare(
         run_bytes: how large a run should be.
         ranges: into how many the hashes are cut.
         hash_secret: for the hashes of keys.
+        now_ms: the time of the clean.
         folder: where blobs go.
     """
     facts = [segment_facts(segment) for segment in log.segments]
@@ -201,7 +205,7 @@ def prepare(
         starts = cut_positions(run.segment, run_bytes)
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             now = copy.deepcopy(trackers)
-            some = (run.superseding, run.rewritten, now, hash_secret, at_once, ranges, folder)
+            some = (run.superseding, run.rewritten, now, hash_secret, at_once, ranges, now_ms, folder)
             runs.append(RunTask(place, base, start, end, *some))
             behind = NEVER if end is None else end
             follow(rows[(rows["position"] >= start) & (rows["position"] < behind)], run.superseding, trackers)
@@ -292,7 +296,7 @@ def scan_task(task: RunTask) -> ScannedBlob:
             writer.add(f"starts.{chunks}", chunk.starts)
             chunks, entries = chunks + 1, entries + chunk.ordinals.size
 
-        found = scan_run(run, copy.deepcopy(task.trackers), task.hash_secret, task.chunk_records, keep)
+        found = scan_run(run, copy.deepcopy(task.trackers), task.hash_secret, task.now_ms, task.chunk_records, keep)
         if task.rewritten:
             for name in _OUTCOMES:
                 writer.add(name, getattr(found.outcomes, name))
