@@ -231,6 +231,6 @@ def test_a_throttled_file_system_behaves_as_the_one_below(steps: list[tuple[Any,
     plain, below = memory(), memory()
     fs = throttled(below, Limit.of(1 << 40, below, "/throttle"))
     for fs_or_below in (plain, fs):
-        fs_or_below.make_directory("/root")
+        fs_or_below.make_directory("/folder")
     for step in steps:
-        assert outcome(fs, "/root", *step) == outcome(plain, "/root", *step)
+        assert outcome(fs, "/folder", *step) == outcome(plain, "/folder", *step)

@@ -26,7 +26,6 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from cordwood.errors import RequestError
 from cordwood.fs.base import Bytes, File, LocalFileSystem, ReadableFile, Store, view_of
@@ -44,8 +43,6 @@ _PIECES_PER_SECOND = 50
 _CREDIT_SECONDS = 0.1
 #: A counter: bytes, and a CRC-32 of them. A reader may see a counter that is half written.
 _COUNTER = struct.Struct("<QI")
-
-AnyStore = TypeVar("AnyStore", bound=Store)
 
 
 class Throttle:
@@ -170,7 +167,7 @@ class Limit:
 
 
 @functools.lru_cache(maxsize=4)
-def _throttle_of(process: int, limit: Limit) -> Throttle:
+def _throttle_of(_process: int, limit: Limit) -> Throttle:
     """The throttle that all tasks of a process share; a forked process gets another one."""
     return Throttle(limit.location.open(), limit.folder, limit.rate)
 
