@@ -65,7 +65,7 @@ def clean_in_place(
     log: LogView, target: Path, *, first_uncleanable: int, settings: CleanSettings, **choice: Any
 ) -> Cleaned:
     """Clean a copy of a log in place, as far as it has groups of its own, without Kafka's offset map."""
-    shutil.copytree(log.path, target)
+    shutil.copytree(log.path, target, ignore=shutil.ignore_patterns("*.deleted"))  # as loading leaves it
     folder = target / WORK_FOLDER
 
     def clean(part: GroupRange) -> Cleaned:

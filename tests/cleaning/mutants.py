@@ -63,12 +63,6 @@ MUTANTS = (
         'elif control or row["offset"] > latest_offset:',
         "elif control:",
     ),
-    Mutant(
-        "a marker has no key that counts",
-        JUDGE,
-        'elif control or row["offset"] > latest_offset:',
-        'elif row["offset"] > latest_offset:',
-    ),
     Mutant("a record without a key goes", JUDGE, "fate = WITHOUT_KEY", "pass"),
     Mutant("a superseded record goes", JUDGE, "fate = SUPERSEDED", "pass"),
     Mutant(
@@ -84,10 +78,10 @@ MUTANTS = (
         "if not found:",
     ),
     Mutant(
-        "keys are the same if both halves of their hashes are",
+        "keys of a bucket are told apart by their hashes",
         SUPERSEDED,
-        "while (slots[at, 0] != low or slots[at, 1] != high) and",
-        "while (slots[at, 0] & U64(255) != low & U64(255)) and",
+        "low = _low(hashes[i, 0], high)",
+        "low = high = U64(1)",
     ),
     Mutant(
         "a newer chunk supersedes, not an older one",

@@ -26,7 +26,7 @@ def test_only_zips_beside_an_installed_pyspark_are_left_out() -> None:
 ASKED = """
 import json
 from cordwood.spark.packing import over_rows
-from cordwood.spark.jobs import _map
+from cordwood.spark.jobs import _run
 from cordwood.spark.session import session
 
 def modules(names):
@@ -37,7 +37,7 @@ asked = ("cordwood.kernels.scan", "pyspark", "pandas")
 with session() as spark:
     # Twice: what a row that is sent back makes a worker load is there the second time.
     for _ in range(2):
-        found = _map(spark, [over_rows([[(0, asked)]], modules, lambda _: False, 8)], 1)
+        found = _run(spark, [over_rows([[(0, asked)]], modules, lambda _: False, 8)], 1)
 print(json.dumps(found[0]))
 """
 
