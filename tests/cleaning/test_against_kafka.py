@@ -75,7 +75,7 @@ def cut_windows(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 def test_every_clean_of_the_scenarios_comes_out_as_kafkas(kafka_oracle: Oracle, tmp_path: Path) -> None:
     scripts = [(path.stem, json.loads(path.read_text())) for path in sorted((FOLDER / "scenarios").glob("*.json"))]
-    assert len(scripts) == 81
+    assert len(scripts) == 82
     result = run_scripts(kafka_oracle, scripts, tmp_path)
     assert result.differences == []
     assert result.seen["cleans"] > 90
