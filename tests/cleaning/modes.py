@@ -4,6 +4,7 @@
     chunks    one task that closes a chunk after every eighth record
     stages    many tasks; runs begin where an index points to
     batches   many tasks; every batch is a run of its own, with chunks of eight records
+    rows      the same, but tasks hand each other rows instead of blobs
 
 CORDWOOD_CLEAN_MODE chooses for all comparisons; without it they take turns. `using` chooses for some lines of a test.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -20,8 +22,12 @@ from uuid import uuid4
 
 from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.engine import scan, stages
-from cordwood.engine.blobs import LostBlobError
+from cordwood.engine.blob_exchange import BlobExchange
+from cordwood.engine.exchange import Exchange
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
+from cordwood.engine.row_exchange import GroupTask, Merges, RowExchange, ScanTask, merge_rows, rewrite_rows, scan_rows
+from cordwood.engine.rows import Row, Stage
+from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.staged import clean_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
@@ -33,7 +39,7 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 
-MODES = ("whole", "chunks", "stages", "batches")
+MODES = ("whole", "chunks", "stages", "batches", "rows")
 _mode = [os.environ.get("CORDWOOD_CLEAN_MODE", "whole")]
 assert _mode[0] in MODES, f"CORDWOOD_CLEAN_MODE is one of {', '.join(MODES)}"
 
@@ -77,12 +83,13 @@ def clean_log(
     """Do what `clean_partition` does, in the mode that is chosen."""
     mode = _mode[0]
     with contextlib.ExitStack() as patches:
-        if mode in ("chunks", "batches"):
+        if mode in ("chunks", "batches", "rows"):
             patches.enter_context(mock.patch.object(scan, "CHUNK_RECORDS", 8))
-        if mode == "batches":
+        if mode in ("batches", "rows"):
             patches.enter_context(mock.patch.object(stages, "cut_positions", every_batch))
-        if mode in ("stages", "batches") and settings.offset_map_slots is None:
-            found = by_stages(fs, log, target, settings=settings, part=part, **choice)
+        if mode in ("stages", "batches", "rows") and settings.offset_map_slots is None:
+            by_rows = mode == "rows"
+            found = by_stages(fs, log, target, settings=settings, part=part, by_rows=by_rows, **choice)
             if found is not None:
                 return found
         return clean_partition(fs, log, target, settings=settings, suffix=suffix, part=part, **choice)
@@ -100,12 +107,16 @@ def by_stages(
     producers: Producers,
     part: GroupRange | None = None,
     spoil: Callable[[str], None] = lambda _: None,
+    by_rows: bool = False,
+    lose: Callable[[list[Row]], list[Row]] = lambda rows: rows,
 ) -> Cleaned | None:
     """Clean by stages, in this process; None where one task has to.
 
     Args:
         fs, log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part: see `clean_partition`.
         spoil: called with the folder of blobs after each stage.
+        by_rows: tasks hand each other rows, not blobs.
+        lose: is given all rows that are about to be read; returns those that arrive.
     """
     location = fs.location()
     aside = f"{target}.{uuid4().hex}"
@@ -134,9 +145,9 @@ def by_stages(
         scanned: ScannedKeys
         try:
             scanned = task.scanned.load(fs)
-        except LostBlobError as error:
+        except LostSectionError as error:
             fs.remove_directory(folder)
-            return Failure(FailureKind.LOST, str(error), lost=error.path)
+            return Failure(FailureKind.LOST, str(error), lost=error.where)
         cleaned = clean_partition(
             fs,
             LogView(log.path, fs=fs, log_start_offset=log.log_start_offset),
@@ -151,11 +162,14 @@ def by_stages(
         )
         return Output(cleaned, folder, tuple((info.name, info.size_bytes) for info in fs.list(folder)))
 
+    exchange: Exchange = BlobExchange(fs, aside, each, clean_each, 1)
+    if by_rows:
+        exchange = RowExchange(RowsHere(aside, clean_group, through_a_pickle, lose))
     task = PartitionTask(
         location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part
     )
     with mock.patch("cordwood.engine.staged.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
-        (outcome,) = clean_staged(fs, [task], aside, progress, each, clean_each, 1)
+        (outcome,) = clean_staged(fs, [task], aside, progress, each, exchange, 1)
     try:
         if isinstance(outcome, Failure):
             raise CorruptBatchError(outcome.what)
@@ -170,3 +184,39 @@ def by_stages(
         return outcome.cleaned
     finally:
         remove_tree(fs, aside)
+
+
+class RowsHere:
+    """Runs tasks in this process, and keeps the rows of scans in a list; see `RowRunner`."""
+
+    def __init__(
+        self,
+        folder: str,
+        do: Callable[[PartitionTask], Output | Failure],
+        through_a_pickle: Callable[[Any], Any],
+        lose: Callable[[list[Row]], list[Row]],
+    ) -> None:
+        self._folder = folder
+        self._do = do
+        self._through_a_pickle = through_a_pickle
+        self._lose = lose
+        self._kept: list[Row] = []
+
+    def scan(self, tasks: Sequence[ScanTask], sizes: Sequence[int]) -> dict[int, Any]:
+        assert len(sizes) == len(tasks)
+        rows = [row for task in tasks for row in scan_rows(self._through_a_pickle(task), self._folder)]
+        self._kept += [row for row in rows if row.stage != Stage.ANSWER]
+        return {row.target: pickle.loads(row.data) for row in rows if row.stage == Stage.ANSWER}
+
+    def rewrite(self, merges: Sequence[Merges], groups: Sequence[GroupTask]) -> dict[int, Output | Failure]:
+        merged = list(merge_rows(self._sent(Stage.MERGE, self._kept), self._through_a_pickle(merges)))
+        return dict(rewrite_rows(self._sent(Stage.REWRITE, self._kept + merged), groups, self._do))
+
+    def _sent(self, stage: Stage, rows: Sequence[Row]) -> list[Row]:
+        """The rows of a stage in random order, sorted."""
+        some = [row for row in rows if row.stage == stage]
+        random.shuffle(some)
+        return self._lose(sorted(some, key=lambda row: row[:6]))
+
+    def close(self) -> None:
+        self._kept = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.cleaning.key_table import MemoryShare
+from cordwood.engine import rows, stages
 from cordwood.engine import staged as engine_staged
-from cordwood.engine import stages
-from cordwood.engine.blobs import BlobReader, BlobWriter, LostBlobError
+from cordwood.engine.blobs import BlobReader, BlobWriter
 from cordwood.engine.partition import Cleaned, clean_partition
+from cordwood.engine.rows import Row, Stage
+from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.staged import STAGED_BYTES_MIN, is_staged
 from cordwood.engine.task import PartitionTask
@@ -67,11 +70,16 @@ def cut_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "cut_positions", modes.every_batch)
 
 
-def test_many_tasks_write_what_one_task_writes(tmp_path: Path) -> None:
+by_rows = functools.partial(modes.by_stages, by_rows=True)
+both_exchanges = pytest.mark.parametrize("by_stages", [modes.by_stages, by_rows], ids=["blobs", "rows"])
+
+
+@both_exchanges
+def test_many_tasks_write_what_one_task_writes(tmp_path: Path, by_stages: Callable[..., Cleaned | None]) -> None:
     log = some_log(tmp_path / "t-0")
     whole = cleaned(log, tmp_path / "whole", clean_partition)
-    assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
-    assert cleaned(log, tmp_path / "groups", modes.by_stages, segment_bytes=1) == cleaned(
+    assert cleaned(log, tmp_path / "stages", by_stages) == whole
+    assert cleaned(log, tmp_path / "groups", by_stages, segment_bytes=1) == cleaned(
         log, tmp_path / "whole-groups", clean_partition, segment_bytes=1
     )
 
@@ -120,8 +128,70 @@ def test_a_blob_that_is_lost_every_time_fails_the_partition(tmp_path: Path) -> N
     assert files(tmp_path / "target") == {}
 
 
+@pytest.mark.parametrize("part_bytes", [24, rows.PART_BYTES])
+@pytest.mark.parametrize("way", ["lost", "flipped", "moved"])
+def test_rows_that_are_lost_or_damaged_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, part_bytes: int
+) -> None:
+    monkeypatch.setattr(rows, "PART_BYTES", part_bytes)
+    log = some_log(tmp_path / "t-0", records=30)
+    whole = cleaned(log, tmp_path / "whole", clean_partition)
+    for seed in range(6):
+        source = random.Random(seed)
+        spoiled: list[int] = []
+
+        def lose(arriving: list[Row], source: random.Random = source, spoiled: list[int] = spoiled) -> list[Row]:
+            if len(spoiled) > 1:
+                return arriving
+            at = source.randrange(len(arriving))
+            row = arriving[at]
+            spoiled.append(row.stage)
+            damaged = bytearray(row.data)
+            damaged[source.randrange(len(damaged))] ^= 1 << source.randrange(8)
+            instead = {
+                "lost": [],
+                "flipped": [row._replace(data=damaged)],
+                "moved": [row._replace(chunk=row.chunk + 1)],
+            }
+            return [*arriving[:at], *instead[way], *arriving[at + 1 :]]
+
+        assert cleaned(log, tmp_path / f"rows-{seed}", functools.partial(by_rows, lose=lose)) == whole
+        assert spoiled
+
+
+def test_rows_that_are_lost_every_time_fail_the_partition(tmp_path: Path) -> None:
+    log = some_log(tmp_path / "t-0")
+    (tmp_path / "target").mkdir()
+    found: list[int] = []
+
+    def lose(arriving: list[Row]) -> list[Row]:
+        found.append(len(arriving))
+        return arriving[:-1]  # rows of earlier scans come first
+
+    with pytest.raises(CorruptBatchError, match="what its tasks wrote for each other was lost 3 times"):
+        by_rows(FS, log, str(tmp_path / "target"), lose=lose, **choice(log))  # type: ignore[arg-type]
+    assert len(found) == 2 * 3, "merges and rewrites, three times"
+    assert files(tmp_path / "target") == {}
+
+
+def test_all_rows_of_a_group_may_be_lost_once(tmp_path: Path) -> None:
+    log = some_log(tmp_path / "t-0")
+    whole = cleaned(log, tmp_path / "whole", clean_partition, segment_bytes=1)
+    lost: list[Row] = []
+
+    def lose(arriving: list[Row]) -> list[Row]:
+        if lost or arriving[0].stage != Stage.REWRITE:
+            return arriving
+        lost.extend(row for row in arriving if row.target == arriving[0].target)
+        return arriving[len(lost) :]
+
+    assert cleaned(log, tmp_path / "rows", functools.partial(by_rows, lose=lose), segment_bytes=1) == whole
+    assert lost
+
+
+@both_exchanges
 def test_a_run_that_begins_inside_a_batch_is_read_with_its_whole_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_stages: Callable[..., Cleaned | None]
 ) -> None:
     log = some_log(tmp_path / "t-0")
     asked = []
@@ -132,11 +202,12 @@ def test_a_run_that_begins_inside_a_batch_is_read_with_its_whole_segment(
 
     monkeypatch.setattr(stages, "cut_positions", wrong)
     whole = cleaned(log, tmp_path / "whole", clean_partition)
-    assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
+    assert cleaned(log, tmp_path / "stages", by_stages) == whole
     assert max(asked) > 1 << 40
 
 
-def test_damage_fails_the_partition_with_its_place(tmp_path: Path) -> None:
+@both_exchanges
+def test_damage_fails_the_partition_with_its_place(tmp_path: Path, by_stages: Callable[..., Cleaned | None]) -> None:
     log = some_log(tmp_path / "t-0")
     path = Path(log.segments[1].path)
     stored = bytearray(path.read_bytes())
@@ -144,25 +215,31 @@ def test_damage_fails_the_partition_with_its_place(tmp_path: Path) -> None:
     path.write_bytes(stored)
     (tmp_path / "target").mkdir()
     with pytest.raises(CorruptBatchError, match=f"CRC-32C mismatch.*{path.name}"):
-        modes.by_stages(FS, log, str(tmp_path / "target"), **choice(log))  # type: ignore[arg-type]
+        by_stages(FS, log, str(tmp_path / "target"), **choice(log))
 
 
-def test_a_log_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path) -> None:
+@both_exchanges
+def test_a_log_whose_offsets_go_back_is_left_to_one_task(
+    tmp_path: Path, by_stages: Callable[..., Cleaned | None]
+) -> None:
     log = make_log(tmp_path / "t-0", (0, [data(5, b"a"), data(3, b"a"), data(6, b"b")]), (10, [data(10)]))
     (tmp_path / "stages").mkdir()
-    assert modes.by_stages(FS, log, str(tmp_path / "stages"), **choice(log)) is None  # type: ignore[arg-type]
+    assert by_stages(FS, log, str(tmp_path / "stages"), **choice(log)) is None
     # Kafka's map has the offset of the last record: 5 is not below 3, and 3 is not, either.
     cleaned(log, tmp_path / "whole", clean_partition)
     kept = LogView(str(tmp_path / "whole"), fs=FS, log_start_offset=0).records(isolation=None)
     assert [record.offset for record in kept] == [5, 3, 6]
 
 
-def test_more_ranges_come_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@both_exchanges
+def test_more_ranges_come_to_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_stages: Callable[..., Cleaned | None]
+) -> None:
     log = some_log(tmp_path / "t-0")
     whole = cleaned(log, tmp_path / "whole", clean_partition)
     monkeypatch.setattr(engine_staged, "MANY_RECORDS", -1)
     monkeypatch.setattr(engine_staged, "MANY_RANGES", 1024)
-    assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
+    assert cleaned(log, tmp_path / "stages", by_stages) == whole
 
 
 def task(size_bytes: int, *, records: int | None = None, memory: int | None = None, map_: int | None = None):
@@ -202,7 +279,7 @@ def test_a_blob_gives_back_its_arrays_or_says_that_it_is_damaged(arrays, drawn) 
 
     def read() -> dict[str, np.ndarray]:
         reader = BlobReader(fs, blob)
-        return {name: reader.get(name, array.dtype) for name, array in made.items()}
+        return {name: reader.get(name, array.dtype)[0] for name, array in made.items()}
 
     found = read()
     for name, array in made.items():
@@ -212,5 +289,5 @@ def test_a_blob_gives_back_its_arrays_or_says_that_it_is_damaged(arrays, drawn) 
     stored[at] ^= 1 << drawn.draw(st.integers(0, 7))
     with fs.create("/folder/blob", exclusive=False) as file:
         file.write(0, stored)
-    with pytest.raises(LostBlobError, match=r"/folder/blob: the \d+ bytes at \d+ are not what was written"):
+    with pytest.raises(LostSectionError, match=r"/folder/blob: the \d+ bytes at \d+ are not what was written"):
         read()

@@ -59,6 +59,14 @@ class Chunk:
     ordinals: npt.NDArray[np.uint32]
     starts: Int64Array
 
+    def in_ranges(self, count: int) -> Iterator[Chunk]:
+        """The chunk in as many ranges of hashes, each as a chunk whose buckets are only those of the range."""
+        width = kernel.BUCKETS // count
+        for first in range(0, kernel.BUCKETS, width):
+            starts = self.starts[first : first + width + 1]
+            part = slice(int(starts[0]), int(starts[-1]))
+            yield Chunk(self.hashes[part], self.ordinals[part], starts - starts[0])
+
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:

@@ -1,8 +1,7 @@
-"""Checked files of arrays, through which the tasks of one clean hand each other what they found.
+"""Checked files of sections, in which tasks of one clean hand each other what they found.
 
-    file         section section … section directory
-    section      the bytes of an array
-    directory    JSON: for each section its name, type, position, number of elements, CRC-32C
+    file         section section … directory        section: see `engine.sections`
+    directory    JSON: for each section its name, position, size in bytes, CRC-32C
 
 A `Blob` says where the directory is, and what its CRC is, so a reader accepts exactly the bytes that the writer made.
 A file that is lost or damaged is made again by the task that made it. It need not survive a crash.
@@ -15,34 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import crc32c
-import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CordwoodError
+from cordwood.engine import sections
+from cordwood.engine.sections import LostSectionError
 from cordwood.fs.base import File, LocalFileSystem, ReadableFile
-
-_TYPES = {"<u8": np.uint64, "<u4": np.uint32, "<i8": np.int64, "<i4": np.int32, "|u1": np.uint8}
-
-
-class LostBlobError(CordwoodError):
-    """A blob is not there any more, or not as it was written.
-
-    Attributes:
-        path: of the file.
-    """
-
-    def __init__(self, path: str, what: str) -> None:
-        super().__init__(path, what)
-        self.path = path
-        self.what = what
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A file of arrays, complete.
+    """A file of sections, complete.
 
     Attributes:
         path: of the file.
@@ -58,21 +39,22 @@ class Blob:
 
 
 class BlobWriter:
-    """Writes a new file, section after section; for a `with` block."""
+    """Writes a new file, section after section."""
 
     def __init__(self, fs: LocalFileSystem, path: str) -> None:
         self._path = path
         self._file: File = fs.create(path)
         self._position = 0
-        self._sections: list[tuple[str, str, int, int, int]] = []
+        self._sections: list[tuple[str, int, int, int]] = []
 
-    def add(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Append an array under a new name; nothing of an empty one."""
-        if array.size:
-            data = memoryview(np.ascontiguousarray(array)).cast("B")
-            self._file.write(self._position, data)
-            self._sections.append((name, array.dtype.str, self._position, array.size, crc32c.crc32c(data)))
-            self._position += len(data)
+    def add(self, name: str, *arrays: npt.NDArray[Any]) -> None:
+        """Append a section under a new name."""
+        start, crc = self._position, 0
+        for piece in sections.encode(arrays):
+            self._file.write(self._position, piece)
+            self._position += len(piece)
+            crc = crc32c.crc32c(piece, crc)
+        self._sections.append((name, start, self._position - start, crc))
 
     def finish(self) -> Blob:
         """Write the directory."""
@@ -86,10 +68,10 @@ class BlobWriter:
 
 
 class BlobReader:
-    """Reads a file of arrays; for a `with` block.
+    """Reads a file of sections.
 
     Raises:
-        LostBlobError: from every method: the file is gone, or not as it was written.
+        LostSectionError: from every method: the file is gone, or not as it was written.
     """
 
     def __init__(self, fs: LocalFileSystem, blob: Blob) -> None:
@@ -97,7 +79,7 @@ class BlobReader:
         try:
             self._file: ReadableFile = fs.open(blob.path)
         except FileNotFoundError:
-            raise LostBlobError(blob.path, "the file is gone") from None
+            raise LostSectionError(blob.path, "the file is gone") from None
         try:
             directory = self._read(blob.directory, blob.size_bytes - blob.directory, blob.crc)
             self._sections = {section[0]: section[1:] for section in json.loads(directory)}
@@ -108,22 +90,17 @@ class BlobReader:
     def _read(self, position: int, size_bytes: int, crc: int) -> bytes:
         data = self._file.read(position, size_bytes)
         if len(data) != size_bytes or crc32c.crc32c(data) != crc:
-            raise LostBlobError(self._blob.path, f"the {size_bytes} bytes at {position} are not what was written")
+            raise LostSectionError(self._blob.path, f"the {size_bytes} bytes at {position} are not what was written")
         return data
 
-    @property
-    def names(self) -> list[str]:
-        """Of the sections that are not empty."""
-        return list(self._sections)
-
-    def get(self, name: str, kind: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The array of that name; an empty one (of `kind`) if it was empty."""
-        if name not in self._sections:
-            return np.empty(0, kind)
+    def data(self, name: str) -> bytes:
+        """The section of that name, as it was encoded."""
         # The directory's CRC was right, so that its numbers are the writer's.
-        dtype, position, count, crc = self._sections[name]
-        found = np.dtype(_TYPES[dtype])
-        return np.frombuffer(bytearray(self._read(position, count * found.itemsize, crc)), found)
+        return self._read(*self._sections[name])
+
+    def get(self, name: str, *kinds: npt.DTypeLike) -> list[npt.NDArray[Any]]:
+        """The arrays of that section, which have these types."""
+        return sections.decode(bytearray(self.data(name)), kinds)
 
     def close(self) -> None:
         """Close the file."""

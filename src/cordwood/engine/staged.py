@@ -1,18 +1,19 @@
 """Runs the stages of large partitions, whoever runs tasks: what comes after what, and what is done again.
 
-A blob that is lost or damaged is made again by the task that made it; the task that missed it runs again, too. A run
+What a task misses, because it was lost on its way or damaged, is made again, and then the task runs again, too. A run
 that does not end where a batch does (an index pointed into the middle of one) is scanned again with its whole segment.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from uuid import uuid4
 
 from cordwood.cleaning.superseded import CHUNK_RECORD_BYTES, ENTRY_BYTES
+from cordwood.engine.exchange import Each, Exchange, StagedPartition
 from cordwood.engine.partition import Cleaned
 from cordwood.engine.scan import chunk_records
 from cordwood.engine.stages import (
@@ -22,18 +23,10 @@ from cordwood.engine.stages import (
     RUN_BYTES_MIN,
     HeadersTask,
     LogPlace,
-    MergedBlob,
-    MergeTask,
-    Prepared,
-    RunTask,
-    ScannedBlob,
     ascends,
     combine,
-    group_parts,
-    merge_task,
-    merge_tasks,
+    group_ranges,
     prepare,
-    scan_task,
     transactional_batches,
 )
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
@@ -44,29 +37,12 @@ from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.files import remove_tree
 from cordwood.storage.log.view import LogView
 
-T = TypeVar("T")
-
-#: How often a task is run that misses a blob.
+#: How often a task is run that misses something.
 _ATTEMPTS = 3
 #: A partition below this is one task, however many cores wait.
 STAGED_BYTES_MIN = 64 << 20
 #: Runs of a partition per core: few, as what is left of each has to be merged; more than one, to keep cores busy.
 _RUNS_PER_CORE = 2
-
-
-class Each(Protocol):
-    """Runs a function on each of some items, as tasks; the results come in the order of the items.
-
-    Items are run in the order of their sizes, and their function and values are pickled.
-    """
-
-    def __call__(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
-        """Run them."""
-        ...
-
-
-#: Cleans, and has checked what was written, as `Jobs.clean` does.
-CleanEach = Callable[[Sequence[PartitionTask]], list[Output | Failure]]
 
 
 def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
@@ -90,49 +66,13 @@ def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
     return cores > 1 and task.size_bytes > max(STAGED_BYTES_MIN, total_bytes // (2 * cores))
 
 
-@dataclass(slots=True)
-class _Partition:
-    """How far a partition is.
-
-    Attributes:
-        task: what is to be done.
-        folder: of its blobs.
-        log: of the partition.
-        run_bytes: how large runs should be; None: a run is a segment.
-        headers: see `prepare`.
-        prepared: runs and groups.
-        runs: what is scanned, by number of the run.
-        merged: what is merged, by the ranges.
-        groups: what is rewritten, by number of the group.
-        outcome: what became of it, once that is known.
-        unordered: offsets do not ascend, so that one task has to clean it with a table.
-    """
-
-    task: PartitionTask
-    folder: str
-    log: LogView
-    run_bytes: int
-    headers: Mapping[int, BatchRows] = field(default_factory=dict)
-    prepared: Prepared | None = None
-    runs: dict[int, ScannedBlob] = field(default_factory=dict)
-    merged: dict[tuple[int, int], MergedBlob] = field(default_factory=dict)
-    groups: dict[int, Output] = field(default_factory=dict)
-    outcome: Output | Failure | None = None
-    unordered: bool = False
-
-    def forget(self, blob: str) -> None:
-        """A blob is lost: whoever made it has to do that again."""
-        self.runs = {number: run for number, run in self.runs.items() if run.blob.path != blob}
-        self.merged = {ranges: one for ranges, one in self.merged.items() if one.blob.path != blob}
-
-
 def clean_staged(
     fs: LocalFileSystem,
     tasks: Sequence[PartitionTask],
     outputs: str | None,
     progress: str,
     each: Each,
-    clean_each: CleanEach,
+    exchange: Exchange,
     cores: int,
     *,
     discard: bool = False,
@@ -145,47 +85,41 @@ def clean_staged(
         outputs: where folders for outputs are made; None: in the work folder of each partition.
         progress: folder in which tasks say how much they read.
         each: runs functions as tasks.
-        clean_each: rewrites groups.
+        exchange: scans and rewrites; it is closed at the end.
         cores: tasks that run at once.
-        discard: nothing is written but blobs.
+        discard: nothing is written but what tasks hand each other.
 
     Returns:
         the outcome of each; None where offsets do not ascend: then one task has to clean the partition.
     """
-    partitions = [_open(fs, task, outputs, cores) for task in tasks]
-    try:
+    with closing(exchange):
+        partitions = [_open(fs, task, cores) for task in tasks]
         _read_headers(partitions, progress, each)
         for one in partitions:
             _prepare(one, progress)
         for _ in range(_ATTEMPTS):
-            _scan(partitions, progress, each)
-            _merge(partitions, each, cores)
-            _rewrite(partitions, clean_each)
+            _scan(partitions, progress, exchange)
+            _rewrite(partitions, exchange)
         for one in partitions:
             if one.outcome is None and not one.unordered:
                 one.outcome = _combined(fs, one, outputs, discard=discard)
-        return [one.outcome for one in partitions]
-    finally:
-        for one in partitions:
-            remove_tree(fs, one.folder)
+    return [one.outcome for one in partitions]
 
 
-def _open(fs: LocalFileSystem, task: PartitionTask, outputs: str | None, cores: int) -> _Partition:
-    folder = f"{outputs or f'{task.path}/{WORK_FOLDER}'}/{uuid4().hex}.blobs"
-    fs.make_directory(folder)
+def _open(fs: LocalFileSystem, task: PartitionTask, cores: int) -> StagedPartition:
     run_bytes = max(RUN_BYTES_MIN, task.size_bytes // 2 // (_RUNS_PER_CORE * cores))
-    return _Partition(task, folder, LogView(task.path, fs=fs, log_start_offset=task.log_start_offset), run_bytes)
+    return StagedPartition(task, LogView(task.path, fs=fs, log_start_offset=task.log_start_offset), run_bytes)
 
 
-def _place(one: _Partition, progress: str) -> LogPlace:
+def _place(one: StagedPartition, progress: str) -> LogPlace:
     return LogPlace(one.task.location, one.task.path, one.task.log_start_offset, progress)
 
 
-def _waiting(partitions: Sequence[_Partition]) -> list[_Partition]:
+def _waiting(partitions: Sequence[StagedPartition]) -> list[StagedPartition]:
     return [one for one in partitions if one.outcome is None and not one.unordered]
 
 
-def _read_headers(partitions: Sequence[_Partition], progress: str, each: Each) -> None:
+def _read_headers(partitions: Sequence[StagedPartition], progress: str, each: Each) -> None:
     places = [
         (one, segment)
         for one in partitions
@@ -202,7 +136,7 @@ def _read_headers(partitions: Sequence[_Partition], progress: str, each: Each) -
             one.headers = {**one.headers, segment.base_offset: found}
 
 
-def _prepare(one: _Partition, progress: str) -> None:
+def _prepare(one: StagedPartition, progress: str) -> None:
     task = one.task
     try:
         one.prepared = prepare(
@@ -217,98 +151,63 @@ def _prepare(one: _Partition, progress: str) -> None:
             ranges=MANY_RANGES if (task.records or 0) > MANY_RECORDS else RANGES,
             hash_secret=secrets.token_bytes(16),
             now_ms=task.now_ms,
-            folder=one.folder,
         )
     except (CordwoodError, OSError) as error:
         one.outcome = failure_of(error, task.path)
 
 
-def _scan(partitions: Sequence[_Partition], progress: str, each: Each) -> None:
+def _scan(partitions: Sequence[StagedPartition], progress: str, exchange: Exchange) -> None:
     """Scan the runs that are not scanned."""
-    misaligned = _scan_runs(partitions, each)
+    misaligned = _scan_runs(partitions, exchange)
     for one in misaligned:
-        one.run_bytes, one.runs, one.merged, one.groups = 1 << 62, {}, {}, {}
+        one.run_bytes, one.runs, one.groups = 1 << 62, {}, {}
         _prepare(one, progress)
     if misaligned:
-        _scan_runs(misaligned, each)
+        _scan_runs(misaligned, exchange)
     for one in _waiting(partitions):
-        assert one.prepared is not None, "it was cut"
-        one.unordered = not ascends(one.prepared, [one.runs[number] for number in range(len(one.prepared.runs))])
+        one.unordered = not ascends(one.cut, one.summaries)
 
 
-def _scan_runs(partitions: Sequence[_Partition], each: Each) -> list[_Partition]:
+def _scan_runs(partitions: Sequence[StagedPartition], exchange: Exchange) -> list[StagedPartition]:
     """Scan; return the partitions whose runs may not begin and end where batches do."""
     places = [
-        (one, number, run)
+        (one, number)
         for one in _waiting(partitions)
         if one.prepared is not None
-        for number, run in enumerate(one.prepared.runs)
+        for number in range(len(one.prepared.runs))
         if number not in one.runs
     ]
-    misaligned: dict[int, _Partition] = {}
-    found = each(_scanned, [run for _, _, run in places], [_run_bytes(one, run) for one, _, run in places])
-    for (one, number, run), result in zip(places, found, strict=True):
-        if not isinstance(result, Failure):
-            one.runs[number] = result
-        elif result.kind is FailureKind.DAMAGE and (run.start or run.end is not None):
-            misaligned[id(one)] = one
+    misaligned: list[StagedPartition] = []
+    for (one, number), found in zip(places, exchange.scan(places), strict=True):
+        run = one.cut.runs[number]
+        if not isinstance(found, Failure):
+            one.runs[number] = found
+        elif found.kind is FailureKind.DAMAGE and (run.start or run.end is not None):
+            misaligned.append(one)
         elif one.outcome is None:
-            one.outcome = result
-    return [one for one in misaligned.values() if one.outcome is None]
+            one.outcome = found
+    return list(dict.fromkeys(one for one in misaligned if one.outcome is None))
 
 
-def _run_bytes(one: _Partition, run: RunTask) -> int:
-    if run.end is not None:
-        return run.end - run.start
-    return (
-        next(segment.size_bytes for segment in one.log.segments if segment.base_offset == run.base_offset) - run.start
-    )
-
-
-def _merge(partitions: Sequence[_Partition], each: Each, cores: int) -> None:
-    """Merge the ranges that are not merged."""
-    places = [
-        (one, task)
-        for one in _waiting(partitions)
-        for task in merge_tasks(one.task.location, _all_runs(one), cores, one.folder)
-        if (task.low, task.high) not in one.merged
-    ]
-    sizes = [sum(run.entries for run in task.runs) * (task.high - task.low) for _, task in places]
-    for (one, task), result in zip(places, each(_merged, [task for _, task in places], sizes), strict=True):
-        _take(one, one.merged, (task.low, task.high), result)
-
-
-def _all_runs(one: _Partition) -> list[ScannedBlob]:
-    assert one.prepared is not None, "it was cut"
-    return [one.runs[number] for number in range(len(one.prepared.runs))]
-
-
-def _rewrite(partitions: Sequence[_Partition], clean_each: CleanEach) -> None:
-    """Rewrite the groups that are not rewritten, of partitions of which all is merged."""
-    places: list[tuple[_Partition, int, PartitionTask]] = []
+def _rewrite(partitions: Sequence[StagedPartition], exchange: Exchange) -> None:
+    """Rewrite the groups that are not rewritten."""
+    places: list[tuple[StagedPartition, int, PartitionTask]] = []
     for one in _waiting(partitions):
-        if one.prepared is None or len(one.runs) < len(one.prepared.runs):
-            continue
-        parts = group_parts(one.prepared, _all_runs(one), list(one.merged.values()), one.task.end)
-        for number, (part, scanned) in enumerate(parts):
+        for number, part in enumerate(group_ranges(one.cut, one.task.end)):
             if number not in one.groups:
-                size = sum(s.size_bytes for s in one.log.segments if s.base_offset in part.groups[0])
-                places.append((one, number, replace(one.task, part=part, scanned=scanned, size_bytes=size)))
-    for (one, number, _), result in zip(places, clean_each([task for _, _, task in places]), strict=True):
-        _take(one, one.groups, number, result)
+                task = replace(one.task, part=part, size_bytes=one.group_bytes(number))
+                places.append((one, number, task))
+    for (one, number, _), found in zip(places, exchange.rewrite(places), strict=True):
+        if not isinstance(found, Failure):
+            one.groups[number] = found
+        elif found.kind is FailureKind.LOST:
+            for lost in exchange.lost_runs(one, found):
+                one.runs.pop(lost, None)
+        elif one.outcome is None:
+            one.outcome = found
 
 
-def _take(one: _Partition, done: dict[Any, Any], key: object, result: Any) -> None:
-    """Note a result; a lost blob is forgotten, so that it is made again."""
-    if not isinstance(result, Failure):
-        done[key] = result
-    elif result.kind is FailureKind.LOST:
-        one.forget(result.lost)
-    elif one.outcome is None:
-        one.outcome = result
-
-
-def _combined(fs: LocalFileSystem, one: _Partition, outputs: str | None, *, discard: bool) -> Output | Failure:
+def _combined(fs: LocalFileSystem, one: StagedPartition, outputs: str | None, *, discard: bool) -> Output | Failure:
     """One output of those of all groups, in one folder."""
     prepared, task = one.prepared, one.task
     if prepared is None or len(one.groups) < len(prepared.groups):
@@ -338,17 +237,3 @@ def _headers_of(task: HeadersTask) -> BatchRows | Failure:
         return transactional_batches(task)
     except Exception as error:
         return failure_of(error, task.place.path)
-
-
-def _scanned(task: RunTask) -> ScannedBlob | Failure:
-    try:
-        return scan_task(task)
-    except Exception as error:
-        return failure_of(error, task.place.path)
-
-
-def _merged(task: MergeTask) -> MergedBlob | Failure:
-    try:
-        return merge_task(task)
-    except Exception as error:
-        return failure_of(error, task.folder)

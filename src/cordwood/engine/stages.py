@@ -1,13 +1,13 @@
 """A clean of one partition by many tasks: any size, any number of keys, in a set amount of memory.
 
     headers   a segment       batches that belong to transactions; only if the partition has some
-    scan      a run           superseded within each chunk; what is left of the chunks, by hash range    → a blob
-    merge     hash ranges     what newer chunks of any run supersede                                      → a blob
+    scan      a run           superseded within each chunk; what is left of the chunks, by hash range    → sections
+    merge     hash ranges     what newer chunks of any run supersede                                      → sections
     rewrite   a group         the bits of its runs; the same code as for a partition that is one task     → new segments
 
 What is in between is the driver's: `prepare` cuts the partition and follows its transactions over the headers, so that
-every run and group gets the trackers at its start; `combine` makes one output of those of the groups. Tasks hand each
-other blobs (`engine.blobs`). All stages work on plain values, for any scheduler.
+every run and group gets the trackers at its start; `combine` makes one output of those of the groups. How sections get
+from task to task is an exchange (`engine.exchange`). All stages work on plain values, for any scheduler.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.superseded import NEVER, Chunk, ScannedKeys, SegmentOutcomes, Span, joined, merge
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine.blobs import Blob, BlobReader, BlobWriter
+from cordwood.engine.blobs import Blob, BlobWriter
 from cordwood.engine.facts import segment_facts
 from cordwood.engine.partition import (
     Cleaned,
@@ -48,14 +50,12 @@ from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 
-#: Into so many ranges the hashes are cut in blobs; a merge takes some of them, one after the other.
+#: Into so many ranges the hashes are cut; a merge takes some of them, one after the other.
 RANGES = 64
 #: The same for a partition of more records than that, so that what is left of all chunks in one range stays small.
 MANY_RANGES, MANY_RECORDS = BUCKETS, 500_000_000
 #: A run is no smaller than this, but at the end of a segment; so it is worth a task.
 RUN_BYTES_MIN = 64 << 20
-#: A merge of fewer entries is not worth a task.
-_MERGE_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,6 @@ class RunTask:
         chunk_records: records of a chunk.
         ranges: of hashes.
         now_ms: the time of the clean.
-        folder: where the blob is written.
     """
 
     place: LogPlace
@@ -135,7 +134,6 @@ class RunTask:
     chunk_records: int
     ranges: int
     now_ms: int
-    folder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,6 @@ def prepare(
     ranges: int,
     hash_secret: bytes,
     now_ms: int,
-    folder: str,
 ) -> Prepared:
     """Cut a partition into runs and groups.
 
@@ -183,7 +180,6 @@ def prepare(
         ranges: into how many the hashes are cut.
         hash_secret: for the hashes of keys.
         now_ms: the time of the clean.
-        folder: where blobs go.
     """
     facts = [segment_facts(segment) for segment in log.segments]
     state = state_at_start(facts, first_dirty, settings, part)
@@ -205,7 +201,7 @@ def prepare(
         starts = cut_positions(run.segment, run_bytes)
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             now = copy.deepcopy(trackers)
-            some = (run.superseding, run.rewritten, now, hash_secret, at_once, ranges, now_ms, folder)
+            some = (run.superseding, run.rewritten, now, hash_secret, at_once, ranges, now_ms)
             runs.append(RunTask(place, base, start, end, *some))
             behind = NEVER if end is None else end
             follow(rows[(rows["position"] >= start) & (rows["position"] < behind)], run.superseding, trackers)
@@ -244,19 +240,17 @@ def cut_positions(segment: Segment, run_bytes: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class ScannedBlob:
-    """What the scan of a run left.
+class RunSummary:
+    """What the scan of a run left, without its arrays.
 
     Attributes:
-        blob: per chunk c and range r the sections hashes.c.r and ordinals.c.r, starts.c; and those of the outcomes.
         chunks: how many there are.
         ranges: into how many the hashes are cut.
-        chunk_records: records of each, but the last.
+        chunk_records: records of each chunk, but the last.
         entries: of all chunks.
         span: the offsets of the records.
     """
 
-    blob: Blob
     chunks: int
     ranges: int
     chunk_records: int
@@ -264,173 +258,138 @@ class ScannedBlob:
     span: Span
 
 
-_OUTCOMES = {
-    "positions": np.uint32,
-    "crcs": np.uint32,
-    "first_ordinals": np.int64,
-    "counts": np.int32,
-    "flags": np.uint8,
-    "bits": np.uint8,
-}
+#: The section of a blob with the outcomes of a run.
+OUTCOMES = "outcomes"
+#: Types of the arrays of `SegmentOutcomes`, and of `Chunk`.
+OUTCOME_KINDS = (np.uint32, np.uint32, np.int64, np.int32, np.uint8, np.uint8)
+CHUNK_KINDS = (np.uint64, np.uint32, np.int64)
 
 
-def scan_task(task: RunTask) -> ScannedBlob:
-    """Scan a run into a blob.
+def part_name(chunk: int, number: int) -> str:
+    """The section of a blob with what is left of a chunk in a range of hashes."""
+    return f"{chunk}.{number}"
+
+
+def scan_into_blob(task: RunTask, fs: LocalFileSystem, path: str) -> tuple[Blob, RunSummary]:
+    """Scan a run into a new blob: a section for each range of each chunk, and one for the outcomes.
 
     Raises:
         CorruptBatchError: a batch is damaged; or the run does not begin or end where a batch does.
     """
-    fs = task.place.location.open()
     segment = task.place.segment(task.base_offset, fs)
     run = Run(segment, task.start, task.end, task.superseding, task.rewritten)
     chunks = entries = 0
-    with closing(BlobWriter(fs, f"{task.folder}/{uuid4().hex}.scan")) as writer:
+    with closing(BlobWriter(fs, path)) as writer:
 
         def keep(chunk: Chunk) -> None:
             nonlocal chunks, entries
-            width = BUCKETS // task.ranges
-            for number in range(task.ranges):
-                part = slice(*(int(chunk.starts[at * width]) for at in (number, number + 1)))
-                writer.add(f"hashes.{chunks}.{number}", chunk.hashes[part].reshape(-1))
-                writer.add(f"ordinals.{chunks}.{number}", chunk.ordinals[part])
-            writer.add(f"starts.{chunks}", chunk.starts)
+            for number, part in enumerate(chunk.in_ranges(task.ranges)):
+                writer.add(part_name(chunks, number), part.hashes, part.ordinals, part.starts)
             chunks, entries = chunks + 1, entries + chunk.ordinals.size
 
         found = scan_run(run, copy.deepcopy(task.trackers), task.hash_secret, task.now_ms, task.chunk_records, keep)
         if task.rewritten:
-            for name in _OUTCOMES:
-                writer.add(name, getattr(found.outcomes, name))
-        blob = writer.finish()
-    return ScannedBlob(blob, chunks, task.ranges, task.chunk_records, entries, found.span)
+            of = found.outcomes
+            writer.add(OUTCOMES, of.positions, of.crcs, of.first_ordinals, of.counts, of.flags, of.bits)
+        return writer.finish(), RunSummary(chunks, task.ranges, task.chunk_records, entries, found.span)
 
 
 # ---- merge -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MergeTask:
-    """Merges some ranges of hashes.
-
-    Attributes:
-        location: of the file system.
-        runs: all, in log order.
-        low, high: the ranges [low, high).
-        folder: where the blob is written.
-    """
-
-    location: Location[LocalFileSystem]
-    runs: tuple[ScannedBlob, ...]
-    low: int
-    high: int
-    folder: str
+def chunks_of(runs: Sequence[RunSummary]) -> list[tuple[int, int]]:
+    """(run, chunk) of all chunks of a partition, in log order; none if there is only one, as nothing is merged then."""
+    found = [(run, chunk) for run, one in enumerate(runs) for chunk in range(one.chunks)]
+    return found if len(found) > 1 else []
 
 
-@dataclass(frozen=True, slots=True)
-class MergedBlob:
-    """What a merge found: the section run.chunk.range of its blob has the superseded ordinals of that chunk."""
-
-    blob: Blob
-
-
-def merge_task(task: MergeTask) -> MergedBlob:
-    """Merge ranges, one after the other: memory holds the entries of one range of all runs."""
-    fs = task.location.open()
-    places = [(run, chunk) for run, one in enumerate(task.runs) for chunk in range(one.chunks)]
-    with ExitStack() as files:
-        readers = [files.enter_context(closing(BlobReader(fs, run.blob))) for run in task.runs]
-        starts = [readers[run].get(f"starts.{chunk}", np.int64) for run, chunk in places]
-        writer = files.enter_context(closing(BlobWriter(fs, f"{task.folder}/{uuid4().hex}.merge")))
-        for number in range(task.low, task.high):
-            chunks = []
-            for (run, chunk), start in zip(places, starts, strict=True):
-                hashes = readers[run].get(f"hashes.{chunk}.{number}", np.uint64).reshape(-1, 2)
-                ordinals = readers[run].get(f"ordinals.{chunk}.{number}", np.uint32)
-                width = BUCKETS // task.runs[run].ranges
-                own = start[number * width : (number + 1) * width + 1]
-                chunks.append(Chunk(hashes, ordinals, own - own[0]))
-            for (run, chunk), superseded in zip(places, merge(chunks), strict=True):
-                writer.add(f"{run}.{chunk}.{number}", superseded)
-        return MergedBlob(writer.finish())
-
-
-def merge_tasks(
-    location: Location[LocalFileSystem], runs: Sequence[ScannedBlob], cores: int, folder: str
-) -> list[MergeTask]:
-    """How the ranges are divided; none if there is only one chunk."""
-    if sum(run.chunks for run in runs) <= 1:
-        return []
-    ranges = runs[0].ranges
-    count = max(1, min(2 * cores, ranges, sum(run.entries for run in runs) // _MERGE_ENTRIES))
-    edges = [ranges * at // count for at in range(count + 1)]
-    return [MergeTask(location, tuple(runs), low, high, folder) for low, high in itertools.pairwise(edges)]
+def merge_range(parts: Iterable[Sequence[npt.NDArray[Any]]]) -> list[npt.NDArray[np.uint32]]:
+    """Merge one range of hashes of all chunks, in log order; for each the superseded ordinals (see `merge`)."""
+    return merge([Chunk(hashes.reshape(-1, 2), ordinals, starts) for hashes, ordinals, starts in parts])
 
 
 # ---- rewrite ---------------------------------------------------------------------------------------------------------
 
 
+class GroupSections(Protocol):
+    """What scans and merges left for the rewrite of a group. Arrays are asked for run by run, in the order below."""
+
+    def outcomes(self, run: int) -> Sequence[npt.NDArray[Any]]:
+        """What the scan of a run found, of `OUTCOME_KINDS`."""
+        ...
+
+    def superseded(self, run: int, chunk: int, number: int) -> npt.NDArray[np.uint32]:
+        """What the merge of a range found of a chunk: ordinals."""
+        ...
+
+
+class KeySource(Protocol):
+    """Where the rewrite of a group gets what scans and merges found; a value that can be pickled."""
+
+    def load(self, fs: LocalFileSystem) -> ScannedKeys:
+        """Read it.
+
+        Raises:
+            LostSectionError: some of it is gone or damaged.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Scanned:
-    """What the rewrite of a group reads instead of scanning.
+class GroupRuns:
+    """The runs of a group.
 
     Attributes:
         latest_offset: the last offset of the dirty section.
         runs: by base offset of the segment: number of each run among all, and what its scan left.
-        merged: what all merges found.
+        merged: whether there was anything to merge in this partition.
     """
 
     latest_offset: int
-    runs: Mapping[int, tuple[tuple[int, ScannedBlob], ...]]
-    merged: tuple[MergedBlob, ...]
+    runs: Mapping[int, tuple[tuple[int, RunSummary], ...]]
+    merged: bool
 
-    def load(self, fs: LocalFileSystem) -> ScannedKeys:
-        """Read what concerns these runs.
+    def keys(self, sections: GroupSections) -> ScannedKeys:
+        """Put together what is superseded.
 
         Raises:
-            LostBlobError: a blob is gone or damaged.
+            LostSectionError: some of it is gone or damaged.
         """
-        outcomes: dict[int, SegmentOutcomes] = {}
-        with ExitStack() as files:
-            merged = [files.enter_context(closing(BlobReader(fs, one.blob))) for one in self.merged]
-            for base, runs in self.runs.items():
-                outcomes[base] = joined([_load(fs, number, run, merged) for number, run in runs])
-        return ScannedKeys(self.latest_offset, outcomes)
+        found = {
+            base: joined([self._of_run(number, run, sections) for number, run in runs])
+            for base, runs in self.runs.items()
+        }
+        return ScannedKeys(self.latest_offset, found)
+
+    def _of_run(self, number: int, run: RunSummary, sections: GroupSections) -> SegmentOutcomes:
+        found = SegmentOutcomes(*sections.outcomes(number))
+        if self.merged:
+            for chunk, at in itertools.product(range(run.chunks), range(run.ranges)):
+                found.mark(chunk * run.chunk_records, sections.superseded(number, chunk, at))
+        return found
 
 
-def _load(fs: LocalFileSystem, number: int, run: ScannedBlob, merged: Iterable[BlobReader]) -> SegmentOutcomes:
-    with closing(BlobReader(fs, run.blob)) as reader:
-        found = SegmentOutcomes(**{name: reader.get(name, kind) for name, kind in _OUTCOMES.items()})
-    for other in merged:
-        for chunk, at in itertools.product(range(run.chunks), range(run.ranges)):
-            found.mark(chunk * run.chunk_records, other.get(f"{number}.{chunk}.{at}", np.uint32))
-    return found
-
-
-def ascends(prepared: Prepared, runs: Sequence[ScannedBlob]) -> bool:
+def ascends(prepared: Prepared, runs: Sequence[RunSummary]) -> bool:
     """Whether offsets ascend over all runs, as they do in a sound log."""
     return ascending([run.span for run in runs], prepared.latest_offset)
 
 
-def group_parts(
-    prepared: Prepared, runs: Sequence[ScannedBlob], merged: Sequence[MergedBlob], end: int
-) -> list[tuple[GroupRange, Scanned]]:
-    """For each group, what its rewrite is told.
+def group_ranges(prepared: Prepared, end: int) -> list[GroupRange]:
+    """The groups one by one, each with the state at its start; `end`: where the last one ends."""
+    ends = [*(group[0] for group in prepared.groups), end][1:]
+    parts = zip(prepared.groups, ends, prepared.states, strict=True)
+    return [GroupRange((group,), behind, state) for group, behind, state in parts]
 
-    Args:
-        prepared: the partition.
-        runs: what the scans left, in the order of `prepared.runs`.
-        merged: what the merges found.
-        end: where the last group ends.
-    """
-    by_base: dict[int, list[tuple[int, ScannedBlob]]] = {}
+
+def group_runs(prepared: Prepared, runs: Sequence[RunSummary]) -> list[GroupRuns]:
+    """The runs of each group; `runs`: what the scans left, in the order of `prepared.runs`."""
+    by_base: dict[int, list[tuple[int, RunSummary]]] = {}
     for number, (task, run) in enumerate(zip(prepared.runs, runs, strict=True)):
         by_base.setdefault(task.base_offset, []).append((number, run))
-    ends = [*(group[0] for group in prepared.groups), end][1:]
+    merged = bool(chunks_of(runs))
     return [
-        (
-            GroupRange((group,), behind, state),
-            Scanned(prepared.latest_offset, {base: tuple(by_base[base]) for base in group}, tuple(merged)),
-        )
-        for group, behind, state in zip(prepared.groups, ends, prepared.states, strict=True)
+        GroupRuns(prepared.latest_offset, {base: tuple(by_base[base]) for base in group}, merged)
+        for group in prepared.groups
     ]
 
 

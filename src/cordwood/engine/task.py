@@ -11,13 +11,13 @@ from uuid import uuid4
 from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.plan import Decision, Plan, SegmentFacts
 from cordwood.engine import check
-from cordwood.engine.blobs import LostBlobError
 from cordwood.engine.facts import load_producers, segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange
 from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
+from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings, clean_settings
-from cordwood.engine.stages import Scanned
+from cordwood.engine.stages import KeySource
 from cordwood.errors import CordwoodError, DataError, MemoryNeed, TooLittleMemoryError
 from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.discarding import DiscardingFileSystem
@@ -46,7 +46,7 @@ class PartitionTask:
         part: only some of its groups.
         records: how many there are to read, at most; None: that is not known.
         transactional: whether there are markers, or data of transactions.
-        scanned: what scans and merges found for its groups (`engine.stages`); None: it finds that itself.
+        scanned: where it reads what scans and merges found for its groups; None: it finds that itself.
     """
 
     location: Location[LocalFileSystem]
@@ -60,7 +60,7 @@ class PartitionTask:
     part: GroupRange | None = None
     records: int | None = None
     transactional: bool = True
-    scanned: Scanned | None = None
+    scanned: KeySource | None = None
 
     @property
     def end(self) -> int:
@@ -89,7 +89,7 @@ class Failure:
         detail: where in our code, for a bug.
         memory: how much it would take, for too little memory.
         bytes_needed: how much room it would take, where that is known of a disk that is too small.
-        lost: path of the blob that is gone or damaged.
+        lost: path of the blob that is gone or damaged, or of the partition whose rows are.
         for_all: the part of `what` that is the same for other partitions, which may be said once for all of them.
     """
 
@@ -227,8 +227,8 @@ def failure_of(error: Exception, path: str) -> Failure:
         path: of the partition.
     """
     match error:
-        case LostBlobError():
-            return Failure(FailureKind.LOST, str(error), lost=error.path)
+        case LostSectionError():
+            return Failure(FailureKind.LOST, str(error), lost=error.where)
         case DataError():
             return Failure(FailureKind.DAMAGE, str(error))
         case TooLittleMemoryError():

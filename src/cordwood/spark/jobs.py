@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from cordwood.engine import progress
+from cordwood.engine.blob_exchange import BlobExchange
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.staged import clean_staged, is_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
@@ -153,8 +154,8 @@ class Jobs:
             return [found[at] for at in range(len(parts))]
 
         own = shared_by([tasks[at] for at in chosen], cores)
-        each = self._each
-        outcomes = clean_staged(self.fs, own, outputs, self.progress, each, clean_each, cores, discard=discard)
+        each, exchange = self._each, BlobExchange(self.fs, outputs, self._each, clean_each, cores)
+        outcomes = clean_staged(self.fs, own, outputs, self.progress, each, exchange, cores, discard=discard)
         found = dict(zip(chosen, outcomes, strict=True))
         alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], outputs, discard)
         return {at: one for at, one in found.items() if one is not None} | alone

@@ -1,0 +1,53 @@
+"""Arrays as bytes: the sections that tasks of one clean hand each other, in blobs or in rows.
+
+section      sizes array array …       sizes: of each array in bytes, as i64; every array begins at a multiple of 8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import CordwoodError
+
+_ALIGNMENT = 8
+
+
+class LostSectionError(CordwoodError):
+    """What another task wrote is not there any more, or not as it was written.
+
+    Attributes:
+        where: path of the blob; or of the partition, for rows.
+    """
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(where, what)
+        self.where = where
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+def encode(arrays: Sequence[npt.NDArray[Any]]) -> list[memoryview]:
+    """The bytes of a section, in pieces that are views of the arrays."""
+    pieces = [np.array([array.nbytes for array in arrays], np.int64)]
+    for array in arrays:
+        pieces.append(np.ascontiguousarray(array))
+        pieces.append(np.zeros(-array.nbytes % _ALIGNMENT, np.uint8))
+    return [piece.reshape(-1).view(np.uint8).data for piece in pieces if piece.nbytes]
+
+
+def decode(data: bytearray, kinds: Sequence[npt.DTypeLike]) -> list[npt.NDArray[Any]]:
+    """The arrays of a section, of these types and one dimension; views that may be written to."""
+    sizes = np.frombuffer(data, np.int64, len(kinds)).tolist()
+    arrays = []
+    position = len(kinds) * _ALIGNMENT
+    for kind, size in zip(kinds, sizes, strict=True):
+        of = np.dtype(kind)
+        arrays.append(np.frombuffer(data, of, size // of.itemsize, position) if size else np.empty(0, of))
+        position += size + -size % _ALIGNMENT
+    return arrays
