@@ -45,7 +45,7 @@ WITH_OPTIONS = ("ls", "plan", "plan_exact", "clean", "clean_in_place", "verify")
 
 
 def _argument(one: OptionField) -> str:
-    default = "()" if one.default == () else repr(one.default)
+    default = "()" if one.default == () else repr(one.default).replace("'", '"')
     return f"    {one.name}: {one.type_text} = {default},\n"
 
 

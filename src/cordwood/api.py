@@ -17,6 +17,7 @@ from cordwood.commands import plan_exact as _plan_exact
 from cordwood.commands import read as _read
 from cordwood.commands import verify as _verify
 from cordwood.commands.options import (
+    CleanTaskOptions,
     CopyOptions,
     InPlaceOptions,
     PlanOptions,
@@ -260,6 +261,7 @@ def clean(
     memory: int | None = None,
     link: bool = False,
     rate: int | None = None,
+    exchange: Literal["blobs", "shuffle"] = "blobs",
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start.
 
@@ -294,6 +296,8 @@ def clean(
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         link: Copy: hard-link closed segments that do not change, instead of copying them.
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
+        exchange: How the tasks that clean one large partition hand each other what they found: blobs are files in the
+            work folder, shuffle is Spark's own. Default: blobs.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -323,7 +327,10 @@ def clean(
         ),
     )
     copy = CopyOptions(link=link)
-    tasks = TaskOptions(rate=rate)
+    tasks = CleanTaskOptions(
+        rate=rate,
+        exchange=exchange,
+    )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean.clean(paths, output, options, copy, run, fs=fs)
 
@@ -355,6 +362,7 @@ def clean_in_place(
     work_space: int | None = None,
     no_broker_elsewhere: bool = False,
     rate: int | None = None,
+    exchange: Literal["blobs", "shuffle"] = "blobs",
 ) -> CleanResult:
     """Clean one broker's directories themselves.
 
@@ -390,6 +398,8 @@ def clean_in_place(
         work_space: In place: disk space for new segments before old ones are removed. Default: all free space.
         no_broker_elsewhere: In place: I confirm that no broker on another machine uses this network disk.
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
+        exchange: How the tasks that clean one large partition hand each other what they found: blobs are files in the
+            work folder, shuffle is Spark's own. Default: blobs.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -424,7 +434,10 @@ def clean_in_place(
         work_space=work_space,
         no_broker_elsewhere=no_broker_elsewhere,
     )
-    tasks = TaskOptions(rate=rate)
+    tasks = CleanTaskOptions(
+        rate=rate,
+        exchange=exchange,
+    )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean_in_place.clean_in_place(paths, options, in_place, run, fs=fs)
 

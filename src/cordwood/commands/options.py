@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from cordwood.cleaning.offset_map import keys_max, slots_of
 from cordwood.cleaning.plan import (
@@ -20,6 +20,7 @@ from cordwood.cleaning.plan import (
 from cordwood.clock import Clock
 from cordwood.commands.selection import Selection
 from cordwood.config import Layer, resolve_broker
+from cordwood.engine.exchange import ExchangeName
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
@@ -73,6 +74,29 @@ class TaskOptions:
             metavar="BYTES",
         ),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanTaskOptions(TaskOptions):
+    """How the tasks of a clean run."""
+
+    exchange: Annotated[
+        Literal["blobs", "shuffle"],
+        Option(
+            "How the tasks that clean one large partition hand each other what they found: blobs are files in the work "
+            "folder, shuffle is Spark's own. Default: blobs.",
+            metavar="blobs|shuffle",
+        ),
+    ] = "blobs"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no exchange.
+
+        Raises:
+            RequestError: it is not.
+        """
+        if self.exchange not in get_args(ExchangeName):
+            raise RequestError(f"--exchange {self.exchange}: give {' or '.join(get_args(ExchangeName))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +174,7 @@ class RunOptions:
 
     spark: SparkSession | None = None
     master: str = LOCAL_MASTER
-    tasks: TaskOptions = field(default_factory=TaskOptions)
+    tasks: CleanTaskOptions = field(default_factory=CleanTaskOptions)
     on_plan: Callable[[Plan, int], None] | None = None
     on_progress: OnProgress | None = None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from cordwood.engine.stages import Prepared, RunSummary, RunTask
 from cordwood.engine.task import Failure, Output, PartitionTask
@@ -19,6 +19,8 @@ from cordwood.kernels.layout import BatchRows
 from cordwood.storage.log.view import LogView
 
 T = TypeVar("T")
+#: The exchanges that can be asked for: blobs, or rows by Spark's shuffle.
+ExchangeName = Literal["blobs", "shuffle"]
 
 
 class Each(Protocol):

@@ -6,6 +6,7 @@ checks the files that were written. If either process is killed, Spark runs both
 
 from __future__ import annotations
 
+import functools
 import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from cordwood.engine import progress
 from cordwood.engine.blob_exchange import BlobExchange
+from cordwood.engine.exchange import Exchange, ExchangeName
 from cordwood.engine.progress import OnProgress
+from cordwood.engine.row_exchange import RowExchange
 from cordwood.engine.staged import clean_staged, is_staged
-from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, run_task
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.spark.packing import (
@@ -34,6 +37,7 @@ from cordwood.spark.packing import (
 )
 from cordwood.spark.session import collect, session
 from cordwood.spark.session import cores as cores_of
+from cordwood.spark.shuffle import SparkShuffle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +62,8 @@ class Jobs:
         spark: SparkSession | None,
         master: str,
         on_progress: OnProgress | None,
+        *,
+        exchange: ExchangeName = "blobs",
     ) -> None:
         """Does not start a session yet.
 
@@ -67,6 +73,7 @@ class Jobs:
             spark: an existing session to use, which is left running; None: start one.
             master: Spark master for a session started here.
             on_progress: called with the number of bytes read so far.
+            exchange: how the tasks of one partition hand each other what they found.
         """
         self.seconds = 0.0
         self.fs = fs
@@ -75,6 +82,7 @@ class Jobs:
         self._spark = spark
         self._master = master
         self._on_progress = on_progress
+        self._exchange_name = exchange
         self._running: SparkSession | None = None
         self._open = ExitStack()
 
@@ -149,16 +157,24 @@ class Jobs:
         if not chosen:
             return {}
 
-        def clean_each(parts: Sequence[PartitionTask]) -> list[Output | Failure]:
-            found = self._clean_whole(parts, range(len(parts)), outputs, discard)
-            return [found[at] for at in range(len(parts))]
-
         own = shared_by([tasks[at] for at in chosen], cores)
-        each, exchange = self._each, BlobExchange(self.fs, outputs, self._each, clean_each, cores)
+        each, exchange = self._each, self._exchange(outputs, discard, cores)
         outcomes = clean_staged(self.fs, own, outputs, self.progress, each, exchange, cores, discard=discard)
         found = dict(zip(chosen, outcomes, strict=True))
         alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], outputs, discard)
         return {at: one for at, one in found.items() if one is not None} | alone
+
+    def _exchange(self, outputs: str | None, discard: bool, cores: int) -> Exchange:
+        """How the tasks of one partition hand each other what they found."""
+        if self._exchange_name == "shuffle" and not self.location.in_this_process:
+            rewrite = functools.partial(run_task, outputs=outputs, progress=self.progress, discard=discard)
+            return RowExchange(SparkShuffle(self.session(), cores, rewrite, discard=discard))
+
+        def clean_each(parts: Sequence[PartitionTask]) -> list[Output | Failure]:
+            found = self._clean_whole(parts, range(len(parts)), outputs, discard)
+            return [found[at] for at in range(len(parts))]
+
+        return BlobExchange(self.fs, outputs, self._each, clean_each, cores)
 
     def _each(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
         """Run a function on each item; see `engine.staged.Each`."""

@@ -86,12 +86,12 @@ def over_rows(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for at, outcome in _outcomes(packs[number], do, is_small, at_a_time):
-                    yield _row(at, pickle.dumps(outcome))
+                    yield row_of(at, pickle.dumps(outcome))
 
     return run
 
 
-def _row(at: int, outcome: bytes) -> pa.RecordBatch:
+def row_of(at: int, outcome: bytes) -> pa.RecordBatch:
     """Make one row from buffers. All other ways import pandas first, which takes longer than cleaning a partition."""
     import pyarrow as pa
 
@@ -130,7 +130,7 @@ def checker(tasks: Sequence[PartitionTask]) -> Worker:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for at, outcome in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield _row(at, pickle.dumps(check_output(tasks[at], pickle.loads(outcome))))
+                yield row_of(at, pickle.dumps(check_output(tasks[at], pickle.loads(outcome))))
 
     return run
 

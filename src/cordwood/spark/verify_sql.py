@@ -24,7 +24,7 @@ import numpy as np
 from cordwood.engine.progress import Counters
 from cordwood.fs.base import Store
 from cordwood.fs.location import Location
-from cordwood.spark.session import collect
+from cordwood.spark.session import collect, with_settings
 from cordwood.spark.session import cores as cores_of
 from cordwood.verification.compare import compare
 from cordwood.verification.facts import FACT_SCHEMA, KeyRules, merge_facts
@@ -82,7 +82,7 @@ def verify_pairs(
     """
     if not pairs:
         return []
-    own = _session(spark)
+    own = with_settings(spark, _SETTINGS)
     cores = cores_of(spark)
     looked = _look(own, fs, pairs, cores)
     parts = [part for one in looked for part in one.ranges]
@@ -141,13 +141,6 @@ def _persisted(rows: DataFrame) -> Iterator[DataFrame]:
     finally:
         with contextlib.suppress(Exception):  # Java may have ended, for which another exception is already raised
             kept.unpersist()
-
-
-def _session(spark: SparkSession) -> SparkSession:
-    own = spark.newSession()
-    for name, value in _SETTINGS.items():
-        own.conf.set(name, value)
-    return own
 
 
 def _known(spark: SparkSession, looked: Sequence[LookedAt]) -> DataFrame:
