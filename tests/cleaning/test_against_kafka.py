@@ -1,7 +1,7 @@
 """Every clean that Kafka does, done by us from the same files: the same files come out.
 
     CORDWOOD_KAFKA_SEED     of the first random log and script; see tests/drawn.py
-    CORDWOOD_KAFKA_SCRIPTS  how many random scripts; default 160
+    CORDWOOD_KAFKA_SCRIPTS  how many random scripts; default 120
     CORDWOOD_KAFKA_LOGS     how many random logs; default 40
     CORDWOOD_CLEAN_MODE     how the work is cut, see modes.py; default: by turns
 
@@ -36,7 +36,7 @@ from tests.cleaning.against_kafka import (
 from tests.cleaning.modes import by_turns
 from tests.kafka_tools import FOLDER, PROFILES, Line, Oracle, Word
 
-SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_SCRIPTS", "160"))
+SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_SCRIPTS", "120"))
 LOGS = int(os.environ.get("CORDWOOD_KAFKA_LOGS", "40"))
 #: The first seed of both.
 FIRST = drawn.SEED
