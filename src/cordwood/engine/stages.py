@@ -226,11 +226,12 @@ def cut_positions(segment: Segment, run_bytes: int) -> list[int]:
         return found
     if index is None or not index.entries:
         return found
+    wanted = np.arange(run_bytes, segment.size_bytes - run_bytes // 2, run_bytes)
+    chosen = np.unique(np.minimum(np.searchsorted(index.positions, wanted), index.entries - 1))
     with segment.open() as file:
-        for wanted in range(run_bytes, segment.size_bytes - run_bytes // 2, run_bytes):
-            at = min(int(np.searchsorted(index.positions, wanted)), index.entries - 1)
+        for offset in index.offsets[chosen].tolist():
             # It looks at the batch there, too.
-            position = segment.position_of(file, int(index.offsets[at]))
+            position = segment.position_of(file, offset)
             if found[-1] < position < segment.size_bytes:
                 found.append(position)
     return found
