@@ -1,6 +1,7 @@
 # make demo    shows Cordwood at work        make lint types layers    what reviewers need not say
 # make test    runs the tests                make check-kafka          slow: compares with Kafka itself
 # make         only sets up .venv            make bench                prints our speed
+#                                            make cluster-test         runs it on a small Spark cluster
 #
 # All of them set up first, which takes about a minute, once. PYTHON=… chooses the interpreter, ARGS=… goes to the tool:
 #   make test ARGS="tests/record -k crc"
@@ -12,9 +13,9 @@ export PYTHON
 
 bin := .venv/bin
 # Slow comparisons are left out of `make test`; conftest.py says how many.
-slow := kafka or slow
+slow := (kafka or slow) and not cluster
 
-.PHONY: setup demo test lint types layers lock bench check-kafka clean
+.PHONY: setup demo test lint types layers lock bench check-kafka cluster-test clean
 
 setup: .venv/.stamp
 
@@ -26,10 +27,14 @@ demo: setup
 	@$(bin)/cordwood demo $(ARGS)
 
 test: setup
-	@$(bin)/python -m pytest -n auto -m "not ($(slow))" $(ARGS)
+	@$(bin)/python -m pytest -n auto -m "not (kafka or slow or cluster)" $(ARGS)
 
 check-kafka: setup
 	@$(bin)/python -m pytest -n auto -m "$(slow)" $(ARGS)
+
+# Starts a master and two workers of Spark on 127.0.0.1, and ends them.
+cluster-test: setup
+	@$(bin)/python -m pytest -m cluster $(ARGS)
 
 bench: setup
 	@$(bin)/cordwood bench $(ARGS)

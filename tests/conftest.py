@@ -92,6 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         used = getattr(item, "fixturenames", ())
         if "kafka_oracle" in used or "kafka_broker" in used:
             item.add_marker("kafka")
+        if item.get_closest_marker("cluster"):
+            item.add_marker("slow")
         if "kafka_broker" in used:
             item.add_marker("broker")
 

@@ -8,6 +8,7 @@ from cordwood.api import verify as verify
 from cordwood.cleaning.plan import Decision as Decision
 from cordwood.cleaning.plan import PartitionPlan as PartitionPlan
 from cordwood.cleaning.plan import Plan as Plan
+from cordwood.commands.pack import pack as pack
 from cordwood.commands.read import check as check
 from cordwood.commands.read import open_log as open_log
 from cordwood.commands.undo import undo as undo
@@ -20,6 +21,7 @@ from cordwood.errors import DataError as DataError
 from cordwood.errors import RequestError as RequestError
 from cordwood.record.batch import Batch as Batch
 from cordwood.record.record import Record as Record
+from cordwood.spark.environment import PackedEnvironment as PackedEnvironment
 from cordwood.storage.changes.undo import UndoResult as UndoResult
 from cordwood.storage.check import Finding as Finding
 from cordwood.storage.check import Kind as Kind

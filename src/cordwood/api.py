@@ -261,6 +261,7 @@ def clean(
     memory: int | None = None,
     link: bool = False,
     rate: int | None = None,
+    archive: str | None = None,
     exchange: Literal["blobs", "shuffle"] = "blobs",
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start.
@@ -296,6 +297,8 @@ def clean(
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         link: Copy: hard-link closed segments that do not change, instead of copying them.
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
+        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
+            have one of their own.
         exchange: How the tasks that clean one large partition hand each other what they found: blobs are files in the
             work folder, shuffle is Spark's own. Default: blobs.
 
@@ -329,6 +332,7 @@ def clean(
     copy = CopyOptions(link=link)
     tasks = CleanTaskOptions(
         rate=rate,
+        archive=archive,
         exchange=exchange,
     )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
@@ -362,6 +366,7 @@ def clean_in_place(
     work_space: int | None = None,
     no_broker_elsewhere: bool = False,
     rate: int | None = None,
+    archive: str | None = None,
     exchange: Literal["blobs", "shuffle"] = "blobs",
 ) -> CleanResult:
     """Clean one broker's directories themselves.
@@ -398,6 +403,8 @@ def clean_in_place(
         work_space: In place: disk space for new segments before old ones are removed. Default: all free space.
         no_broker_elsewhere: In place: I confirm that no broker on another machine uses this network disk.
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
+        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
+            have one of their own.
         exchange: How the tasks that clean one large partition hand each other what they found: blobs are files in the
             work folder, shuffle is Spark's own. Default: blobs.
 
@@ -436,6 +443,7 @@ def clean_in_place(
     )
     tasks = CleanTaskOptions(
         rate=rate,
+        archive=archive,
         exchange=exchange,
     )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
@@ -461,6 +469,7 @@ def verify(
     high_watermark: int | Literal["end"] | None = None,
     retention: bool = False,
     rate: int | None = None,
+    archive: str | None = None,
 ) -> VerifyResult:
     """Prove that one state of log directories is what a clean may leave of another.
 
@@ -486,6 +495,8 @@ def verify(
         high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
         retention: Allow later log start offsets: retention ran, or records were deleted, in between.
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
+        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
+            have one of their own.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -504,6 +515,7 @@ def verify(
         retention=retention,
         tasks=TaskOptions(
             rate=rate,
+            archive=archive,
         ),
     )
     return _verify.verify(

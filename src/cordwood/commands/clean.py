@@ -95,7 +95,15 @@ def clean(
         check_space(fs, work.path, copies, link=linked)
         restored = recover_crashed(fs, node, copies, work, now_ms, link=linked)
         plan = plan_recovered(fs, node, copies, restored, options)
-        with Jobs(fs, work.progress, run.spark, run.master, run.on_progress, exchange=run.tasks.exchange) as jobs:
+        with Jobs(
+            fs,
+            work.progress,
+            run.spark,
+            run.master,
+            run.on_progress,
+            exchange=run.tasks.exchange,
+            archive=run.tasks.archive,
+        ) as jobs:
             outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, run.on_plan)
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)

@@ -71,7 +71,15 @@ def clean_in_place(
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))
             limited = throttled(fs, Limit.of(run.tasks.rate, fs, counters) if work.tasks else None)
-            with Jobs(limited, counters, run.spark, run.master, run.on_progress, exchange=run.tasks.exchange) as jobs:
+            with Jobs(
+                limited,
+                counters,
+                run.spark,
+                run.master,
+                run.on_progress,
+                exchange=run.tasks.exchange,
+                archive=run.tasks.archive,
+            ) as jobs:
                 waves = plan_waves(site, jobs, work, in_place.work_space, ledger.failures)
                 if run.on_plan is not None:
                     # To verify it what is there is read once more, and what was written.

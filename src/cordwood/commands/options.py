@@ -74,6 +74,14 @@ class TaskOptions:
             metavar="BYTES",
         ),
     ] = None
+    archive: Annotated[
+        str | None,
+        Option(
+            "With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they have "
+            "one of their own.",
+            metavar="FILE",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from cordwood.errors import ConfigError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled_store
+from cordwood.spark.executors import check_executors
 from cordwood.spark.session import LOCAL_MASTER, session
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.check import Check, Finding, Severity
@@ -71,7 +72,10 @@ def verify(
     local = PosixFileSystem()
     with temporary_directory(local, "cordwood-verify-") as folder:
         fs = throttled_store(fs, Limit.of(options.tasks.rate, local, folder))
-        with session(spark, master=master) as running:
+        with session(spark, master=master, archive=options.tasks.archive) as running:
+            if not fs.location().in_this_process:
+                needs = "Name a folder that all machines share with TMPDIR"
+                check_executors(running, local, folder, [one.before.path for one in pairs], needs)
             started = time.monotonic()
             with progress.Watch(local, folder, on_progress):
                 verdicts = verify_pairs(running, fs, pairs, counters=progress.Counters(local.location(), folder))

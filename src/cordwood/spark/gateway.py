@@ -34,6 +34,7 @@ Handler = Callable[[int, FrameType | None], object] | int
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOG_TAIL_BYTES = 4000
+_SOCKETS = "spark.python.unix.domain.socket.enabled"
 _SOCKET_PATH_MAX = 100
 _STOPS_SECONDS_MAX = 20
 _GOES_SECONDS_MAX = 0.5
@@ -48,11 +49,12 @@ class Gateway:
 
     session: SparkSession
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], worker_python: str = sys.executable) -> None:
         """Start Java and a session.
 
         Args:
             settings: Spark's configuration.
+            worker_python: the Python of its workers.
 
         Raises:
             RequestError: Spark or Java is missing, or does not start.
@@ -60,6 +62,7 @@ class Gateway:
         from pyspark import SparkContext
 
         java = find_java()
+        self._worker_python = worker_python
         # PySpark keeps the Java of a session that was stopped, and would use it again.
         self._others = SparkContext._gateway, SparkContext._jvm
         SparkContext._gateway = SparkContext._jvm = None
@@ -72,7 +75,8 @@ class Gateway:
             # Spark says much while it starts. It is shown only if it fails.
             with _environment({**java.settings, **self._variables(folder)}), tempfile.TemporaryFile() as log:
                 try:
-                    self._start({**_sockets(folder), **settings}, log.fileno())
+                    sockets = _sockets(folder) if _SOCKETS in settings else {}
+                    self._start({**sockets, **settings}, log.fileno())
                 except Exception as error:
                     log.seek(0)
                     said = log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
@@ -84,7 +88,7 @@ class Gateway:
     def _variables(self, folder: str) -> dict[str, str]:
         """Environment variables for Java and its Python workers."""
         options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} "-Djava.io.tmpdir={folder}"'
-        variables = {"PYSPARK_PYTHON": sys.executable, "SPARK_SUBMIT_OPTS": options.lstrip()}
+        variables = {"PYSPARK_PYTHON": self._worker_python, "SPARK_SUBMIT_OPTS": options.lstrip()}
         if parents := os.environ.get(LOCAL_DIRS):
             for parent in parents.split(","):
                 os.makedirs(parent, exist_ok=True)

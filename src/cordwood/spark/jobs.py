@@ -24,6 +24,7 @@ from cordwood.engine.staged import clean_staged, is_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, run_task
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import LocalFileSystem
+from cordwood.spark.executors import check_executors
 from cordwood.spark.packing import (
     RESULT_SCHEMA,
     Worker,
@@ -64,6 +65,7 @@ class Jobs:
         on_progress: OnProgress | None,
         *,
         exchange: ExchangeName = "blobs",
+        archive: str | None = None,
     ) -> None:
         """Does not start a session yet.
 
@@ -74,6 +76,7 @@ class Jobs:
             master: Spark master for a session started here.
             on_progress: called with the number of bytes read so far.
             exchange: how the tasks of one partition hand each other what they found.
+            archive: the environment of executors for such a session; see `session`.
         """
         self.seconds = 0.0
         self.fs = fs
@@ -81,9 +84,11 @@ class Jobs:
         self.progress = progress_folder
         self._spark = spark
         self._master = master
+        self._archive = archive
         self._on_progress = on_progress
         self._exchange_name = exchange
         self._running: SparkSession | None = None
+        self._checked = False
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -97,7 +102,7 @@ class Jobs:
     def session(self) -> SparkSession:
         """Return the session; the first call starts it."""
         if self._running is None:
-            running = self._open.enter_context(session(self._spark, master=self._master))
+            running = self._open.enter_context(session(self._spark, master=self._master, archive=self._archive))
             self._running = running
             self._open.enter_context(progress.Watch(self.fs, self.progress, self._on_progress))
         return self._running
@@ -120,6 +125,9 @@ class Jobs:
         if not tasks:
             return []
         running = None if self.location.in_this_process else self.session()
+        if running is not None and not self._checked:
+            check_executors(running, self.fs, self.progress, [task.path for task in tasks])
+            self._checked = True
         started = time.monotonic()
         cores = 1 if running is None else cores_of(running)
         tasks = share_memory([replace(task, location=self.location) for task in tasks], cores)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -48,11 +49,17 @@ SETTINGS: Mapping[str, str] = {
     # What becomes of a partition is checked at once, while the next is cleaned.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
 }
+#: Settings for this machine alone: the address of the driver, and sockets that are files.
+_LOCAL_ONLY = ("spark.driver.host", "spark.driver.bindAddress", "spark.python.unix.domain.socket.enabled")
+#: What executors call the unpacked archive of their environment.
+_ENVIRONMENT = "environment"
 _CANCELLED_SECONDS_MAX = 1
 
 
 @contextlib.contextmanager
-def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) -> Iterator[SparkSession]:
+def session(
+    given: SparkSession | None = None, *, master: str = LOCAL_MASTER, archive: str | None = None
+) -> Iterator[SparkSession]:
     """A session: the user's, which stays, or our own, which ends with the block.
 
     An exception that ends this process or thread, such as that of Ctrl-C, ends our own session at once.
@@ -60,9 +67,12 @@ def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) ->
     Args:
         given: the user's; None: the one that is active in this process, if there is one.
         master: where our own runs.
+        archive: the environment of executors on a cluster, as `cordwood pack` makes it; None: they have the Python of
+            PYSPARK_PYTHON, or one at the same path as this process.
 
     Raises:
-        RequestError: Spark or Java is missing, or does not start, or Java ended in the middle.
+        RequestError: the archive is missing, or of no use to a local master; Spark or Java is missing, or does not
+            start, or Java ended in the middle.
     """
     if given is not None:
         yield given
@@ -79,7 +89,7 @@ def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) ->
         yield active
         return
     with without_words_of_py4j():
-        gateway = Gateway({**SETTINGS, "spark.master": master, "spark.app.name": "cordwood"})
+        gateway = Gateway(_settings(master, archive), _worker_python(master, archive))
         try:
             yield gateway.session
         except Exception as error:
@@ -95,6 +105,31 @@ def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) ->
             gateway.kill()
             raise
         gateway.stop()
+
+
+def _settings(master: str, archive: str | None) -> dict[str, str]:
+    """The configuration of a session of our own."""
+    settings = {**SETTINGS, "spark.master": master, "spark.app.name": "cordwood"}
+    if master.startswith("local"):
+        if archive is not None:
+            raise RequestError(f"--archive is for executors on other machines, and --master {master} is this one")
+        return settings
+    # A master on the loopback interface finds the driver there, too.
+    local_only = _LOCAL_ONLY[2:] if "://127.0.0.1" in master else _LOCAL_ONLY
+    settings = {name: value for name, value in settings.items() if name not in local_only}
+    if archive is not None:
+        if not os.path.isfile(archive):
+            raise RequestError(f"--archive {archive}: there is no such file; `cordwood pack` makes one")
+        settings["spark.archives"] = f"{os.path.abspath(archive)}#{_ENVIRONMENT}"
+    return settings
+
+
+def _worker_python(master: str, archive: str | None) -> str:
+    """The Python that workers of a session of our own run."""
+    if archive is not None:
+        return f"./{_ENVIRONMENT}/bin/python"
+    # On this machine nothing else has our packages.
+    return sys.executable if master.startswith("local") else os.environ.get("PYSPARK_PYTHON", sys.executable)
 
 
 def cores(spark: SparkSession) -> int:

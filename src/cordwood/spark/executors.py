@@ -1,0 +1,142 @@
+"""A first task on each executor: whether it can clean these logs, before it is given any.
+
+Executors of a user's session, or of one on a cluster, may be on other machines, may belong to another user, and may
+have another Python, or no Cordwood. Then tasks would fail in the middle, or, worse, clean files that have the same
+names as those of this machine, but are others. The check refuses such executors, in words.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cordwood.errors import RequestError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.spark import probe
+from cordwood.spark.session import SETTINGS, collect
+from cordwood.spark.session import cores as cores_of
+from cordwood.storage.log.files import write_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Tasks per core of the check, and how long each waits, so that no executor is left out.
+_TASKS_PER_CORE = 2
+_SECONDS = 0.2
+#: Directories that are compared, at most.
+_PATHS_MAX = 200
+_DAEMON = "spark.python.daemon.module"
+#: Local sessions that passed.
+_passed: set[str] = set()
+#: What Spark says of a worker that did not start, and what to say of it.
+_KNOWN = (
+    (r"PYTHON_VERSION_MISMATCH\] ([^\n]*)", "{0}"),
+    (r"No module named '(cordwood[^']*)'", "Cordwood is not installed there"),
+    (r"No module named '([^']*)'", "{0} is not installed there"),
+    (r"((?:ModuleNotFound|Import)Error: [^\n]*)", "{0}"),
+    (r'Cannot run program "([^"]*)"', "there is no Python {0}"),
+)
+_ADVICE = (
+    "Give the executors this environment: `cordwood pack` makes an archive of it and says how to use it. Or install "
+    "the same versions there, and set PYSPARK_PYTHON to that Python before the session starts"
+)
+
+
+def check_executors(
+    spark: SparkSession, fs: LocalFileSystem | None, folder: str, paths: Sequence[str], needs: str = ""
+) -> None:
+    """Ask each executor what it is and what it finds, unless the session is local and ours.
+
+    Args:
+        spark: the session.
+        fs: the file system of the folder; None: no folder is needed.
+        folder: of this run; tasks write to it.
+        paths: partitions that tasks read.
+        needs: what to do if an executor does not see the folder.
+
+    Raises:
+        RequestError: an executor cannot do it; the message says which, why, and what to do.
+    """
+    is_local = (spark.conf.get("spark.master", "") or "").startswith("local")
+    if is_local and spark.conf.get(_DAEMON, "") == SETTINGS[_DAEMON]:
+        return
+    application = spark.conf.get("spark.app.id", "") or ""
+    if is_local and application in _passed:
+        return
+    if is_local:  # the same machine
+        fs, paths = None, ()
+    paths = paths[:_PATHS_MAX]
+    file, word = "", ""
+    if fs is not None:
+        file, word = f"{folder}/probe-{secrets.token_hex(4)}", f"probe {secrets.token_hex(16)}"
+        write_file(fs, file, word.encode())
+    try:
+        answers = _ask(spark, file, paths, wait=not is_local)
+    finally:
+        if fs is not None:
+            fs.unlink(file)
+    here = probe.environment()
+    known = {path: probe.identity(path) for path in paths}
+    for answer in answers:
+        for fault, advice in faults(answer, here, known, word, folder, needs):
+            raise RequestError(f"The executor on {answer['host']} cannot be used: {fault}. {advice}")
+    if is_local and application:
+        _passed.add(application)
+
+
+def _ask(spark: SparkSession, file: str, paths: Sequence[str], *, wait: bool) -> list[Any]:
+    from pyspark import cloudpickle
+
+    count = cores_of(spark) * _TASKS_PER_CORE if wait else 1
+    # By value: workers may lack the module.
+    cloudpickle.register_pickle_by_value(probe)  # type: ignore[no-untyped-call]
+    try:
+        answering = probe.answering(file, list(paths), _SECONDS if wait else 0)
+        rows = spark.range(0, count, 1, count).mapInArrow(answering, "answer string")
+        return [json.loads(row["answer"]) for row in collect(rows)]
+    except Exception as error:
+        said = str(error)
+        for pattern, words in _KNOWN:
+            if match := re.search(pattern, said):
+                fault = words.format(match[1].rstrip("."))
+                raise RequestError(f"The Python workers of Spark cannot be used: {fault}. {_ADVICE}") from error
+        raise RequestError(f"The Python workers of Spark cannot be used: {said.strip()}\n{_ADVICE}") from error
+    finally:
+        cloudpickle.unregister_pickle_by_value(probe)  # type: ignore[no-untyped-call]
+
+
+def faults(
+    answer: Mapping[str, Any], here: Mapping[str, Any], known: Mapping[str, str], word: str, folder: str, needs: str
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with an executor, each with what to do.
+
+    Args:
+        answer: of a worker; see `probe.answering`.
+        here: the environment of this process.
+        known: the identities of directories, as this process sees them.
+        word: what the small file holds.
+        folder: of that file.
+        needs: what to do if an executor does not see the folder.
+    """
+    for name, version in here["versions"].items():
+        found = answer["versions"][name]
+        if found is None and version is not None:
+            yield f"{name} is not installed for its Python, {answer['executable']}", _ADVICE
+        elif found != version:
+            yield f"it has {name} {found}, and this process has {version}", _ADVICE
+    if answer["uid"] != here["uid"]:
+        what = f"it runs as the user with number {answer['uid']}, and this process as {here['uid']}"
+        yield what, "What it writes would belong to another user. Start the workers of Spark as this user"
+    if answer["file"] != word:
+        what = f"it does not find what this process has written to {folder}: {answer['file'][:80] or 'nothing'}"
+        yield what, needs or "All machines need the same directories at the same paths, such as those of a network disk"
+    for path, identity in known.items():
+        if answer["paths"][path] != identity:
+            found = answer["paths"][path]
+            why = "has other segments" if re.fullmatch("[0-9a-f]{64}", found) else f"cannot be read: {found}"
+            what = f"{posixpath.basename(path)} at {path} {why} there"
+            yield what, "All machines need the same directories at the same paths, such as those of a network disk"

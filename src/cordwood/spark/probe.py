@@ -1,0 +1,85 @@
+"""What a Python worker is asked before the first real task: who it is, what is installed there, what it finds at paths.
+
+It is sent to workers as code, as Cordwood may not be installed there. So it uses nothing but the standard library, and
+pyarrow, without which a worker cannot return anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import metadata
+from typing import Any
+
+#: Distributions that compute, or whose values go from one process to another.
+DISTRIBUTIONS = ("cordwood", "numpy", "numba", "pyarrow", "cramjam", "crc32c", "lz4", "xxhash", "zstandard")
+
+
+def environment() -> dict[str, Any]:
+    """The host, user, Python and versions of this process."""
+    versions: dict[str, str | None] = {}
+    for name in DISTRIBUTIONS:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "host": socket.gethostname(),
+        "uid": os.getuid(),
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "executable": sys.executable,
+        "versions": versions,
+    }
+
+
+def identity(path: str) -> str:
+    """What tells a directory from others, whatever it is mounted as; in words, if it cannot be read.
+
+    Names, sizes and modification times of closed segments: two replicas of a partition differ in the times.
+    """
+    found = hashlib.sha256()
+    try:
+        names = sorted(os.listdir(path))
+        logs = [name for name in names if name.endswith(".log")][:-1]
+        for name in logs:
+            info = os.stat(f"{path}/{name}")
+            found.update(f"{name} {info.st_size} {info.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    except OSError as error:
+        return f"{error.strerror}"
+    return found.hexdigest()
+
+
+def content(path: str) -> str:
+    """The text of a small file; in words, if it cannot be read."""
+    try:
+        with open(path) as file:
+            return file.read(1000)
+    except OSError as error:
+        return f"{error.strerror}"
+
+
+def answering(file: str, paths: Sequence[str], seconds: float) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Make the function that answers once per batch, as JSON.
+
+    Args:
+        file: a small file that the driver wrote; empty: there is none.
+        paths: of directories.
+        seconds: to wait, so that one executor does not answer for all.
+    """
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for _ in batches:
+            answer = environment()
+            answer["file"] = content(file) if file else ""
+            answer["paths"] = {path: identity(path) for path in paths}
+            time.sleep(seconds)
+            yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer)])], ["answer"])
+
+    return run
