@@ -41,8 +41,9 @@ from cordwood.kernels.layout import (
     U8Array,
 )
 from cordwood.record.batch import codec_of, encode_header
+from cordwood.record.bodies import compress_bodies
 from cordwood.record.columns import RecordColumns
-from cordwood.record.compression import compress, compress_stream
+from cordwood.record.compression import compress_stream
 from cordwood.record.headers import has_flag, is_control
 from cordwood.record.record import write_varint
 from cordwood.types import NONE, Codec
@@ -386,19 +387,29 @@ def _encode(
     target = np.empty(room, np.uint8)
     starts, ends = np.zeros(headers.size, np.int64), np.zeros(headers.size, np.int64)
     encode_bodies(address, rows, keep, index_of, anew, headers, target.ctypes.data, plain, starts, ends)
-    if not plain:
-        codecs = (headers["attributes"][chosen] & CODEC_MASK).tolist()
-        known = {number: codec_of(number) for number in set(codecs)}
-        bounds = zip(codecs, starts[chosen].tolist(), ends[chosen].tolist(), strict=True)
-        bodies = [compress(known[number], target[start:end]) for number, start, end in bounds]
-        sizes = np.array([HEADER.size + len(body) for body in bodies], np.int64)
-        parts = [part for body in bodies for part in (_NO_HEADER, body)]
-        ends[chosen] = np.cumsum(sizes)
-        starts[chosen] = ends[chosen] - sizes
-        target = np.frombuffer(bytearray(b"".join(parts)), np.uint8)
-    headers["size_bytes"][chosen] = (ends - starts)[chosen]
-    write_headers(headers, anew, starts, target.ctypes.data)
-    places.put(target, chosen, starts[chosen])
+    if plain:
+        _finish(headers, chosen, target, starts[chosen], ends[chosen], places)
+        return
+    codecs = headers["attributes"][chosen] & CODEC_MASK
+    for number in np.unique(codecs).tolist():
+        same = chosen[codecs == number]
+        _finish(
+            headers,
+            same,
+            *compress_bodies(codec_of(number), target, starts[same], ends[same], gap=HEADER.size),
+            places,
+        )
+
+
+def _finish(
+    headers: BatchRows, chosen: Int64Array, target: U8Array, starts: Int64Array, ends: Int64Array, places: _Places
+) -> None:
+    """Write the headers of the chosen batches, which are at [starts, ends) in `target`."""
+    headers["size_bytes"][chosen] = ends - starts
+    written, at = np.zeros(headers.size, np.bool_), np.zeros(headers.size, np.int64)
+    written[chosen], at[chosen] = True, starts
+    write_headers(headers, written, at, target.ctypes.data)
+    places.put(target, chosen, starts)
 
 
 def _encode_large(records: _Records, rows: RecordRows, at: int, places: _Places) -> None:

@@ -1,6 +1,6 @@
-"""Decompresses LZ4 frames as Kafka writes them, many per call, into one buffer.
+"""Decompresses and compresses LZ4 frames as Kafka writes them, many per call, into one buffer.
 
-A call of the LZ4 library costs more than decompressing a batch of a few KiB. This kernel accepts only the frames that
+A call of the LZ4 library costs more than decompressing a batch of a few KiB. The decompressor accepts only frames that
 Kafka's writer makes: independent blocks of up to 64 KiB, and no checksum except the header's. Frames that it rejects go
 through `record.compression`, which accepts all that Kafka reads, and reports errors.
 
@@ -14,7 +14,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from cordwood.kernels.native import copy, load8, load16, load32, load64, store8, store64
+from cordwood.kernels.native import (
+    copy,
+    load8,
+    load16,
+    load32,
+    load64,
+    store8,
+    store16,
+    store32,
+    store64,
+    trailing_zeros,
+)
 
 _FRAME_MAGIC = np.uint32(0x184D2204)
 #: Version 1 with independent blocks; blocks of up to 64 KiB; the check of these two bytes.
@@ -28,6 +39,12 @@ _MATCH_MIN = 4
 #: A block ends with at least five literals, and no match starts in its last twelve bytes.
 _LAST_LITERALS = 5
 _LAST_MATCH = 12
+#: 16 KiB, a part of the first cache; positions in a block fit in 16 bits.
+_TABLE_BITS = 13
+#: The hash covers five bytes, as in the library: a match of only four saves little, and a longer one may follow.
+_HASH_FACTOR = np.uint64(889523592379)
+_UNHASHED_BITS = np.uint64(24)
+_HASH_SHIFT = np.uint64(64 - _TABLE_BITS)
 
 
 @njit(inline="always")
@@ -165,3 +182,119 @@ def decompress_frames(address, starts, ends, target, room, enough, frame_max, ta
         at += made
         target_ends[i] = at
     return starts.size
+
+
+@njit(inline="always")
+def _slot(address):
+    """The slot of the next five bytes; eight can be read."""
+    return (load64(address) << _UNHASHED_BITS) * _HASH_FACTOR >> _HASH_SHIFT
+
+
+@njit(inline="always")
+def _put_more(target, length):
+    """Write the bytes that extend a length beyond 15; return the target after them."""
+    length -= 15
+    while length >= 255:
+        store8(target, np.uint8(255))
+        target += 1
+        length -= 255
+    store8(target, np.uint8(length))
+    return target + 1
+
+
+@njit(inline="always")
+def _put_literals(target, source, count):
+    """Write a token and `count` literals; return the target after them. The token has no match yet."""
+    token = target
+    target += 1
+    if count >= 15:
+        store8(token, np.uint8(0xF0))
+        target = _put_more(target, count)
+    else:
+        store8(token, np.uint8(count << 4))
+    copy(target, source, count)
+    return target + count
+
+
+@njit
+def _compress_block(source, size, target, table):
+    """Compress a block of 1 to 64 Ki bytes; return the bytes written, at most size + size / 255 + 16."""
+    start, end, first = source, source + size, target
+    table[:] = 0
+    literal, at, misses = source, source + 1, np.int64(64)
+    while at <= end - _LAST_MATCH:
+        slot = _slot(at)
+        match = start + np.int64(table[slot])
+        table[slot] = at - start
+        if load32(match) != load32(at):
+            # The longer nothing matches, the more bytes are skipped: incompressible data costs little.
+            at += misses >> 6
+            misses += 1
+            continue
+        while at > literal and match > start and load8(at - 1) == load8(match - 1):
+            at -= 1
+            match -= 1
+        token = target
+        target = _put_literals(target, literal, at - literal)
+        distance = at - match
+        store16(target, np.uint16(distance))
+        target += 2
+        matched = at + _MATCH_MIN
+        at = matched
+        differs = False
+        while end - _LAST_LITERALS - at >= 8:
+            difference = load64(at) ^ load64(at - distance)
+            if difference:
+                at += trailing_zeros(difference) >> 3
+                differs = True
+                break
+            at += 8
+        while not differs and at < end - _LAST_LITERALS and load8(at) == load8(at - distance):
+            at += 1
+        length = at - matched
+        if length >= 15:
+            store8(token, load8(token) | np.uint8(15))
+            target = _put_more(target, length)
+        else:
+            store8(token, load8(token) | np.uint8(length))
+        literal, misses = at, np.int64(64)
+        if at <= end - _LAST_MATCH:
+            table[_slot(at - 2)] = at - 2 - start
+    return _put_literals(target, literal, end - literal) - first
+
+
+@njit(cache=True, nogil=True)
+def compress_frames(address, starts, ends, target, gap, target_starts, target_ends):
+    """Compress data into frames, one after the other.
+
+    Args:
+        address: of the data.
+        starts, ends: int64[frames], positions of each frame's data.
+        target: address to write to, with room for gap + size + size / 5 + 128 bytes for each frame.
+        gap: bytes to leave before each frame, for a batch header.
+        target_starts, target_ends: int64[frames], filled: start of each gap and end of each frame.
+    """
+    table = np.empty(1 << _TABLE_BITS, np.uint16)
+    at = target
+    for i in range(starts.size):
+        target_starts[i] = at - target
+        at += gap
+        store32(at, _FRAME_MAGIC)
+        for k in range(len(_DESCRIPTOR)):
+            store8(at + 4 + k, np.uint8(_DESCRIPTOR[k]))
+        at += _HEADER_BYTES
+        source, end = address + starts[i], address + ends[i]
+        while source < end:
+            size = min(_BLOCK_BYTES_MAX, end - source)
+            made = _compress_block(source, size, at + 4, table)
+            if made < size:
+                store32(at, np.uint32(made))
+            else:
+                made = size
+                store32(at, np.uint32(size | _STORED))
+                copy(at + 4, source, size)
+            at += 4 + made
+            source += size
+        store32(at, np.uint32(0))
+        at += 4
+        target_ends[i] = at - target

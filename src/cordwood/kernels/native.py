@@ -1,4 +1,4 @@
-"""Machine instructions that numba does not offer: unaligned loads and stores, byte swaps, block copies, CRC steps.
+"""What numba does not offer: unaligned loads and stores, byte swaps, block copies, CRC steps, calls of C functions.
 
 Kafka's numbers are big-endian and lie at any address. `be16`, `be32` and `be64` read them in one load and one swap on
 the little-endian machines that numba supports.
@@ -153,6 +153,47 @@ def _prefetch(context: Any, address: Any) -> Any:
 
 #: prefetch(address): load its cache line in advance; any address is allowed.
 prefetch: Callable[..., Any] = _prefetch
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _trailing_zeros(context: Any, value: Any) -> Any:
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+#: trailing_zeros(value): the number of zero bits below the lowest one bit; 64 for zero.
+trailing_zeros: Callable[..., Any] = _trailing_zeros
+
+
+def _generate_call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    word = ir.IntType(64)
+    kind = ir.FunctionType(word, [word] * (len(arguments) - 1))
+    return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _call2(context: Any, function: Any, a: Any, b: Any) -> Any:
+    return types.int64(*[types.intp] * 3), _generate_call
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _call3(context: Any, function: Any, a: Any, b: Any, c: Any) -> Any:
+    return types.int64(*[types.intp] * 4), _generate_call
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _call4(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    return types.int64(*[types.intp] * 5), _generate_call
+
+
+#: call2(function, a, b), …: call the C function at an address. Its arguments and its result are integers or addresses.
+#: A kernel receives the address as an argument, so its cached code does not depend on where a library is loaded.
+call2: Callable[..., Any] = _call2
+call3: Callable[..., Any] = _call3
+call4: Callable[..., Any] = _call4
 
 
 def _crc_instruction(bits: int) -> Callable[..., Any]:

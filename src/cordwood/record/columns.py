@@ -38,8 +38,8 @@ from cordwood.kernels.layout import (
     RecordRows,
     U8Array,
 )
-from cordwood.kernels.lz4 import decompress_frames
 from cordwood.record.batch import codec_of
+from cordwood.record.bodies import decompress_bodies, has_fast_decompressor
 from cordwood.record.compression import FileBytes, Payload, decompress, decompress_stream, largest_batch_bytes
 from cordwood.types import Codec
 
@@ -47,8 +47,10 @@ from cordwood.types import Codec
 STREAM_BYTES = 4 << 20
 #: Decompressed bytes that are collected in one buffer before they are decoded; about the size of an L2 cache.
 ARENA_BYTES = 1 << 20
-#: Size of that buffer for LZ4: `ARENA_BYTES`, and room for one more frame.
-_FRAMES_ROOM_BYTES = 2 * ARENA_BYTES
+#: Size of that buffer for the fast decompressors: `ARENA_BYTES`, and room for one more body.
+_FAST_ROOM_BYTES = 2 * ARENA_BYTES
+#: Among the codecs of adjacent batches, stands for a batch that no fast decompressor takes.
+_NO_FAST_CODEC = -1
 #: The most rows in one RecordColumns.
 MAX_ROWS = 1 << 17
 
@@ -220,39 +222,39 @@ class _Reader:
         )
 
     def packed(self) -> Iterator[RecordColumns]:
-        batches, room = self.batches, self.window.position + self.window.data.size
-        frames = (batches["attributes"] & CODEC_MASK == Codec.LZ4) & (batches["record_count"] > 0)
-        frames &= batches["position"] + batches["size_bytes"] <= room
-        edges = [0, *(np.flatnonzero(np.diff(frames)) + 1).tolist(), batches.size]
+        batches, window_end = self.batches, self.window.position + self.window.data.size
+        codecs = batches["attributes"] & CODEC_MASK
+        fast = np.isin(codecs, [codec for codec in Codec if has_fast_decompressor(codec)])
+        fast &= (batches["record_count"] > 0) & (batches["position"] + batches["size_bytes"] <= window_end)
+        runs = np.where(fast, codecs, _NO_FAST_CODEC)
+        edges = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), batches.size]
         for first, stop in itertools.pairwise(edges):
-            if not frames[first]:
+            if not fast[first]:
                 yield from self._packed(first, stop)
                 continue
             while first < stop:
-                done = yield from self._frames(first, stop)
+                done = yield from self._fast(codec_of(int(runs[first])), first, stop)
                 if not done:
                     yield from self._packed(first, first + 1)
                 first += max(done, 1)
 
-    def _frames(self, first: int, stop: int) -> Generator[RecordColumns, None, int]:
-        """Decode LZ4 batches from `first` on, as far as the fast kernel can; return how many it decoded."""
+    def _fast(self, codec: Codec, first: int, stop: int) -> Generator[RecordColumns, None, int]:
+        """Decode batches of one codec from `first` on, as far as its fast decompressor can; return how many."""
         batches = self.batches[first:stop]
         starts = batches["position"] - self.window.position
-        target, ends = np.empty(_FRAMES_ROOM_BYTES, np.uint8), np.empty(batches.size, np.int64)
-        done: int = decompress_frames(
-            self.window.data.ctypes.data,
+        target = np.empty(_FAST_ROOM_BYTES, np.uint8)
+        ends = decompress_bodies(
+            codec,
+            self.window.data,
             starts + HEADER.size,
             starts + batches["size_bytes"],
-            target.ctypes.data,
-            target.size,
-            ARENA_BYTES,
-            min(STREAM_BYTES, self.max_batch_bytes),
-            ends,
+            target,
+            enough=ARENA_BYTES,
+            body_max=min(STREAM_BYTES, self.max_batch_bytes),
         )
-        if done:
-            ends = ends[:done]
-            yield from self._bodies(target[: ends[-1]], np.append(0, ends[:-1]), ends, batches[:done])
-        return done
+        if ends.size:
+            yield from self._bodies(target[: ends[-1]], np.append(0, ends[:-1]), ends, batches[: ends.size])
+        return ends.size
 
     def _packed(self, first: int, stop: int) -> Iterator[RecordColumns]:
         """Decode batches [first, stop) of any codec."""

@@ -1,0 +1,97 @@
+"""Decompresses and compresses the bodies of many batches of magic 2 per call, without Python between them.
+
+LZ4 and Snappy are kernels; zstd is libzstd, called from a kernel. What a kernel rejects, and gzip, goes through
+`record.compression`, one batch per call. It accepts all that Kafka reads, and reports errors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.kernels import lz4, snappy, zstd
+from cordwood.kernels.layout import U8Array
+from cordwood.record.compression import compress
+from cordwood.record.libzstd import libzstd
+from cordwood.types import Codec
+
+Int64Array = npt.NDArray[np.int64]
+
+
+def has_fast_decompressor(codec: Codec) -> bool:
+    """Whether `decompress_bodies` can decompress anything of this codec."""
+    return codec in (Codec.LZ4, Codec.SNAPPY) or (codec is Codec.ZSTD and libzstd() is not None)
+
+
+def decompress_bodies(
+    codec: Codec, data: U8Array, starts: Int64Array, ends: Int64Array, target: U8Array, *, enough: int, body_max: int
+) -> Int64Array:
+    """Decompress bodies into `target`, one after the other, as far as the fast decompressors can.
+
+    Args:
+        codec: one that `has_fast_decompressor`.
+        data: uint8[bytes] that holds the compressed bodies.
+        starts, ends: int64[bodies], their positions in `data`.
+        target: uint8[bytes], filled.
+        enough: no further body is started once this many bytes are decompressed.
+        body_max: the most decompressed bytes of one body.
+
+    Returns:
+        int64[decompressed bodies], the end of each in `target`. The next body is unsupported or corrupt, or does not
+        fit, or `enough` was reached.
+    """
+    target_ends = np.empty(starts.size, np.int64)
+    places = (data.ctypes.data, starts, ends, target.ctypes.data, target.size, enough, body_max, target_ends)
+    if codec is Codec.LZ4:
+        done = lz4.decompress_frames(*places)
+    elif codec is Codec.SNAPPY:
+        done = snappy.decompress_payloads(*places)
+    else:
+        library = libzstd()
+        assert codec is Codec.ZSTD and library is not None, codec
+        with library.decompressing() as context:
+            done = zstd.decompress_frames(library.decompress, context, *places)
+    return target_ends[:done]
+
+
+def compress_bodies(
+    codec: Codec, data: U8Array, starts: Int64Array, ends: Int64Array, *, gap: int
+) -> tuple[U8Array, Int64Array, Int64Array]:
+    """Compress bodies as Kafka does at its default level.
+
+    Args:
+        codec: of all bodies.
+        data: uint8[bytes] that holds the encoded records.
+        starts, ends: int64[bodies], their positions in `data`.
+        gap: bytes to leave before each compressed body, for a batch header.
+
+    Returns:
+        a buffer; and int64[bodies], the start of each gap, and the end of each compressed body.
+    """
+    sizes = ends - starts
+    # The most that any of the codecs makes of incompressible data. Pages that stay unused take no memory.
+    target = np.empty(int((gap + sizes + sizes // 5 + 128).sum()), np.uint8)
+    target_starts, target_ends = np.empty(starts.size, np.int64), np.empty(starts.size, np.int64)
+    library = libzstd() if codec is Codec.ZSTD else None
+    if codec is Codec.LZ4:
+        lz4.compress_frames(data.ctypes.data, starts, ends, target.ctypes.data, gap, target_starts, target_ends)
+    elif codec is Codec.SNAPPY:
+        snappy.compress_payloads(data.ctypes.data, starts, ends, target.ctypes.data, gap, target_starts, target_ends)
+    elif library is not None:
+        places = (data.ctypes.data, starts, ends, target.ctypes.data, target.size, gap, target_starts, target_ends)
+        with library.compressing() as context:
+            done = zstd.compress_frames(library.compress, context, *places)
+        assert done == starts.size, "libzstd compresses what fits its bound"
+    else:
+        return _compress_each(codec, data, starts, ends, gap)
+    return target[: target_ends[-1]], target_starts, target_ends
+
+
+def _compress_each(
+    codec: Codec, data: U8Array, starts: Int64Array, ends: Int64Array, gap: int
+) -> tuple[U8Array, Int64Array, Int64Array]:
+    bodies = [compress(codec, data[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    target_sizes = np.array([gap + len(body) for body in bodies], np.int64)
+    target_ends = np.cumsum(target_sizes)
+    whole = bytearray(b"".join(part for body in bodies for part in (bytes(gap), body)))
+    return np.frombuffer(whole, np.uint8), target_ends - target_sizes, target_ends
