@@ -189,11 +189,23 @@ def _call4(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     return types.int64(*[types.intp] * 5), _generate_call
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _call5(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    return types.int64(*[types.intp] * 6), _generate_call
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _call7(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
+    return types.int64(*[types.intp] * 8), _generate_call
+
+
 #: call2(function, a, b), …: call the C function at an address. Its arguments and its result are integers or addresses.
 #: A kernel receives the address as an argument, so its cached code does not depend on where a library is loaded.
 call2: Callable[..., Any] = _call2
 call3: Callable[..., Any] = _call3
 call4: Callable[..., Any] = _call4
+call5: Callable[..., Any] = _call5
+call7: Callable[..., Any] = _call7
 
 
 def _crc_instruction(bits: int) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """Decompresses and compresses the bodies of many batches of magic 2 per call, without Python between them.
 
-LZ4 and Snappy are kernels; zstd is libzstd, called from a kernel. What a kernel rejects, and gzip, goes through
-`record.compression`, one batch per call. It accepts all that Kafka reads, and reports errors.
+LZ4 and Snappy are kernels; zstd is libzstd, and gzip is libdeflate, called from a kernel. What a kernel rejects goes
+through `record.compression`, one batch per call. It accepts all that Kafka reads, and reports errors.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.kernels import lz4, snappy, zstd
+from cordwood.kernels import gzip, lz4, snappy, zstd
 from cordwood.kernels.layout import U8Array
 from cordwood.record.compression import compress
+from cordwood.record.libdeflate import libdeflate
 from cordwood.record.libzstd import libzstd
 from cordwood.types import Codec
 
@@ -20,7 +21,11 @@ Int64Array = npt.NDArray[np.int64]
 
 def has_fast_decompressor(codec: Codec) -> bool:
     """Whether `decompress_bodies` can decompress anything of this codec."""
-    return codec in (Codec.LZ4, Codec.SNAPPY) or (codec is Codec.ZSTD and libzstd() is not None)
+    if codec is Codec.ZSTD:
+        return libzstd() is not None
+    if codec is Codec.GZIP:
+        return libdeflate() is not None
+    return codec in (Codec.LZ4, Codec.SNAPPY)
 
 
 def decompress_bodies(
@@ -46,11 +51,14 @@ def decompress_bodies(
         done = lz4.decompress_frames(*places)
     elif codec is Codec.SNAPPY:
         done = snappy.decompress_payloads(*places)
-    else:
-        library = libzstd()
-        assert codec is Codec.ZSTD and library is not None, codec
+    elif codec is Codec.ZSTD and (library := libzstd()) is not None:
         with library.decompressing() as context:
             done = zstd.decompress_frames(library.decompress, context, *places)
+    elif codec is Codec.GZIP and (deflate := libdeflate()) is not None:
+        with deflate.decompressing() as context:
+            done = gzip.decompress_members(deflate.decompress, context, *places)
+    else:
+        raise AssertionError(codec)
     return target_ends[:done]
 
 
@@ -72,16 +80,19 @@ def compress_bodies(
     # The most that any of the codecs makes of incompressible data. Pages that stay unused take no memory.
     target = np.empty(int((gap + sizes + sizes // 5 + 128).sum()), np.uint8)
     target_starts, target_ends = np.empty(starts.size, np.int64), np.empty(starts.size, np.int64)
-    library = libzstd() if codec is Codec.ZSTD else None
+    places = (data.ctypes.data, starts, ends, target.ctypes.data, target.size, gap, target_starts, target_ends)
     if codec is Codec.LZ4:
         lz4.compress_frames(data.ctypes.data, starts, ends, target.ctypes.data, gap, target_starts, target_ends)
     elif codec is Codec.SNAPPY:
         snappy.compress_payloads(data.ctypes.data, starts, ends, target.ctypes.data, gap, target_starts, target_ends)
-    elif library is not None:
-        places = (data.ctypes.data, starts, ends, target.ctypes.data, target.size, gap, target_starts, target_ends)
+    elif codec is Codec.ZSTD and (library := libzstd()) is not None:
         with library.compressing() as context:
             done = zstd.compress_frames(library.compress, context, *places)
         assert done == starts.size, "libzstd compresses what fits its bound"
+    elif codec is Codec.GZIP and (deflate := libdeflate()) is not None:
+        with deflate.compressing() as context:
+            done = gzip.compress_members(deflate.compress, context, *places)
+        assert done == starts.size, "libdeflate compresses what fits its bound"
     else:
         return _compress_each(codec, data, starts, ends, gap)
     return target[: target_ends[-1]], target_starts, target_ends

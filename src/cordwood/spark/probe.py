@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import Any
 
 #: Distributions that compute, or whose values go from one process to another.
-DISTRIBUTIONS = ("cordwood", "numpy", "numba", "pyarrow", "cramjam", "crc32c", "lz4", "xxhash", "zstandard")
+DISTRIBUTIONS = ("cordwood", "numpy", "numba", "pyarrow", "cramjam", "crc32c", "deflate", "lz4", "xxhash", "zstandard")
 
 
 def environment() -> dict[str, Any]:
