@@ -190,12 +190,14 @@ def _call4(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _call5(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+def _call5(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, first: Any) -> Any:
     return types.int64(*[types.intp] * 6), _generate_call
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _call7(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
+def _call7(
+    context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, first: Any, second: Any, third: Any
+) -> Any:
     return types.int64(*[types.intp] * 8), _generate_call
 
 
