@@ -31,7 +31,7 @@ from cordwood.storage.log import windows
 from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
-from cordwood.testing.generate import Shape, write_keyed_log
+from cordwood.testing.generate import Keys, Shape, write_keyed_log
 from cordwood.types import Codec
 from tests.engine.logs import MTIME, data, make_log
 from tests.fs.acting import Acting
@@ -171,7 +171,7 @@ def test_damage_in_any_window_fails_the_clean(tmp_path: Path, codec: Codec, dirt
     partition.mkdir()
     shape = Shape(codec=codec, batch_bytes=1000)
     write_keyed_log(
-        PosixFileSystem(), str(partition), size_bytes=150_000, keys=50, shape=shape, segment_bytes=100_000, seed=1
+        PosixFileSystem(), str(partition), records=1_600, keys=Keys(50), shape=shape, segment_bytes=100_000, seed=1
     )
     log = LogView(str(partition), fs=PosixFileSystem())
     _, second, third = (segment.base_offset for segment in log.segments)
@@ -206,8 +206,8 @@ def test_error_names_the_first_of_two_damaged_batches(
     write_keyed_log(
         PosixFileSystem(),
         str(partition),
-        size_bytes=150_000,
-        keys=50,
+        records=1_600,
+        keys=Keys(50),
         shape=Shape(batch_bytes=1000),
         segment_bytes=100_000,
         seed=1,
@@ -229,7 +229,7 @@ def test_error_names_the_first_of_two_damaged_batches(
 def test_a_clean_that_fails_leaves_no_thread_behind(tmp_path: Path, spoilt: str) -> None:
     partition = tmp_path / "topic-0"
     partition.mkdir()
-    write_keyed_log(PosixFileSystem(), str(partition), size_bytes=3_000_000, keys=5_000, shape=Shape(), seed=1)
+    write_keyed_log(PosixFileSystem(), str(partition), records=24_000, keys=Keys(5_000), shape=Shape(), seed=1)
     log = LogView(str(partition), fs=PosixFileSystem())
     path = Path(log.segments[0].path)
     settings = CleanSettings(memory=MemoryShare(1 << 18) if spoilt == "the memory" else None)
@@ -316,7 +316,7 @@ def test_a_compressed_window_is_cut_into_parts_that_hold_all_its_batches(
     partition = tmp_path / "topic-0"
     partition.mkdir()
     write_keyed_log(
-        PosixFileSystem(), str(partition), size_bytes=6_000_000, keys=50, shape=Shape(codec=Codec.LZ4), seed=1
+        PosixFileSystem(), str(partition), records=80_000, keys=Keys(50), shape=Shape(codec=Codec.LZ4), seed=1
     )
     log = LogView(str(partition), fs=PosixFileSystem())
     (whole, *_) = WindowReader(log.segments[0].open(), Checks.WHOLE, window_bytes=readahead.WINDOW_BYTES)

@@ -17,7 +17,7 @@ from cordwood.engine import progress
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.gateway import LOCAL_DIRS
 from cordwood.storage.formats.filenames import WORK_FOLDER
-from cordwood.testing.generate import write_keyed_log
+from cordwood.testing.generate import Keys, write_keyed_log
 from tests.cli.running import ENVIRONMENT
 from tests.commands.killing import Process, java, processes, wait_for
 
@@ -32,7 +32,7 @@ CORDWOOD = [sys.executable, "-m", "cordwood"]
 WAIT_SECONDS = 60
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 #: Enough that a proof has not ended when its first shuffle is seen.
-LOG_BYTES = 60_000_000
+RECORDS = 480_000
 
 USERS_SESSION = """
 import os, sys
@@ -56,7 +56,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("interrupts") / "logs"
     for name in ("orders-0", "orders-1"):
         (directory / name).mkdir(parents=True)
-        write_keyed_log(FS, str(directory / name), size_bytes=LOG_BYTES, keys=10_000, segment_bytes=LOG_BYTES // 3)
+        write_keyed_log(FS, str(directory / name), records=RECORDS, keys=Keys(10_000), segment_bytes=20_000_000)
     (directory / ".kafka_cleanshutdown").write_text("version=0\n")
     return directory
 

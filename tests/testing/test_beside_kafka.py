@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -12,23 +13,44 @@ from typer.testing import CliRunner
 from cordwood.cli.main import app
 from cordwood.errors import CordwoodError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.testing.beside_kafka import TASKS, compared
-from cordwood.testing.generate import Shape, write_keyed_log
+from cordwood.testing.beside_kafka import compared
+from cordwood.testing.generate import Keys, Shape, write_keyed_log
+from cordwood.testing.workloads import WORKLOADS
 from cordwood.types import Codec
 from tests.kafka_tools import Oracle
+
+#: One of each kind.
+SHAPES = ("B", "lz4", "IH", "aborted", "tombstones", "tiny")
 
 
 @pytest.mark.slow
 def test_each_log_is_cleaned_by_both_with_the_same_result(kafka_oracle: Oracle, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["bench", "--against-kafka", "--size", "2", "--dir", str(tmp_path), "--json"])
+    chart = tmp_path / "chart.svg"
+    shapes = [word for name in SHAPES for word in ("--shape", name)]
+    few = ("--size", "1", "--passes", "1", "--against-copy", "--svg", str(chart))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    done = CliRunner().invoke(app, ["bench", "--against-kafka", *few, "--dir", str(logs), "--json", *shapes])
     assert (done.exit_code, done.stderr) == (0, ""), done.output
     found = json.loads(done.stdout)
-    assert [one["log"] for one in found] == list(TASKS)
-    assert [one["equal"] for one in found] == ["bytes", "bytes", "records"]
+    assert [(one["workload"], one["way"]) for one in found] == [
+        (name, way) for name in SHAPES for way in WORKLOADS[name].ways
+    ]
     for one in found:
-        assert one["ratio"] == pytest.approx(one["kafka_s"] / one["cordwood_s"])
-        assert 0 < one["cleaned_mb"] < one["log_mb"] and one["cordwood_s"] < one["cordwood_all_s"]
-    assert not list(tmp_path.iterdir())
+        assert one["equal"] == ("records" if one["workload"] == "lz4" else "bytes")
+        assert one["ratio"] == pytest.approx(one["kafka"]["median"] / one["cordwood"]["median"])
+        assert 0 < one["cleaned_bytes"] < one["size_bytes"]
+        assert one["cpu_seconds"] > 0 and one["peak_bytes"] > 100e6 and one["copied"]["median"] > 0
+    alone = {one["workload"] for one in found if one["one_process"]}
+    assert alone == {"B", "lz4", "aborted", "tombstones"}
+    assert not list(logs.iterdir())
+    assert [text.text for text in ElementTree.parse(chart).iter("{http://www.w3.org/2000/svg}text")][1] == "B, copy"
+
+
+@pytest.mark.parametrize("words", [["--against-copy"], ["--against-kafka", "--shape", "C"]])
+def test_options_that_fit_nothing_are_refused(words: list[str]) -> None:
+    done = CliRunner().invoke(app, ["bench", *words])
+    assert done.exit_code == 2 and "--shape" in done.output
 
 
 @pytest.mark.parametrize(
@@ -45,7 +67,7 @@ def test_what_differs_is_no_result(tmp_path: Path, codec: Codec, change: str) ->
     kafka, ours = tmp_path / "kafka" / "t-0", tmp_path / "ours" / "t-0"
     kafka.mkdir(parents=True)
     write_keyed_log(
-        PosixFileSystem(), str(kafka), size_bytes=20_000, keys=5, shape=Shape(codec=codec), segment_bytes=8_000
+        PosixFileSystem(), str(kafka), records=160, keys=Keys(5), shape=Shape(codec=codec), segment_bytes=8_000
     )
     shutil.copytree(kafka, ours)
     assert compared(kafka, ours, compressed=codec is not Codec.NONE) in ("bytes", "records")

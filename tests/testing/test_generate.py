@@ -8,7 +8,7 @@ import pytest
 
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
-from cordwood.testing.generate import Shape, write_keyed_log
+from cordwood.testing.generate import Keys, Shape, write_keyed_log
 from cordwood.types import Codec
 
 
@@ -18,7 +18,7 @@ def test_a_keyed_log_has_its_records_its_keys_and_a_short_last_segment(tmp_path:
     partition.mkdir()
     shape = Shape(batch_bytes=1000, codec=codec)
     count = write_keyed_log(
-        PosixFileSystem(), str(partition), size_bytes=200_000, keys=50, shape=shape, segment_bytes=120_000
+        PosixFileSystem(), str(partition), records=1_600, keys=Keys(50), shape=shape, segment_bytes=100_000
     )
     log = LogView(str(partition), fs=PosixFileSystem())
     records = list(log.records())

@@ -4,7 +4,7 @@ Figures are MB (10^6 bytes) of log as stored, per second of one core: the proces
 over a file in the page cache, so that neighbours on the machine count little. `cp` of the same file, timed the same
 way, gives the scale.
 
-With `--against-kafka` it is cleans that are timed, by the clock: `cordwood.testing.beside_kafka`.
+With `--against-kafka` cleans are timed, by the clock: see `cordwood.testing.beside_kafka`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cordwood.commands.read import open_log
+from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import session
 from cordwood.tables import Column, table
+from cordwood.testing.chart import ratio_chart
 from cordwood.testing.generate import Shape, write_log
+from cordwood.testing.workloads import USUAL, WORKLOADS, Target
 from cordwood.types import Codec
 
 if TYPE_CHECKING:
-    from cordwood.testing.beside_kafka import Comparison
+    from cordwood.testing.beside_kafka import Comparison, Seconds
 
 #: Name, shape, and share of the asked-for size: compressed ones take longer.
 SHAPES = {
@@ -73,21 +76,49 @@ class Figures:
 
 def main(
     size: Annotated[
-        int, typer.Option(min=1, help="MB of the largest log; --against-kafka makes logs of four times that.")
+        int, typer.Option(min=1, help="MB of the largest log; with --against-kafka a quarter of it.")
     ] = 500,
-    passes: Annotated[int, typer.Option(min=1, help="Passes over each log; the best counts.")] = 4,
+    passes: Annotated[
+        int, typer.Option(min=1, help="Passes over each log, and one more before; cleans have one more still.")
+    ] = 4,
     directory: Annotated[
         str | None, typer.Option("--dir", help="Where to put the logs for a while; default: the temporary folder.")
     ] = None,
     against_kafka: Annotated[
         bool, typer.Option("--against-kafka", help="Clean logs beside Kafka's own cleaner instead.")
     ] = False,
+    against_copy: Annotated[
+        bool, typer.Option("--against-copy", help="With --against-kafka: beside cp and a sync, too.")
+    ] = False,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape", metavar="NAME", help=f"With --against-kafka: of {', '.join(WORKLOADS)}; or all. May be repeated."
+        ),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, help="With --against-kafka: of Kafka's cleaner, for several partitions.")
+    ] = 2,
+    chart: Annotated[
+        str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: the ratios as a chart.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Measure how fast this machine reads a log, beside cp; or how fast it cleans one, beside Kafka's own cleaner."""
     if against_kafka:
-        _against_kafka(size, directory, as_json=as_json)
+        names = list(WORKLOADS) if shapes == ["all"] else shapes or list(USUAL)
+        if unknown := sorted(set(names) - WORKLOADS.keys()):
+            raise RequestError(f"--shape {unknown[0]}: there are {', '.join(WORKLOADS)}, and all")
+        compared = _compare(names, directory, size / 500, passes + 2, threads, with_copy=against_copy)
+        if chart is not None:
+            Path(chart).write_text(ratio_chart(compared))
+        if as_json:
+            print(json.dumps([{**asdict(one), "ratio": one.ratio} for one in compared], indent=2))
+        else:
+            print(_comparison_text(compared, full_size=size == 500))
         return
+    if against_copy or shapes or chart:
+        raise RequestError("--against-copy, --shape and --svg go with --against-kafka")
     found = []
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         for name, (shape, share) in SHAPES.items():
@@ -119,38 +150,76 @@ def main(
         )
 
 
-def _against_kafka(size: int, directory: str | None, *, as_json: bool) -> None:
+def _compare(
+    names: list[str], directory: str | None, share: float, runs: int, threads: int, *, with_copy: bool
+) -> list[Comparison]:
     from cordwood.testing import beside_kafka
 
     oracle = beside_kafka.find_oracle()
     found = []
     # Where outputs go must be a disk: syncing to memory costs nothing.
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder, session() as spark:
-        for name, task in beside_kafka.TASKS.items():
+        for name in names:
             if sys.stderr.isatty():
                 print(f"\r{name} …   ", end="", file=sys.stderr, flush=True)
-            found.append(beside_kafka.compare(oracle, Path(folder), name, int(size * task.share * 1e6), spark))
+            found += beside_kafka.compare(
+                oracle,
+                Path(folder),
+                name,
+                WORKLOADS[name],
+                spark,
+                share=share,
+                runs=runs,
+                threads=threads,
+                with_copy=with_copy,
+            )
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
-    if as_json:
-        print(json.dumps([{**asdict(one), "ratio": one.ratio} for one in found], indent=2))
-        return
-    print("one partition, cleaned by Kafka 4.3.1's cleaner and by ours; MB/s of log as stored, synced to disk")
-    columns = [Column("LOG"), *(Column(title, right=True) for title in _AGAINST_KAFKA)]
-    print("\n".join(table(columns, [[one.log, *(cell(one) for cell in _AGAINST_KAFKA.values())] for one in found])))
+    return found
 
 
-#: Title and cell of each column.
-_AGAINST_KAFKA: dict[str, Callable[[Comparison], str]] = {
-    "MB": lambda one: f"{one.log_mb:.0f}",
-    "CLEANED": lambda one: f"{one.cleaned_mb:.0f}",
-    "KAFKA S": lambda one: f"{one.kafka_s:.2f}",
-    "MB/S": lambda one: f"{one.log_mb / one.kafka_s:.0f}",
-    "CORDWOOD S": lambda one: f"{one.cordwood_s:.2f}",
-    "MB/S ": lambda one: f"{one.log_mb / one.cordwood_s:.0f}",
-    "RATIO": lambda one: f"{one.ratio:.1f}",
-    "WITH ALL AROUND S": lambda one: f"{one.cordwood_all_s:.2f}",
-    "EQUAL": lambda one: one.equal,
+def _comparison_text(found: list[Comparison], *, full_size: bool) -> str:
+    """The table beside the targets; these are for full size only."""
+    columns = [Column("LOG"), Column("CLEANED"), *(Column(title, right=True) for title in _CELLS)]
+    rows = []
+    for one in found:
+        target = WORKLOADS[one.workload].target(one.way) if full_size else None
+        rows.append([one.workload, one.way, *(cell(one, target) for cell in _CELLS.values())])
+    lines = [
+        "Kafka 4.3.1's cleaner and ours, synced to disk: seconds of the median run, with the least and the most",
+        *table(columns, rows),
+        "",
+        *(f"{name:<11} {WORKLOADS[name].title}" for name in dict.fromkeys(one.workload for one in found)),
+        *(f"Kafka had {one.kafka_threads} threads for {one.workload}" for one in found if one.kafka_threads > 1),
+    ]
+    return "\n".join(lines)
+
+
+def _seconds(value: Seconds | None) -> str:
+    return "" if value is None else f"{value.median:.2f} ({value.least:.2f}–{value.most:.2f})"
+
+
+def _at_most(value: float | None, limit: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1f}" + ("" if limit is None else f" of {limit:.1f}")
+
+
+#: Title and cell of each column; a ratio has its target behind it, and what would be better still.
+_CELLS: dict[str, Callable[[Comparison, Target | None], str]] = {
+    "MB": lambda one, _: f"{one.size_bytes / 1e6:,.0f}",
+    "LEFT": lambda one, _: f"{one.cleaned_bytes / 1e6:,.0f}",
+    "KAFKA": lambda one, _: _seconds(one.kafka),
+    "CORDWOOD": lambda one, _: _seconds(one.cordwood),
+    "RATIO": lambda one, target: (
+        f"{one.ratio:.1f} of {target.ratio:.3g}/{target.stretch:.3g}" if target else f"{one.ratio:.1f}"
+    ),
+    "ONE PROCESS": lambda one, _: _seconds(one.one_process),
+    "ITS CPU": lambda one, target: _at_most(one.one_process_cpu_seconds, target.cpu_s if target else None),
+    "CPU": lambda one, _: f"{one.cpu_seconds:.1f}",
+    "MEMORY MB": lambda one, _: f"{one.peak_bytes / 1e6:,.0f}",
+    "CP": lambda one, _: _seconds(one.copied),
+    "EQUAL": lambda one, _: one.equal,
 }
 
 

@@ -195,9 +195,7 @@ def _call5(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, first: A
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _call7(
-    context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, first: Any, second: Any, third: Any
-) -> Any:
+def _call7(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, first: Any, second: Any, third: Any) -> Any:
     return types.int64(*[types.intp] * 8), _generate_call
 
 

@@ -1,10 +1,15 @@
-"""The same log cleaned by Kafka's own cleaner and by ours: how fast each is, and whether the same comes out.
+"""The same partitions cleaned by Kafka's own cleaner and by ours: how fast each is, and whether the same comes out.
 
-Kafka's is the `oracle` of a checkout (tests/kafka), which runs Kafka's classes without a broker. Both get one
-partition: for Kafka the work of one thread, for us one task, which reads, decodes and writes side by side. Both sync
-what they write, and both run on files that are in memory, in a process that did the same before, in turns; the best
-run of each counts. Kafka's time is what it reports of itself, map and copy, without the start of its JVM and the
-opening of the log. Ours is that of the Spark jobs, from start to result, the check of what was written among them.
+Kafka's is the `oracle` of a checkout (tests/kafka), which runs Kafka's classes without a broker. Both sync what they
+write, and both run on files that are in memory, in a process that did the same before, in turns. The first run of each
+is not counted, and of the others the median is.
+
+    Kafka       what it says of itself: map and copy, without the start of its JVM and the opening of the log. Of
+                several partitions: until its cleaner threads have nothing left to do
+    Cordwood    its jobs on Spark in a running session, from start to result, with the check of what was written. In
+                place: all of the clean, as the renames count, and so does the proof
+    one process the same work for one partition as a copy, without Spark, and without the check
+    cp          copying the partitions, and syncing
 """
 
 from __future__ import annotations
@@ -13,84 +18,94 @@ import contextlib
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import tempfile
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import cordwood
-from cordwood.api import clean
+from cordwood.api import clean, clean_in_place
+from cordwood.engine.facts import load_producers
+from cordwood.engine.partition import clean_partition
 from cordwood.engine.results import CleanResult, Fate
+from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.view import LogView
-from cordwood.testing.generate import Shape, write_keyed_log
-from cordwood.types import Codec
+from cordwood.testing.usage import Usage
+from cordwood.testing.workloads import TOPIC, Way, Workload, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PARTITION = "bench-0"
-#: Runs of each side; the first is not counted.
-_RUNS = 5
 #: Later than all that is generated.
 _NOW_MS = 1_800_000_000_000
 _INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A log to be cleaned.
+class Seconds:
+    """Runs of the same thing.
 
     Attributes:
-        shape: of its records.
-        share: of the size that is asked for.
-        records_per_key: on average.
+        median, least, most: seconds.
     """
 
-    shape: Shape
-    share: float
-    records_per_key: int
+    median: float
+    least: float
+    most: float
 
-
-TASKS = {
-    "A: 1 KiB, none": Task(Shape(value_bytes=1024), 4.0, 4),
-    "B: 100 B, none": Task(Shape(), 4.0, 16),
-    "B-lz4: 100 B, lz4": Task(Shape(codec=Codec.LZ4), 1.2, 8),
-}
+    @classmethod
+    def of(cls, runs: Sequence[float]) -> Seconds:
+        """Of runs, the first of which does not count."""
+        return cls(statistics.median(runs[1:]), min(runs[1:]), max(runs[1:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What both made of one log.
+    """What both made of one workload.
 
     Attributes:
-        log: which.
-        log_mb: its size, 10^6 bytes as stored.
-        cleaned_mb: what is left of it.
-        records: in it.
-        kafka_s, cordwood_s: the clean.
-        cordwood_all_s: with everything around it: planning, copying the rest, checkpoints.
+        workload: its name.
+        way: how ours was cleaned.
+        size_bytes: of the partitions, as stored.
+        cleaned_bytes: of what is left.
+        records: in them.
+        kafka, cordwood: the clean.
+        kafka_threads: of Kafka's cleaner.
+        cpu_seconds: of all our processes in one clean, the median; with the start of nothing.
+        peak_bytes: memory of all our processes together, Java's among them.
+        one_process: None unless one partition is copied.
+        one_process_cpu_seconds: of the same.
+        copied: by `cp`; None if that was not asked for.
         equal: how far the results were compared and found equal.
     """
 
-    log: str
-    log_mb: float
-    cleaned_mb: float
+    workload: str
+    way: Way
+    size_bytes: int
+    cleaned_bytes: int
     records: int
-    kafka_s: float
-    cordwood_s: float
-    cordwood_all_s: float
+    kafka: Seconds
+    kafka_threads: int
+    cordwood: Seconds
+    cpu_seconds: float
+    peak_bytes: int
+    one_process: Seconds | None
+    one_process_cpu_seconds: float | None
+    copied: Seconds | None
     equal: str
 
     @property
     def ratio(self) -> float:
         """How many times faster ours is."""
-        return self.kafka_s / self.cordwood_s
+        return self.kafka.median / self.cordwood.median
 
 
 def find_oracle() -> Path:
@@ -118,60 +133,104 @@ def find_oracle() -> Path:
     return folder / "oracle"
 
 
-def compare(oracle: Path, folder: Path, name: str, size_bytes: int, spark: SparkSession) -> Comparison:
-    """Generate one log, have it cleaned by both, remove it.
+def compare(
+    oracle: Path,
+    folder: Path,
+    name: str,
+    workload: Workload,
+    spark: SparkSession,
+    *,
+    share: float = 1.0,
+    runs: int = 6,
+    threads: int = 1,
+    with_copy: bool = False,
+) -> list[Comparison]:
+    """Write a workload, have it cleaned by both, remove it.
+
+    Args:
+        oracle: see `find_oracle`.
+        folder: where all is for a while.
+        name, workload: what is cleaned.
+        spark: the session.
+        share: of the workload's size.
+        runs: of each side; the first is not counted.
+        threads: of Kafka's cleaner, for several partitions.
+        with_copy: time `cp`, too.
+
+    Returns:
+        a comparison for each way of cleaning.
 
     Raises:
         RequestError: one of them fails, or the results differ.
     """
-    source = folder / "source"
-    records = _generate(source, TASKS[name], size_bytes)
-    kafkas = [folder / f"kafka-{run}" for run in range(_RUNS)]
-    for copy in kafkas:
-        shutil.copytree(source, copy, copy_function=_link_or_copy)
-    target = folder / "ours"
-    kafka_seconds, results = [], []
+    source, target = folder / "source", folder / "ours"
+    records = write(source, workload, share)
+    size = _log_bytes(source)
+    several = workload.partitions > 1
+    kafka_copy, alone = folder / "kafka", folder / "alone"
+    kafkas: list[float] = []
+    copies: list[float] = []
+    ones: list[tuple[float, float]] = []
+    ours: dict[Way, list[tuple[float, Usage]]] = {way: [] for way in workload.ways}
+    equal: dict[Way, str] = {}
+    cleaned = 0
     with _Kafka(oracle) as kafka:
-        # In turns, so that what else the machine does meets both.
-        for copy in kafkas:
+        # In turns, so that what else the machine does meets all.
+        for _ in range(runs):
+            _copied(source, kafka_copy)
             os.sync()
-            kafka_seconds.append(kafka.clean(copy))
-            shutil.rmtree(target, ignore_errors=True)
-            os.sync()
-            results.append(_ours(source, target, spark))
-    best = min(results[1:], key=lambda result: result.clean_seconds)
-    found = Comparison(
-        log=name,
-        log_mb=best.partitions[0].bytes_before / 1e6,
-        cleaned_mb=best.partitions[0].bytes_after / 1e6,
-        records=records,
-        kafka_s=min(kafka_seconds[1:]),
-        cordwood_s=best.clean_seconds,
-        cordwood_all_s=best.seconds,
-        equal=compared(kafkas[-1] / _PARTITION, target / _PARTITION, compressed=bool(TASKS[name].shape.codec)),
-    )
-    for made in (source, target, *kafkas):
-        shutil.rmtree(made)
-    return found
+            kafkas.append(kafka.bench(kafka_copy, threads) if several else kafka.clean(kafka_copy))
+            for way in workload.ways:
+                if way != "copy":
+                    _copied(source, target)
+                os.sync()
+                with Usage() as usage:
+                    seconds = _ours(way, source, target, spark)
+                ours[way].append((seconds, usage))
+                compressed = bool(workload.shape.codec)
+                equal[way] = _compared_all(kafka_copy, target, compressed=compressed)
+                cleaned = _log_bytes(target)
+                shutil.rmtree(target)
+            if not several and not workload.incremental:
+                os.sync()
+                ones.append(_in_one_process(source, alone))
+            if with_copy:
+                os.sync()
+                copies.append(_copy_seconds(source, alone))
+            shutil.rmtree(kafka_copy)
+    shutil.rmtree(source)
+    return [
+        Comparison(
+            workload=name,
+            way=way,
+            size_bytes=size,
+            cleaned_bytes=cleaned,
+            records=records,
+            kafka=Seconds.of(kafkas),
+            kafka_threads=threads if several else 1,
+            cordwood=Seconds.of([seconds for seconds, _ in found]),
+            cpu_seconds=statistics.median(usage.cpu_seconds for _, usage in found[1:]),
+            peak_bytes=max(usage.peak_bytes for _, usage in found),
+            one_process=Seconds.of([seconds for seconds, _ in ones]) if ones and way == "copy" else None,
+            one_process_cpu_seconds=statistics.median(cpu for _, cpu in ones[1:]) if ones and way == "copy" else None,
+            copied=Seconds.of(copies) if copies else None,
+            equal=equal[way],
+        )
+        for way, found in ours.items()
+    ]
 
 
-def _generate(source: Path, task: Task, size_bytes: int) -> int:
-    partition = source / _PARTITION
-    partition.mkdir(parents=True)
-    record_bytes = (task.shape.value_bytes + task.shape.key_bytes + 11) * (0.65 if task.shape.codec else 1)
-    records = write_keyed_log(
-        PosixFileSystem(),
-        str(partition),
-        size_bytes=size_bytes,
-        keys=max(1, int(size_bytes / record_bytes / task.records_per_key)),
-        shape=task.shape,
-    )
-    (source / filenames.CLEAN_SHUTDOWN).write_bytes(b"")
-    return records
+def _log_bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.glob(f"*/*{FileKind.LOG}"))
+
+
+def _copied(source: Path, target: Path) -> None:
+    """A copy in which segments are cleaned in place."""
+    shutil.copytree(source, target, copy_function=_link_or_copy)
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Kafka writes to no log that it cleans: a second name will do. Indexes it maps and cuts."""
+    """Nobody writes to a log that is cleaned: a second name will do. Kafka maps and cuts indexes."""
     if source.endswith(FileKind.LOG):
         os.link(source, target)
     else:
@@ -200,41 +259,105 @@ class _Kafka:
         self._said.close()
 
     def clean(self, root: Path) -> float:
-        """Clean a directory's partition; the seconds that it took.
+        """Clean a directory's partition; return the seconds that it took.
 
         Raises:
             RequestError: it failed.
         """
+        line = self._ask("clean", ["clean", str(root), "--now", str(_NOW_MS)])
+        return float(line["total_seconds"])
+
+    def bench(self, root: Path, threads: int) -> float:
+        """Let cleaner threads clean all partitions of a directory; return the seconds that it took.
+
+        Raises:
+            RequestError: it failed.
+        """
+        line = self._ask("bench", ["bench", str(root), "--threads", str(threads), "--now", str(_NOW_MS)])
+        return float(line["seconds"])
+
+    def _ask(self, kind: str, words: Sequence[str]) -> dict[str, Any]:
         assert self._process.stdin is not None, "it is a pipe"
         assert self._process.stdout is not None, "it is a pipe"
         with contextlib.suppress(BrokenPipeError):  # then there is no answer, either
-            print(json.dumps(["clean", str(root), "--now", str(_NOW_MS)]), file=self._process.stdin, flush=True)
-        seconds: float | None = None
+            print(json.dumps(words), file=self._process.stdin, flush=True)
+        found: dict[str, Any] | None = None
+        status = 1
         for line in map(json.loads, self._process.stdout):
-            if line.get("type") == "clean":
-                seconds = line["total_seconds"]
+            if line.get("type") == kind:
+                found = line
             if "exit" in line:
+                status = line["exit"]
                 break
-        if seconds is None:
+        if found is None or status:
             self._said.seek(0)
             raise RequestError(f"Kafka's cleaner failed: {self._said.read().strip()[-2000:]}")
-        return seconds
+        return found
 
 
-def _ours(source: Path, target: Path, spark: SparkSession) -> CleanResult:
-    result = clean(
-        str(source),
-        output=str(target),
-        spark=spark,
+def _ours(way: Way, source: Path, target: Path, spark: SparkSession) -> float:
+    """Clean; return the seconds that it took."""
+    overrides = ["cleanup.policy=compact"]
+    result: CleanResult
+    if way == "copy":
+        result = clean(
+            str(source),
+            output=str(target),
+            spark=spark,
+            now_ms=_NOW_MS,
+            overrides=overrides,
+            ignore_ratio=True,
+            single_copy=True,
+        )
+    else:
+        result = clean_in_place(
+            str(target),
+            spark=spark,
+            now_ms=_NOW_MS,
+            overrides=overrides,
+            ignore_ratio=True,
+            single_copy=True,
+            verify=way == "in place, proved",
+        )
+    if len(result.with_fate(Fate.CLEANED)) < len(result.partitions):
+        raise RequestError(f"Not all was cleaned: {next(one.why for one in result.partitions if one.why)}")
+    return result.clean_seconds if way == "copy" else result.seconds
+
+
+def _in_one_process(source: Path, target: Path) -> tuple[float, float]:
+    """Clean the only partition here; return seconds, and CPU seconds."""
+    fs = PosixFileSystem()
+    log = LogView(str(source / f"{TOPIC}-0"), fs=fs, log_start_offset=0)
+    target.mkdir()
+    producers = load_producers(log, now_ms=_NOW_MS)
+    began, cpu_began = time.monotonic(), time.process_time()
+    clean_partition(
+        fs,
+        log,
+        str(target),
+        first_dirty=0,
+        first_uncleanable=log.segments[-1].base_offset,
         now_ms=_NOW_MS,
-        overrides=["cleanup.policy=compact"],
-        ignore_ratio=True,
-        high_watermark="end",
-        single_copy=True,
+        settings=CleanSettings(),
+        producers=producers,
     )
-    if not result.with_fate(Fate.CLEANED):
-        raise RequestError(f"It was not cleaned: {result.partitions[0].why}")
-    return result
+    found = time.monotonic() - began, time.process_time() - cpu_began
+    shutil.rmtree(target)
+    return found
+
+
+def _copy_seconds(source: Path, target: Path) -> float:
+    began = time.monotonic()
+    subprocess.run(["cp", "-r", str(source), str(target)], check=True)
+    subprocess.run(["sync", "--file-system", str(target)], check=True)
+    seconds = time.monotonic() - began
+    shutil.rmtree(target)
+    return seconds
+
+
+def _compared_all(kafka: Path, ours: Path, *, compressed: bool) -> str:
+    names = sorted(path.name for path in kafka.glob(f"{TOPIC}-*"))
+    return {compared(kafka / name, ours / name, compressed=compressed) for name in names}.pop()
 
 
 def compared(kafka: Path, ours: Path, *, compressed: bool) -> str:

@@ -2,30 +2,39 @@
 
 A few dozen batches are encoded once and repeated with other base offsets, which no CRC covers. So a gigabyte costs no
 more than writing it, and every batch of it is one that Kafka accepts. Where a log is made to be cleaned, each batch
-gets keys of its own.
+gets keys of its own. Those batches are one round; a log is round after round:
+
+    batch 0 … 50               batch 51 … 63              (only with aborted transactions)
+    producer 1                 producer 2                 COMMIT of 1    ABORT of 2
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.fs.base import LocalFileSystem
 from cordwood.kernels.encode import write_headers
-from cordwood.kernels.layout import BATCH_ROW, HEADER
+from cordwood.kernels.layout import BATCH_ROW, HEADER, TRANSACTIONAL, BatchRows
 from cordwood.kernels.scan import scan_batches
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.compression import compress
+from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.types import Codec
 
 _DISTINCT_BATCHES = 64
+#: With transactions: so many of these are committed; and who writes them, and who the others.
+_COMMITTED_BATCHES, _PRODUCERS = 51, (1, 2)
 _WORDS = [b"amber", b"birch", b"cedar", b"dogwood", b"elm", b"fir", b"ginkgo", b"hazel", b"juniper", b"kapok"]
 _NOW = 1_700_000_000_000
 
@@ -39,12 +48,16 @@ class Shape:
         key_bytes: size of each key.
         batch_bytes: about how large a batch is before compression.
         codec: of all batches.
+        tombstone_every: one of so many records has no value; 0: all have one.
+        aborted: all batches are of transactions, and a fifth of them is aborted.
     """
 
     value_bytes: int = 100
     key_bytes: int = 16
     batch_bytes: int = 16 << 10
     codec: Codec = Codec.NONE
+    tombstone_every: int = 0
+    aborted: bool = False
 
     @property
     def records_per_batch(self) -> int:
@@ -63,7 +76,15 @@ def _batches(shape: Shape, seed: int) -> list[bytes]:
 
     return [
         encode_batch(
-            [Record(i, _NOW + i, b"%0*d" % (shape.key_bytes, source.randrange(10**6)), value()) for i in range(count)],
+            [
+                Record(
+                    i,
+                    _NOW + i,
+                    b"%0*d" % (shape.key_bytes, source.randrange(10**6)),
+                    None if shape.tombstone_every and i % shape.tombstone_every == 0 else value(),
+                )
+                for i in range(count)
+            ],
             codec=shape.codec,
             leader_epoch=0,
         )
@@ -112,48 +133,77 @@ def write_log(
     return offset
 
 
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Which key each record has.
+
+    Attributes:
+        count: how many there are; of `TAIL` and `SPREAD` how many are updated.
+        pattern: UNIFORM: each key is as likely as any other.
+            ZIPF: a few keys have most records.
+            TAIL: all keys are new but in the last 2 * `count` records, which update the oldest `count` keys.
+            SPREAD: all keys are new but in the last `count` records, which update keys anywhere.
+    """
+
+    count: int
+    pattern: Literal["uniform", "zipf", "tail", "spread"] = "uniform"
+
+    def first_update(self, records: int) -> int:
+        """Number of the first record that may update another."""
+        return records - {"tail": 2 * self.count, "spread": self.count}.get(self.pattern, records)
+
+    def numbers(self, source: np.random.Generator, first: int, count: int, records: int) -> npt.NDArray[np.int64]:
+        """int64[count]: the keys of the records from number `first` on, in a log of `records`."""
+        if self.pattern == "zipf":
+            return (source.zipf(1.2, count) % self.count).astype(np.int64)
+        start = self.first_update(records)
+        own = np.arange(first, first + count)
+        return np.where(
+            own < start, own, source.integers(start if self.pattern == "spread" else self.count, size=count)
+        )
+
+
 def write_keyed_log(
     fs: LocalFileSystem,
     directory: str,
     *,
-    size_bytes: int,
-    keys: int,
+    records: int,
+    keys: Keys,
     shape: Shape | None = None,
     segment_bytes: int = 1 << 28,
     seed: int = 7,
 ) -> int:
-    """Write a partition whose records have random keys, as a broker leaves it that was shut down.
+    """Write a partition that can be cleaned, as a broker leaves it that was shut down.
 
-    It has indexes, a producer snapshot at its end, and a last segment of a few batches, which is the active one.
+    It has indexes, a producer snapshot at its end, and a last segment of one round, which is the active one.
 
     Args:
         fs: where to.
         directory: an existing, empty partition directory.
-        size_bytes: about how much, without the last segment.
-        keys: how many there are; each record has one of them, all as likely.
-        shape: of the records; default: 100 bytes, not compressed. Keys are decimal numbers.
+        records: how many there are at least, without the last segment. Whole rounds are written.
+        keys: decimal numbers, of the records.
+        shape: of the records; default: 100 bytes, not compressed.
         segment_bytes: when to start the next segment.
         seed: of what is random.
 
     Returns:
-        how many records were written.
+        the offset behind the last record.
     """
     shape = shape or Shape()
-    bodies, places, rows = _templates(shape, seed)
+    one = _Round.of(shape, seed)
     source = np.random.default_rng(seed)
-    offset = written = 0
+    offset = number = 0
     last = False
     while not last:
-        last = written >= size_bytes
+        last = number >= records
         writer = SegmentWriter(fs, directory, offset, IndexLimits())
-        while last or (writer.size_bytes < segment_bytes and written < size_bytes):
-            _put_keys(bodies, places, source.integers(keys, size=(len(bodies), len(places))), shape.key_bytes)
-            rows["base_offset"] = offset + shape.records_per_batch * np.arange(rows.size)
-            rows["last_offset"] = rows["base_offset"] + shape.records_per_batch - 1
-            data = _assembled(bodies, rows, shape.codec)
+        while last or (writer.size_bytes < segment_bytes and number < records):
+            some = keys.numbers(source, number, one.records, max(records, 1))
+            data, rows, aborted = one.at(offset, some.reshape(len(one.bodies), -1))
             writer.append([data], rows)
-            offset += shape.records_per_batch * rows.size
-            written += data.size
+            writer.add_aborted(aborted)
+            offset = int(rows["last_offset"][-1]) + 1
+            number += one.records
             if last:
                 break
         writer.finish()
@@ -162,21 +212,86 @@ def write_keyed_log(
     return offset
 
 
-def _templates(shape: Shape, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bodies, uint8[batches, bytes], where in each the keys are, int64[records], and their headers' rows."""
-    batches = _batches(replace(shape, codec=Codec.NONE), seed)
-    data = np.frombuffer(bytearray(b"".join(batches)), np.uint8)
-    rows = np.empty(len(batches), BATCH_ROW)
-    scan_batches(data.ctypes.data, data.size, data.size, 0, True, rows)
-    # Records of the same index differ in nothing that has a length.
-    assert len({len(batch) for batch in batches}) == 1
-    (first,) = decode(BatchWindow(0, data, rows[:1], lambda *_: iter(())))
-    rows["attributes"] |= shape.codec
-    return (
-        data.reshape(len(batches), -1)[:, HEADER.size :],
-        first.rows["key_start"].astype(np.int64) - HEADER.size,
-        rows,
-    )
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """The batches that are written again and again.
+
+    Attributes:
+        shape: of the records.
+        bodies: uint8[batches, bytes], without headers, not compressed.
+        places: int64[records of a batch], where in a body the keys are.
+        rows: BATCH_ROW[batches], their headers, from offset 0 on.
+        markers: the bytes of both markers; empty without transactions.
+    """
+
+    shape: Shape
+    bodies: npt.NDArray[np.uint8]
+    places: npt.NDArray[np.int64]
+    rows: BatchRows
+    markers: bytes
+
+    @classmethod
+    def of(cls, shape: Shape, seed: int) -> _Round:
+        batches = _batches(replace(shape, codec=Codec.NONE), seed)
+        data = np.frombuffer(bytearray(b"".join(batches)), np.uint8)
+        rows = np.empty(len(batches), BATCH_ROW)
+        scan_batches(data.ctypes.data, data.size, data.size, 0, True, rows)
+        # Records of the same index differ in nothing that has a length.
+        assert len({len(batch) for batch in batches}) == 1
+        (first,) = decode(BatchWindow(0, data, rows[:1], lambda *_: iter(())))
+        count = shape.records_per_batch
+        rows["base_offset"] = count * np.arange(rows.size)
+        rows["last_offset"] = rows["base_offset"] + count - 1
+        rows["attributes"] |= shape.codec
+        markers = b""
+        if shape.aborted:
+            rows["attributes"] |= TRANSACTIONAL
+            rows["producer_id"] = np.where(np.arange(rows.size) < _COMMITTED_BATCHES, *_PRODUCERS)
+            rows["producer_epoch"] = 0
+            markers = b"".join(
+                encode_marker(Marker(number, _NOW, producer, 0, committed=number == 0), leader_epoch=0)
+                for number, producer in enumerate(_PRODUCERS)
+            )
+        bodies = data.reshape(len(batches), -1)[:, HEADER.size :]
+        return cls(shape, bodies, first.rows["key_start"].astype(np.int64) - HEADER.size, rows, markers)
+
+    @property
+    def records(self) -> int:
+        """Data records of a round."""
+        return len(self.bodies) * self.shape.records_per_batch
+
+    def at(
+        self, offset: int, keys: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint8], BatchRows, list[AbortedTransaction]]:
+        """A round that begins at an offset: its bytes, its headers, and what is aborted in it.
+
+        Args:
+            offset: of its first record.
+            keys: int64[batches, records of a batch].
+        """
+        _put_keys(self.bodies, self.places, keys, self.shape.key_bytes)
+        rows = self.rows.copy()
+        rows["base_offset"] += offset
+        rows["last_offset"] += offset
+        if self.shape.aborted:
+            rows["base_sequence"] = (rows["base_offset"] & 0x7FFF_FFFF).astype(np.int32)
+        data = _assembled(self.bodies, rows, self.shape.codec)
+        if not self.markers:
+            return data, rows, []
+        markers = np.frombuffer(bytearray(self.markers), np.uint8)
+        behind = np.empty(len(_PRODUCERS), BATCH_ROW)
+        scan_batches(markers.ctypes.data, markers.size, markers.size, 0, True, behind)
+        behind["base_offset"] = behind["last_offset"] = offset + self.records + np.arange(behind.size)
+        behind["base_sequence"] = -1
+        starts = behind["position"].astype(np.int64)
+        write_headers(behind, np.ones(behind.size, np.bool_), starts, markers.ctypes.data)
+        first = int(rows["base_offset"][_COMMITTED_BATCHES])
+        end = int(behind["last_offset"][-1])
+        return (
+            np.concatenate([data, markers]),
+            np.concatenate([rows, behind]),
+            [AbortedTransaction(_PRODUCERS[1], first, end, end + 1)],
+        )
 
 
 def _put_keys(bodies: np.ndarray, places: np.ndarray, keys: np.ndarray, key_bytes: int) -> None:

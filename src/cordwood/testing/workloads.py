@@ -1,0 +1,140 @@
+"""Logs that a benchmark cleans: what their records are like, which keys they have, and how much of them is dirty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.testing.generate import Keys, Shape, write_keyed_log
+from cordwood.types import Codec, TopicPartition
+
+TOPIC = "bench"
+
+
+_SMALL, _KIB = Shape(), Shape(value_bytes=1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to be reached on two cores, with 2 GB (compressed: 0.6 GB) in one partition.
+
+    Attributes:
+        ratio, stretch: how many times faster than Kafka's cleaner, at least; and what would be better still.
+        cpu_s: seconds of all cores in one process, at most; None: no target.
+    """
+
+    ratio: float
+    stretch: float
+    cpu_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Partitions to be cleaned.
+
+    Attributes:
+        title: what they are, in a few words.
+        records: in each partition, at full size.
+        keys: of the records, at full size.
+        shape: of the records.
+        partitions: how many there are, at full size.
+        incremental: only the updates at the end are dirty.
+        targets: by the way of cleaning.
+    """
+
+    title: str
+    records: int
+    keys: Keys
+    shape: Shape = _SMALL
+    partitions: int = 1
+    incremental: bool = False
+    targets: Mapping[Way, Target] | None = None
+
+    def target(self, way: Way) -> Target | None:
+        """What is to be reached."""
+        return (self.targets or {}).get(way)
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """How it is cleaned, one way after the other."""
+        return ("copy", *(way for way in _IN_PLACE if way in (self.targets or {})))
+
+
+Way = Literal["copy", "in place", "in place, proved"]
+_IN_PLACE: tuple[Way, ...] = ("in place", "in place, proved")
+_M = 1_000_000
+
+
+def _copy(ratio: float, stretch: float, cpu_s: float | None = None) -> dict[Way, Target]:
+    return {"copy": Target(ratio, stretch, cpu_s)}
+
+
+def _in_place(ratio: float, stretch: float) -> dict[Way, Target]:
+    """With the proof it may take 2.5 times as long; better 1.8 times."""
+    return {"in place": Target(ratio, stretch), "in place, proved": Target(ratio / 2.5, stretch / 1.8)}
+
+
+WORKLOADS: dict[str, Workload] = {
+    "A": Workload("1 KiB values", 2 * _M, Keys(500_000), _KIB, targets=_copy(3.5, 5, 1.3)),
+    "B": Workload("100 B values", 16 * _M, Keys(_M), targets=_copy(11, 16, 2.0) | _in_place(11, 16)),
+    "Bz": Workload("a few keys have most records", 16 * _M, Keys(_M, "zipf")),
+    "Bu": Workload("9.5 M keys", 16 * _M, Keys(14 * _M), targets=_copy(11, 18, 3.2)),
+    "T": Workload(
+        "14 M keys, most records stay", 16 * _M, Keys(_M, "tail"), targets=_copy(16, 24, 4.0) | _in_place(16, 24)
+    ),
+    "TA": Workload("1 KiB values, most records stay", 2 * _M, Keys(100_000, "tail"), _KIB),
+    "S": Workload("20 B values, 38 M keys", 60 * _M, Keys(60 * _M), Shape(value_bytes=20)),
+    "lz4": Workload("LZ4", 8 * _M, Keys(_M), Shape(codec=Codec.LZ4), targets=_copy(7, 12, 1.8) | _in_place(7, 12)),
+    "snappy": Workload("Snappy", 8 * _M, Keys(_M), Shape(codec=Codec.SNAPPY), targets=_copy(7, 11, 2.6)),
+    "zstd": Workload("zstd", 8 * _M, Keys(_M), Shape(codec=Codec.ZSTD), targets=_copy(3.5, 5, 6.0)),
+    "gzip": Workload("gzip", 8 * _M, Keys(_M), Shape(codec=Codec.GZIP), targets=_copy(2.5, 4)),
+    "IH": Workload(
+        "1 % dirty, updates one segment", 16 * _M, Keys(80_000, "tail"), incremental=True, targets=_in_place(10, 30)
+    ),
+    "IHA": Workload(
+        "IH with 1 KiB values", 2 * _M, Keys(10_000, "tail"), _KIB, incremental=True, targets=_in_place(6, 15)
+    ),
+    "IS": Workload(
+        "1 % dirty, updates anywhere", 16 * _M, Keys(160_000, "spread"), incremental=True, targets=_in_place(3.5, 8)
+    ),
+    "aborted": Workload("a fifth is aborted", 16 * _M, Keys(_M), Shape(aborted=True)),
+    "tombstones": Workload("every tenth record is a tombstone", 16 * _M, Keys(_M), Shape(tombstone_every=10)),
+    "8": Workload("8 partitions of B", 2 * _M, Keys(125_000), partitions=8, targets=_copy(6, 10)),
+    "tiny": Workload("1,000 partitions of 100 kB", 800, Keys(100), Shape(batch_bytes=1000), partitions=1000),
+}
+#: Named by users, the first unless they do.
+USUAL = ("A", "B", "lz4")
+
+
+def write(root: Path, workload: Workload, share: float = 1.0) -> int:
+    """Write the partitions of a workload, as a broker leaves them that was shut down.
+
+    Args:
+        root: a new log directory.
+        workload: what to write.
+        share: of its size; fewer records and keys, or of many partitions fewer.
+
+    Returns:
+        how many records there are.
+    """
+    many = workload.partitions > 1
+    records = workload.records if many else max(1, int(workload.records * share))
+    keys = workload.keys if many else Keys(max(1, int(workload.keys.count * share)), workload.keys.pattern)
+    partitions = max(1, round(workload.partitions * share)) if many else 1
+    ends = {}
+    for number in range(partitions):
+        partition = root / f"{TOPIC}-{number}"
+        partition.mkdir(parents=True)
+        ends[TopicPartition(TOPIC, number)] = write_keyed_log(
+            PosixFileSystem(), str(partition), records=records, keys=keys, shape=workload.shape, seed=7 + number
+        )
+    (root / filenames.HIGH_WATERMARKS).write_bytes(checkpoints.encode(ends))
+    if workload.incremental:
+        clean = dict.fromkeys(ends, keys.first_update(records))
+        (root / filenames.CLEANER_OFFSETS).write_bytes(checkpoints.encode(clean))
+    (root / filenames.CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
+    return sum(ends.values())
