@@ -262,6 +262,7 @@ def clean(
     link: bool = False,
     rate: int | None = None,
     archive: str | None = None,
+    task_timeout: int = 1800,
     exchange: Literal["blobs", "shuffle"] = "blobs",
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start.
@@ -299,6 +300,8 @@ def clean(
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
         archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
             have one of their own.
+        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer. Default:
+            1800.
         exchange: How the tasks that clean one large partition hand each other what they found: blobs are files in the
             work folder, shuffle is Spark's own. Default: blobs.
 
@@ -333,6 +336,7 @@ def clean(
     tasks = CleanTaskOptions(
         rate=rate,
         archive=archive,
+        task_timeout=task_timeout,
         exchange=exchange,
     )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
@@ -367,6 +371,7 @@ def clean_in_place(
     no_broker_elsewhere: bool = False,
     rate: int | None = None,
     archive: str | None = None,
+    task_timeout: int = 1800,
     exchange: Literal["blobs", "shuffle"] = "blobs",
 ) -> CleanResult:
     """Clean one broker's directories themselves.
@@ -405,6 +410,8 @@ def clean_in_place(
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
         archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
             have one of their own.
+        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer. Default:
+            1800.
         exchange: How the tasks that clean one large partition hand each other what they found: blobs are files in the
             work folder, shuffle is Spark's own. Default: blobs.
 
@@ -444,6 +451,7 @@ def clean_in_place(
     tasks = CleanTaskOptions(
         rate=rate,
         archive=archive,
+        task_timeout=task_timeout,
         exchange=exchange,
     )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
@@ -470,6 +478,7 @@ def verify(
     retention: bool = False,
     rate: int | None = None,
     archive: str | None = None,
+    task_timeout: int = 1800,
 ) -> VerifyResult:
     """Prove that one state of log directories is what a clean may leave of another.
 
@@ -497,6 +506,8 @@ def verify(
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
         archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
             have one of their own.
+        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer. Default:
+            1800.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -516,6 +527,7 @@ def verify(
         tasks=TaskOptions(
             rate=rate,
             archive=archive,
+            task_timeout=task_timeout,
         ),
     )
     return _verify.verify(

@@ -116,6 +116,10 @@ class TooLittleMemoryError(RequestError):
         return self.need.bytes_allowed
 
 
+class TasksHangError(RequestError):
+    """Tasks did nothing for too long, and were given up. A later run may succeed."""
+
+
 class MissingCodecError(RequestError):
     """A compression library is missing; the message names what to install."""
 

@@ -144,6 +144,26 @@ def test_a_signal_ends_a_clean_in_place_at_once_and_leaves_the_log(part: str, lo
     assert contents(mine) == before
 
 
+@pytest.mark.parametrize("part", ["cleaning", "proving"])
+def test_tasks_that_hang_are_given_up_and_leave_the_log(part: str, log: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "logs"
+    subprocess.run(["cp", "-a", log, mine], check=True)
+    before = contents(mine)
+    words = [*CORDWOOD, "clean", str(mine), "--in-place", "--ignore-ratio", "--single-copy", "--task-timeout", "12"]
+    with started([*words, "--config", "cleanup.policy=compact"], tmp_path) as running:
+        assert wait_for(lambda: cleans(mine) if part == "cleaning" else proves(tmp_path), running)
+        for one in python(running.pid):
+            os.kill(one.pid, signal.SIGSTOP)
+        try:
+            _, said = running.communicate(timeout=WAIT_SECONDS)
+        finally:
+            for one in processes(running.pid):
+                os.kill(one.pid, signal.SIGKILL)
+    assert running.returncode == 2, said
+    assert "No task has read, written or ended anything for 12 s" in said and "Traceback" not in said
+    assert contents(mine) == before
+
+
 def test_ctrl_c_in_a_users_session_cancels_the_proof_and_the_session_goes_on(log: Path, tmp_path: Path) -> None:
     with started([sys.executable, "-c", USERS_SESSION, str(log)], tmp_path) as running:
         assert running.stdout is not None and running.stdout.readline() == "started\n"

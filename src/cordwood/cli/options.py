@@ -58,7 +58,7 @@ def _parameter(one: OptionField) -> inspect.Parameter:
     is_list, is_switch = get_origin(one.type) is Sequence, one.type is bool
     text = (one.option.flag_help or one.option.help) + (" Repeatable." if is_list else "")
     kind: Any = list[str] | None if is_list else bool if is_switch else str | None
-    if one.type == int | None and one.option.metavar not in _PARSERS:
+    if one.type in (int, int | None) and one.option.metavar not in _PARSERS:
         kind = int | None
     option = typer.Option(one.flag, metavar=one.option.metavar or None, help=text)
     return inspect.Parameter(

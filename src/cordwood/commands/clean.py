@@ -103,6 +103,7 @@ def clean(
             run.on_progress,
             exchange=run.tasks.exchange,
             archive=run.tasks.archive,
+            task_timeout=run.tasks.task_timeout,
         ) as jobs:
             outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, run.on_plan)
         if options.choices.retention:

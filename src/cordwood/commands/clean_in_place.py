@@ -79,6 +79,7 @@ def clean_in_place(
                 run.on_progress,
                 exchange=run.tasks.exchange,
                 archive=run.tasks.archive,
+                task_timeout=run.tasks.task_timeout,
             ) as jobs:
                 waves = plan_waves(site, jobs, work, in_place.work_space, ledger.failures)
                 if run.on_plan is not None:

@@ -83,6 +83,23 @@ class TaskOptions:
         ),
     ] = None
 
+    task_timeout: Annotated[
+        int,
+        Option(
+            "Give up if no task has done anything for so many seconds, as when a disk does not answer. Default: 1800.",
+            metavar="SECONDS",
+        ),
+    ] = 1800
+
+    def __post_init__(self) -> None:
+        """Refuse a timeout that no task could meet.
+
+        Raises:
+            RequestError: it is one.
+        """
+        if self.task_timeout < 1:
+            raise RequestError(f"--task-timeout {self.task_timeout}: give seconds, 1 or more")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanTaskOptions(TaskOptions):
@@ -103,6 +120,7 @@ class CleanTaskOptions(TaskOptions):
         Raises:
             RequestError: it is not.
         """
+        TaskOptions.__post_init__(self)
         if self.exchange not in get_args(ExchangeName):
             raise RequestError(f"--exchange {self.exchange}: give {' or '.join(get_args(ExchangeName))}")
 

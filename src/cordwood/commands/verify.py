@@ -17,6 +17,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled_store
 from cordwood.spark.executors import check_executors
+from cordwood.spark.hanging import given_up_after
 from cordwood.spark.session import LOCAL_MASTER, session
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.check import Check, Finding, Severity
@@ -77,7 +78,7 @@ def verify(
                 needs = "Name a folder that all machines share with TMPDIR"
                 check_executors(running, local, folder, [one.before.path for one in pairs], needs)
             started = time.monotonic()
-            with progress.Watch(local, folder, on_progress):
+            with progress.Watch(local, folder, on_progress), given_up_after(local, folder, options.tasks.task_timeout):
                 verdicts = verify_pairs(running, fs, pairs, counters=progress.Counters(local.location(), folder))
             violations += _checkpoints(twins)
             changed = [theirs for _, theirs in twins]

@@ -25,6 +25,7 @@ from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, ru
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.spark.executors import check_executors
+from cordwood.spark.hanging import given_up_after
 from cordwood.spark.packing import (
     RESULT_SCHEMA,
     Worker,
@@ -66,6 +67,7 @@ class Jobs:
         *,
         exchange: ExchangeName = "blobs",
         archive: str | None = None,
+        task_timeout: float | None = None,
     ) -> None:
         """Does not start a session yet.
 
@@ -77,6 +79,7 @@ class Jobs:
             on_progress: called with the number of bytes read so far.
             exchange: how the tasks of one partition hand each other what they found.
             archive: the environment of executors for such a session; see `session`.
+            task_timeout: seconds after which tasks that do nothing are given up; None: never.
         """
         self.seconds = 0.0
         self.fs = fs
@@ -85,6 +88,7 @@ class Jobs:
         self._spark = spark
         self._master = master
         self._archive = archive
+        self._task_timeout = task_timeout
         self._on_progress = on_progress
         self._exchange_name = exchange
         self._running: SparkSession | None = None
@@ -104,6 +108,8 @@ class Jobs:
         if self._running is None:
             running = self._open.enter_context(session(self._spark, master=self._master, archive=self._archive))
             self._running = running
+            if self._task_timeout is not None:
+                self._open.enter_context(given_up_after(self.fs, self.progress, self._task_timeout))
             self._open.enter_context(progress.Watch(self.fs, self.progress, self._on_progress))
         return self._running
 

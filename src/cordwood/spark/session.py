@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from cordwood.errors import RequestError
+from cordwood.errors import RequestError, TasksHangError
 from cordwood.spark.gateway import Gateway, without_words_of_py4j
+from cordwood.spark.hanging import looking
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -54,6 +55,7 @@ _LOCAL_ONLY = ("spark.driver.host", "spark.driver.bindAddress", "spark.python.un
 #: What executors call the unpacked archive of their environment.
 _ENVIRONMENT = "environment"
 _CANCELLED_SECONDS_MAX = 1
+_WAIT_SECONDS = 0.2
 
 
 @contextlib.contextmanager
@@ -92,6 +94,9 @@ def session(
         gateway = Gateway(_settings(master, archive), _worker_python(master, archive))
         try:
             yield gateway.session
+        except TasksHangError:
+            gateway.kill()  # its workers may be beyond listening
+            raise
         except Exception as error:
             gone = gateway.is_gone()
             gateway.stop()
@@ -152,7 +157,7 @@ def collect(rows: DataFrame) -> list[Row]:
     """All rows, as `rows.collect()` returns them. An exception in this thread, such as that of Ctrl-C, ends the job.
 
     The job is waited for in another thread. A thread that is interrupted in the middle of a call to Java cannot make
-    another one before the first has its answer; this one makes none, so that it can cancel the job.
+    another one before the first has its answer; this one makes no long ones, so that it can cancel the job.
     """
     from pyspark import InheritableThread
 
@@ -172,6 +177,10 @@ def collect(rows: DataFrame) -> list[Row]:
         thread = InheritableThread(run, session=spark, daemon=True)
         thread.start()
         try:
+            look = looking()
+            while look is not None and thread.is_alive():
+                thread.join(_WAIT_SECONDS)
+                look(spark)
             thread.join()
         except BaseException:
             with contextlib.suppress(Exception):  # Java may be gone
