@@ -8,11 +8,16 @@ from typing import Any, Self
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from cordwood.spark.session import SETTINGS
+
 Worker = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class InThisProcess:
     """What the pipeline asks of a Spark session: workers' functions are called, one with what the other gives."""
+
+    #: Those of a local session of ours, whose workers need no check.
+    conf = {**SETTINGS, "spark.master": "local[1]"}  # noqa: RUF012 (nobody changes it)
 
     def range(self, start: int, end: int, step: int, partitions: int) -> Self:
         self._batches = iter([pa.RecordBatch.from_arrays([pa.array(range(start, end, step))], ["id"])])
