@@ -6,7 +6,7 @@
     try       a partition that takes several waves is cleaned without writing, so that damage stops it before any change
     wave      Spark's workers write outputs to the partitions' work folders; others check them; `verify` proves them
     swap      group by group they take the places of what they stand for, which goes; see `storage.changes.swap`
-    retain    with --retention, old segments go
+    retain    with --retention, old segments go, once it is proved that each of them may
     record    the cleaner's checkpoint
 
 What is finished stays finished, whatever happens next; what is not is as it was. A folder `.cordwood` that is left in a
@@ -88,7 +88,7 @@ def clean_in_place(
                 for wave in waves.waves:
                     run_wave(site, jobs, work, wave, ledger, verify=in_place.verify)
             if options.choices.retention:
-                plan = retain(site, sources, options, plan, ledger.failures)
+                plan = retain(site, sources, options, plan, ledger, verify=in_place.verify)
             return CleanResult(
                 target="",
                 now_ms=now_ms,

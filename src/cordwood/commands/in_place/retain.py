@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cordwood.cleaning.plan import PartitionPlan, Plan
 from cordwood.commands.in_place.site import Site
+from cordwood.commands.in_place.work import Ledger
 from cordwood.commands.options import PlanOptions, open_node
 from cordwood.commands.plan import retain_after
+from cordwood.config import TopicConfig
+from cordwood.engine.task import Failure, FailureKind
 from cordwood.storage.changes.swap import drop_segments
 from cordwood.threads import in_parallel
+from cordwood.types import NONE
+from cordwood.verification.retention import RetentionLimits, retention_faults
 
 
-def retain(site: Site, sources: Sequence[str], options: PlanOptions, plan: Plan, failed: Collection[str]) -> Plan:
+def retain(
+    site: Site, sources: Sequence[str], options: PlanOptions, plan: Plan, ledger: Ledger, *, verify: bool
+) -> Plan:
     """Delete what retention takes; returns the plan with it.
 
     Args:
@@ -21,21 +28,41 @@ def retain(site: Site, sources: Sequence[str], options: PlanOptions, plan: Plan,
         sources: paths that the user gave.
         options: of the user.
         plan: of the clean.
-        failed: paths of partitions that are left alone.
+        ledger: the partitions that failed are left alone; those where a deletion cannot be proved right are added.
+        verify: whether it is proved first that the segments may go.
     """
     node = open_node(site.fs, sources, options.selection)
     places = {place.path: place for place in node.places}
-    loaded = {place.path for place in site.places}.difference(failed)
+    loaded = {place.path for place in site.places}.difference(ledger.failures)
 
     def retain_one(found: PartitionPlan) -> PartitionPlan:
         path = found.path
         if path not in loaded:
             return found
         place = places[path]
-        taken = retain_after(node, place, place.log(), found, (), (), site.now_ms)
-        if taken.retained_away:
-            drop_segments(site.fs, path, taken.retained_away, found.log_end_offset, keep=site.keep)
+        log = place.log()
+        taken = retain_after(node, place, log, found, (), (), site.now_ms)
+        if not taken.retained_away:
+            return taken
+        if verify:
+            assert taken.high_watermark is not None and place.topic is not None, "or nothing would be taken"
+            limits = _limits(node.config_of(place.topic), taken.high_watermark.offset, site.now_ms)
+            fault = next(retention_faults(log, taken.retained_away, limits), None)
+            if fault is not None:
+                what = f"{path}: what retention would delete cannot be proved right, so nothing is deleted: {fault}"
+                ledger.failures[path] = Failure(FailureKind.BUG, what)
+                return found
+        drop_segments(site.fs, path, taken.retained_away, found.log_end_offset, keep=site.keep)
         return taken
 
     partitions = tuple(in_parallel(site.fs.concurrency, retain_one, plan.partitions))
     return replace(plan, partitions=partitions, choices=replace(plan.choices, retention=True))
+
+
+def _limits(config: TopicConfig, high_watermark: int, now_ms: int) -> RetentionLimits:
+    """The limits that somebody has set; a default deletes nothing."""
+
+    def limit(name: str) -> int:
+        return config.integer(name) if "delete" in config.policy and config[name].explicit else NONE
+
+    return RetentionLimits(high_watermark, now_ms, limit("retention.bytes"), limit("retention.ms"))

@@ -1,0 +1,74 @@
+"""Proves, before retention deletes segments, that each of them may go.
+
+The rules are written a second time here, and not shared with `cleaning.retention`, which chooses the segments. Kafka
+deletes from the start of a log only, and nothing that other replicas may lack: every segment that goes ends at or below
+the high watermark. For each of them one of these holds:
+
+    log start offset     it ends at or below the log start offset, and is not the active one
+    retention.bytes      the segments after it still hold at least that many bytes
+    retention.ms         its newest record is older than that
+
+Source: Kafka UnifiedLog.deleteOldSegments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.view import LogView
+from cordwood.types import NONE
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """What retention goes by in one partition.
+
+    Attributes:
+        high_watermark: no segment that reaches above it may go.
+        now_ms: the time of the run.
+        bytes_kept: `retention.bytes`; negative: it does not apply.
+        ms_kept: `retention.ms`; negative: it does not apply.
+    """
+
+    high_watermark: int
+    now_ms: int
+    bytes_kept: int = NONE
+    ms_kept: int = NONE
+
+
+def retention_faults(log: LogView, base_offsets: Collection[int], limits: RetentionLimits) -> Iterator[str]:
+    """Yield, in words, what is wrong with deleting segments; nothing if all of them may go.
+
+    Args:
+        log: as it is before they are deleted.
+        base_offsets: of the segments that are to go.
+        limits: what retention goes by.
+    """
+    segments = log.segments
+    oldest = {segment.base_offset for segment in segments[: len(base_offsets)]}
+    if oldest != set(base_offsets):
+        yield f"the segments from {sorted(base_offsets)} on are not the oldest ones, from {sorted(oldest)} on"
+        return
+    ends = [segment.base_offset for segment in segments[1:]] + [log.next_offset]
+    after_bytes = sum(segment.size_bytes for segment in segments)
+    for segment, end in zip(segments, ends, strict=True):
+        after_bytes -= segment.size_bytes
+        if segment.base_offset not in oldest:
+            return
+        if end > limits.high_watermark:
+            yield f"the segment from {segment.base_offset} on reaches above the high watermark, {limits.high_watermark}"
+        elif not (
+            (end <= log.log_start_offset and segment is not segments[-1])
+            or 0 <= limits.bytes_kept <= after_bytes
+            or 0 <= limits.ms_kept < limits.now_ms - _newest_ms(segment)
+        ):
+            yield f"no limit is exceeded by the segment from {segment.base_offset} on"
+
+
+def _newest_ms(segment: Segment) -> int:
+    """The largest timestamp in a segment's time index; without one, when the segment was last modified."""
+    index = segment.time_index()
+    newest = NONE if index is None else index.last_entry[0]
+    return newest if newest >= 0 else segment.mtime_ms
