@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cordwood.api import clean_in_place
-from cordwood.cli.main import app
+from cordwood.cli.main import EXIT_REQUEST, app
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.backup import files_by_name
 from cordwood.storage.formats import filenames
@@ -106,6 +107,21 @@ def test_a_directory_that_is_held_is_refused(partition: Path) -> None:
         assert run(kept).exit_code == 3
     assert all_of(partition) == before
     assert run(kept).exit_code == 0
+
+
+def test_copied_files_whose_inode_numbers_changed_are_refused_in_words(partition: Path) -> None:
+    kept = partition.parents[1] / "kept"
+    clean(fs, str(partition), str(kept))
+    copy = kept.with_name("copy")
+    shutil.copytree(kept, copy)  # with times, as `cp -a` does
+    shutil.rmtree(kept)
+    copy.rename(kept)
+    before = all_of(partition)
+    result = run(kept)
+    assert result.exit_code == EXIT_REQUEST
+    assert "its inode number is another" in result.stderr
+    assert "To go back by hand" in result.stderr
+    assert all_of(partition) == before
 
 
 def test_a_folder_that_nothing_was_kept_in_is_wrong_usage(tmp_path: Path) -> None:

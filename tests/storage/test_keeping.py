@@ -7,13 +7,16 @@ import functools
 import itertools
 import random
 import re
+import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cordwood.commands.undo import undo
 from cordwood.errors import CorruptFileError, NotFoundError, RequestError
+from cordwood.fs.base import FileInfo
 from cordwood.fs.memory import MemoryFileSystem, PowerCut, at_random, keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -404,6 +407,29 @@ def test_a_folder_on_another_disk_is_refused(other_disk: Path, tmp_path: Path) -
     partition = make_directory(posix, str(tmp_path / "logs"))
     with pytest.raises(RequestError, match=r"is on another file system than .*/logs"):
         KeepFolder(posix, str(other_disk / "kept"), [str(tmp_path / "logs")], [partition])
+
+
+class UnstableInodes(PosixFileSystem):
+    """Gives each name of a file a number of its own, as some network and FUSE file systems do."""
+
+    def stat(self, path: str) -> FileInfo:
+        found = super().stat(path)
+        return replace(found, inode=zlib.crc32(path.encode())) if not found.is_directory else found
+
+    def list(self, path: str) -> list[FileInfo]:
+        return [self.stat(f"{path}/{info.name}") for info in super().list(path)]
+
+
+def test_nothing_is_kept_where_a_file_and_its_link_have_two_inode_numbers(tmp_path: Path) -> None:
+    unstable = UnstableInodes()
+    partition = make_directory(posix, str(tmp_path / "logs"))
+    before = tree(posix, str(tmp_path / "logs"))
+    with (
+        contextlib.closing(KeepFolder(unstable, str(tmp_path / "kept"), [str(tmp_path / "logs")])) as kept,
+        pytest.raises(RequestError, match="do not have the same inode number"),
+    ):
+        kept.keep(partition, [offset_name(0, FileKind.LOG)])
+    assert tree(posix, str(tmp_path / "logs")) == before
 
 
 def test_directories_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def undo(path: str, *, fs: LocalFileSystem | None = None) -> UndoResult:
     Raises:
         NotFoundError: no clean kept old files in the folder.
         CorruptFileError: its manifest, or a checkpoint, cannot be read.
+        RequestError: kept files no longer have the inode numbers that they were kept with.
         LockedError: a broker or another program holds one of the log directories.
     """
     return put_back(fs or PosixFileSystem(), path)

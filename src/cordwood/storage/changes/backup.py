@@ -141,6 +141,9 @@ class KeepFolder:
             partition: path of its directory.
             names: files in it.
             coming: paths of what replaces them; None: the files of their offsets in the partition's work folder.
+
+        Raises:
+            RequestError: the file system does not give files stable inode numbers. Nothing of these files is changed.
         """
         fs, partition = self._fs, self._fs.absolute_path(partition)
         with self._mutex:
@@ -157,6 +160,12 @@ class KeepFolder:
                 source = f"{partition}/{name}"
                 if name not in kept and fs.exists(source) and fs.stat(source).inode == before[name].inode:
                     fs.link(source, f"{folder}/{name}")
+                    if fs.stat(f"{folder}/{name}").inode != before[name].inode:
+                        fs.unlink(f"{folder}/{name}")
+                        raise RequestError(
+                            f"{source} and a hard link to it do not have the same inode number, so what is kept here "
+                            "could not be restored later. Clean without keeping old files, or keep a copy of your own"
+                        )
                     self.bytes_kept += before[name].size_bytes
             fs.sync_directory(folder)
             found = _outputs(fs, partition, going) if coming is None else map(fs.stat, coming)

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from cordwood.errors import RequestError
 from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.presentable import Presentable
 from cordwood.storage.changes.backup import (
@@ -111,6 +112,7 @@ def put_back(fs: LocalFileSystem, path: str) -> UndoResult:
     restored, written = [], []
     if not manifest.undone:
         with ExitStack() as locks:
+            _check_inodes(fs, directories)
             changes = [Changed(one.path, "it is gone") for one in directories if not fs.exists(one.path)]
             if not changes:
                 held = [locks.enter_context(fs.lock_directory(one.path)) for one in directories]
@@ -125,6 +127,26 @@ def put_back(fs: LocalFileSystem, path: str) -> UndoResult:
             mark_undone(fs, path, manifest.size_bytes)
     removed = _remove_folder(fs, path, directories)
     return UndoResult(path, tuple(one for one in restored if one is not None), tuple(written), removed=removed)
+
+
+def _check_inodes(fs: LocalFileSystem, directories: Iterable[KeptDirectory]) -> None:
+    """Make sure that kept files still have the inode numbers of the manifest.
+
+    Raises:
+        RequestError: one has another; old files could not be told from those that the clean wrote.
+    """
+    for directory in directories:
+        for kept in directory.partitions.values():
+            for name, info in _files_in(fs, kept.folder).items():
+                before = kept.before.get(name)
+                if before is not None and _version(info) == _version(before) and info.inode != before.inode:
+                    raise RequestError(
+                        f"{kept.folder}/{name} is the file that was kept, but its inode number is another: the files "
+                        "were copied to where they are now, or this file system does not give them stable numbers. "
+                        "Old files cannot be told from those that the clean wrote, so nothing was changed. To go back "
+                        f"by hand, while no broker runs: delete what {MANIFEST} lists as coming for {kept.path}, and "
+                        f"move the files in {kept.folder} there"
+                    )
 
 
 class _View:
