@@ -16,11 +16,11 @@ from cordwood.cleaning.key_table import MemoryShare
 from cordwood.engine import rows, stages
 from cordwood.engine import staged as engine_staged
 from cordwood.engine.blobs import BlobReader, BlobWriter
+from cordwood.engine.division import STAGED_BYTES_MIN, is_staged
 from cordwood.engine.partition import Cleaned, clean_partition
 from cordwood.engine.rows import Row, Stage
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
-from cordwood.engine.staged import STAGED_BYTES_MIN, is_staged
 from cordwood.engine.task import PartitionTask
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.memory import MemoryFileSystem

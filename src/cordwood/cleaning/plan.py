@@ -349,6 +349,23 @@ class OffsetMapSize:
 
 
 @dataclass(frozen=True, slots=True)
+class Division:
+    """How the clean of a partition is divided among tasks.
+
+    Attributes:
+        staged: many tasks clean it, stage by stage; else one task does.
+        run_bytes: about how much of the log each task scans, in bytes; 0: one task.
+        runs: about how many such tasks there are.
+        reason: why there are many, in words; empty: one task.
+    """
+
+    staged: bool = False
+    run_bytes: int = 0
+    runs: int = 1
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionPlan:
     """What will become of one partition.
 
@@ -367,6 +384,7 @@ class PartitionPlan:
         deletes_for_good: tombstones and markers may go when their time has come: there is no other replica.
         settings: the configs that a clean goes by.
         offset_map: what limits each of its rounds; None: nothing, and there is one round.
+        division: how its clean is divided among the tasks of this machine; None where it is not cleaned.
         notes: what else is worth knowing.
         hint: what the user may want to do.
     """
@@ -385,6 +403,7 @@ class PartitionPlan:
     deletes_for_good: bool = False
     settings: tuple[Setting, ...] = ()
     offset_map: OffsetMapSize | None = None
+    division: Division | None = None
     notes: tuple[str, ...] = ()
     hint: str = ""
 

@@ -30,9 +30,11 @@ from cordwood.clock import Clock, system_clock
 from cordwood.commands.options import PlanOptions, limited_by_map, offset_map_size, open_node, select_partitions
 from cordwood.commands.policy import NEVER_CLEANED, policy_in_doubt
 from cordwood.config import TopicConfig
+from cordwood.engine.division import with_divisions
 from cordwood.engine.facts import log_facts
 from cordwood.errors import CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import Store
+from cordwood.fs.machine import local_cores
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.log.view import LogView
@@ -65,7 +67,8 @@ def make_plan(
     size = offset_map_size(node, choices)
     _, now_ms = options.at(clock)
     planned = (plan_partition(node, place, choices, now_ms) for place in places)
-    return Plan(now_ms, tuple(limited_by_map(one, size) for one in planned if one is not None), choices)
+    partitions = tuple(limited_by_map(one, size) for one in planned if one is not None)
+    return with_divisions(Plan(now_ms, partitions, choices), local_cores())
 
 
 def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PartitionPlan | None:

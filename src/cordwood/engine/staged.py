@@ -12,15 +12,13 @@ from contextlib import closing
 from dataclasses import replace
 from uuid import uuid4
 
-from cordwood.cleaning.superseded import CHUNK_RECORD_BYTES, ENTRY_BYTES
+from cordwood.engine.division import run_bytes
 from cordwood.engine.exchange import Each, Exchange, StagedPartition
 from cordwood.engine.partition import Cleaned
-from cordwood.engine.scan import chunk_records
 from cordwood.engine.stages import (
     MANY_RANGES,
     MANY_RECORDS,
     RANGES,
-    RUN_BYTES_MIN,
     HeadersTask,
     LogPlace,
     ascends,
@@ -39,31 +37,6 @@ from cordwood.storage.log.view import LogView
 
 #: How often a task is run that misses something.
 _ATTEMPTS = 3
-#: A partition below this is one task, however many cores wait.
-STAGED_BYTES_MIN = 64 << 20
-#: Runs of a partition per core: few, as what is left of each has to be merged; more than one, to keep cores busy.
-_RUNS_PER_CORE = 2
-
-
-def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
-    """Whether a partition is cleaned by many tasks.
-
-    It is if other cores would wait for it, or if what a single task has to keep takes more than its memory. Kafka's
-    offset map needs one task, as it is filled in log order.
-
-    Args:
-        task: of the partition.
-        total_bytes: of all partitions together.
-        cores: tasks that run at once.
-    """
-    settings = task.settings
-    if settings.offset_map_slots is not None:
-        return False
-    if settings.memory is not None and task.records is not None:
-        left = min(task.records, task.first_uncleanable - task.first_dirty)
-        if ENTRY_BYTES * left + CHUNK_RECORD_BYTES * chunk_records(settings.memory) > settings.memory.size_bytes:
-            return True
-    return cores > 1 and task.size_bytes > max(STAGED_BYTES_MIN, total_bytes // (2 * cores))
 
 
 def clean_staged(
@@ -107,8 +80,8 @@ def clean_staged(
 
 
 def _open(fs: LocalFileSystem, task: PartitionTask, cores: int) -> StagedPartition:
-    run_bytes = max(RUN_BYTES_MIN, task.size_bytes // 2 // (_RUNS_PER_CORE * cores))
-    return StagedPartition(task, LogView(task.path, fs=fs, log_start_offset=task.log_start_offset), run_bytes)
+    log = LogView(task.path, fs=fs, log_start_offset=task.log_start_offset)
+    return StagedPartition(task, log, run_bytes(task.size_bytes, cores))
 
 
 def _place(one: StagedPartition, progress: str) -> LogPlace:

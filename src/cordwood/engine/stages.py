@@ -54,8 +54,6 @@ from cordwood.storage.log.windows import Gap, read_headers
 RANGES = 64
 #: The same for a partition of more records than that, so that what is left of all chunks in one range stays small.
 MANY_RANGES, MANY_RECORDS = BUCKETS, 500_000_000
-#: A run is no smaller than this, but at the end of a segment; so it is worth a task.
-RUN_BYTES_MIN = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)

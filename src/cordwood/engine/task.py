@@ -9,7 +9,7 @@ from enum import StrEnum
 from uuid import uuid4
 
 from cordwood.cleaning.key_table import MemoryShare
-from cordwood.cleaning.plan import Decision, Plan, SegmentFacts
+from cordwood.cleaning.plan import Choices, Compaction, Decision, Plan, SegmentFacts
 from cordwood.engine import check
 from cordwood.engine.facts import load_producers, segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange
@@ -148,10 +148,20 @@ def _offset_of(name: str) -> int | None:
     return None if file is None else file.offset
 
 
+def read_bytes(compaction: Compaction) -> int:
+    """What the tasks of a partition read: once to find what is superseded, once to copy the rest."""
+    return 2 * compaction.total_bytes
+
+
+def whole_memory(choices: Choices) -> int:
+    """Bytes of memory for the keys of all tasks of a machine."""
+    return memory_bytes() // 4 if choices.memory is None else choices.memory
+
+
 def tasks_of(plan: Plan, location: Location[LocalFileSystem]) -> list[PartitionTask]:
     """The partitions of a plan that are to be cleaned, of the file system at a location."""
     tasks = []
-    memory = MemoryShare(memory_bytes() // 4 if plan.choices.memory is None else plan.choices.memory)
+    memory = MemoryShare(whole_memory(plan.choices))
     for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
@@ -164,8 +174,7 @@ def tasks_of(plan: Plan, location: Location[LocalFileSystem]) -> list[PartitionT
                 first_uncleanable=compaction.range.first_uncleanable_offset,
                 now_ms=plan.now_ms,
                 settings=replace(clean_settings(one, plan.choices), memory=memory),
-                # Once to find what is superseded, once to copy the rest.
-                size_bytes=2 * compaction.total_bytes,
+                size_bytes=read_bytes(compaction),
                 records=compaction.bounds.records_max,
                 transactional=compaction.transactional,
             )

@@ -1,4 +1,4 @@
-"""The memory of this machine, or of the container in which this process runs."""
+"""The memory and cores of this machine, or of the container in which this process runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.l
 def memory_bytes() -> int:
     """Bytes of memory that this machine has, or that this process's container may use."""
     return container_memory_bytes(PosixFileSystem(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def local_cores() -> int:
+    """How many cores this process may use; Spark's `local[*]` runs that many tasks at once."""
+    return len(os.sched_getaffinity(0))
 
 
 def container_memory_bytes(fs: Store, machine_bytes: int) -> int:

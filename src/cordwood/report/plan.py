@@ -90,6 +90,9 @@ _COLUMNS: Sequence[tuple[Column, Callable[[PartitionPlan], str], Callable[[PlanT
 )
 
 
+_MANY_TASKS = "cleaned by many tasks, which exchange blobs in the work folder (or rows: --exchange shuffle)"
+
+
 def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
     """The plan as lines for people.
 
@@ -106,6 +109,7 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
         ("refused", _reasons(plan, Decision.REFUSE)),
         ("deleted by retention", _taken(plan, lambda one: one.retention, exact=exact)),
         ("deleted only with --retention", _taken(plan, lambda one: one.only_with_retention, exact=False)),
+        (_MANY_TASKS, _divisions(plan)),
         ("notes", ((note, one.name) for one in plan.partitions for note in one.notes)),
         ("hints", ((one.hint, one.name) for one in plan.partitions if one.hint)),
     ):
@@ -160,6 +164,13 @@ def _ends(plan: Plan) -> Iterator[tuple[str, str]]:
         # That the active one is left out goes without saying.
         if one.compaction.range.bound is not Bound.ACTIVE_SEGMENT:
             yield f"{one.compaction.range.first_uncleanable_offset}: {one.compaction.bound_reason}", one.name
+
+
+def _divisions(plan: Plan) -> Iterator[tuple[str, str]]:
+    for one in plan.partitions:
+        if one.division is not None and one.division.staged:
+            runs, size = number(one.division.runs, "task"), bytes_text(one.division.run_bytes)
+            yield f"about {runs} that scan {size} each: {one.division.reason}", one.name
 
 
 def _taken(

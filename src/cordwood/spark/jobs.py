@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from cordwood.engine import progress
 from cordwood.engine.blob_exchange import BlobExchange
+from cordwood.engine.division import is_staged
 from cordwood.engine.exchange import Exchange, ExchangeName
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.row_exchange import RowExchange
-from cordwood.engine.staged import clean_staged, is_staged
+from cordwood.engine.staged import clean_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, run_task
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import LocalFileSystem

@@ -1,0 +1,91 @@
+"""Decides how the clean of a partition is divided: one task, or many tasks, each of which scans a run of the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cordwood.cleaning.key_table import MemoryShare
+from cordwood.cleaning.plan import Compaction, Decision, Division, PartitionPlan, Plan
+from cordwood.cleaning.superseded import CHUNK_RECORD_BYTES, ENTRY_BYTES
+from cordwood.engine.scan import chunk_records
+from cordwood.engine.task import PartitionTask, read_bytes, whole_memory
+from cordwood.tables import bytes_text
+
+#: A partition below this size is cleaned by one task, even if cores are idle.
+STAGED_BYTES_MIN = 64 << 20
+#: The smallest run, except at the end of a segment; a smaller one is not worth a task.
+RUN_BYTES_MIN = 64 << 20
+#: Runs of a partition per core: few, because what is left of each has to be merged; more than one, to keep cores busy.
+_RUNS_PER_CORE = 2
+
+
+def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
+    """Whether a partition is cleaned by many tasks; see `_reason`.
+
+    Args:
+        task: cleans the partition, with its share of the memory.
+        total_bytes: what the tasks of all partitions read.
+        cores: tasks that run at once.
+    """
+    settings = task.settings
+    records = None if task.records is None else min(task.records, task.first_uncleanable - task.first_dirty)
+    is_limited = settings.offset_map_slots is not None
+    return bool(_reason(task.size_bytes, records, settings.memory, is_limited, total_bytes, cores))
+
+
+def run_bytes(size_bytes: int, cores: int) -> int:
+    """How large a run should be, in a partition of which the tasks read `size_bytes` (each byte twice)."""
+    return max(RUN_BYTES_MIN, size_bytes // 2 // (_RUNS_PER_CORE * cores))
+
+
+def with_divisions(plan: Plan, cores: int) -> Plan:
+    """Return a plan that says how each partition's clean is divided if `cores` tasks run at once."""
+    chosen = [one.compaction for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
+    total_bytes = sum(read_bytes(one) for one in chosen)
+    at_once = max(1, min(cores, len(chosen)))
+    memory = MemoryShare(whole_memory(plan.choices) // at_once, at_once)
+
+    def divided(one: PartitionPlan) -> PartitionPlan:
+        if one.decision is not Decision.CLEAN or one.compaction is None:
+            return one
+        division = _division(one.compaction, memory, one.offset_map is not None, total_bytes, cores)
+        return replace(one, division=division)
+
+    return replace(plan, partitions=tuple(divided(one) for one in plan.partitions))
+
+
+def _division(compaction: Compaction, memory: MemoryShare, is_limited: bool, total_bytes: int, cores: int) -> Division:
+    size_bytes, most = read_bytes(compaction), compaction.bounds.records_max
+    dirty = compaction.range.first_uncleanable_offset - compaction.range.first_dirty_offset
+    records = None if most is None else min(most, dirty)
+    reason = _reason(size_bytes, records, memory, is_limited, total_bytes, cores)
+    if not reason:
+        return Division()
+    size = run_bytes(size_bytes, cores)
+    return Division(True, size, -(-compaction.total_bytes // size), reason)
+
+
+def _reason(
+    size_bytes: int, records: int | None, memory: MemoryShare | None, is_limited: bool, total_bytes: int, cores: int
+) -> str:
+    """Why a partition is cleaned by many tasks; empty if one task cleans it.
+
+    Many tasks clean it if other cores would be idle while one works, or if one task needs more than its memory.
+
+    Args:
+        size_bytes: what its tasks read.
+        records: how many may have to be remembered, at most; None: unknown.
+        memory: what one task may use; None: no limit.
+        is_limited: Kafka's offset map is used. It is filled in log order, by one task.
+        total_bytes: what the tasks of all partitions read.
+        cores: tasks that run at once.
+    """
+    if is_limited:
+        return ""
+    if memory is not None and records is not None:
+        needed = ENTRY_BYTES * records + CHUNK_RECORD_BYTES * chunk_records(memory)
+        if needed > memory.size_bytes:
+            return f"its keys take up to {bytes_text(needed)}, and a task has {bytes_text(memory.size_bytes)}"
+    if cores > 1 and size_bytes > max(STAGED_BYTES_MIN, total_bytes // (2 * cores)):
+        return f"otherwise, some of the {cores} cores would be idle"
+    return ""
