@@ -3,17 +3,22 @@
     whole     one task, as a small partition is cleaned
     chunks    one task that closes a chunk after every eighth record
     stages    many tasks; runs begin where an index points to
+    one       many tasks; a segment is one run
+    two       many tasks; a segment is two runs, cut between any two batches
+    seven     many tasks; a segment is seven runs
     batches   many tasks; every batch is a run of its own, with chunks of eight records
     rows      the same, but tasks hand each other rows instead of blobs
 
 Large logs have longer chunks and runs; with such short ones they would take minutes.
 
-CORDWOOD_CLEAN_MODE chooses for all comparisons; without it they take turns. `using` chooses for some lines of a test.
+CORDWOOD_CLEAN_MODE chooses for all comparisons; without it they take turns. `every` cleans in each of them, and fails
+where one leaves anything else than the first. `using` chooses for some lines of a test.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import random
@@ -33,9 +38,9 @@ from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.staged import clean_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
-from cordwood.errors import CorruptBatchError
+from cordwood.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.storage.log.files import remove_tree
+from cordwood.storage.log.files import read_file, remove_tree
 from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -43,15 +48,18 @@ from cordwood.storage.log.windows import Gap, read_headers
 
 #: Runs of a segment, and what is not large.
 _RUNS_MAX, _SMALL_BYTES = 100, 200_000
-MODES = ("whole", "chunks", "stages", "batches", "rows")
+MODES = ("whole", "chunks", "stages", "batches", "rows", "one", "two", "seven")
+#: Runs of a segment in these modes.
+RUNS = {"one": 1, "two": 2, "seven": 7, "batches": _RUNS_MAX, "rows": _RUNS_MAX}
+EVERY = "every"
 _mode = [os.environ.get("CORDWOOD_CLEAN_MODE", "whole")]
-assert _mode[0] in MODES, f"CORDWOOD_CLEAN_MODE is one of {', '.join(MODES)}"
+assert _mode[0] in (*MODES, EVERY), f"CORDWOOD_CLEAN_MODE is {EVERY} or one of {', '.join(MODES)}"
 
 
 @contextlib.contextmanager
 def using(mode: str) -> Iterator[None]:
     """Clean in this mode."""
-    assert mode in MODES
+    assert mode in (*MODES, EVERY)
     before, _mode[0] = _mode[0], mode
     try:
         yield
@@ -66,12 +74,17 @@ def by_turns(number: int) -> contextlib.AbstractContextManager[None]:
 
 def every_batch(segment: Segment, run_bytes: int) -> list[int]:
     """The position of every batch, as `stages.cut_positions` would give them."""
+    return evenly(segment, run_bytes, _RUNS_MAX)
+
+
+def evenly(segment: Segment, run_bytes: int, runs: int) -> list[int]:
+    """Positions of at most that many batches, as `stages.cut_positions` would give them."""
     if run_bytes > segment.size_bytes:
         return [0]
     with segment.open() as file:
         found = list(read_headers(file, base_offset=segment.base_offset))
     positions = [int(at) for item in found if not isinstance(item, Gap) for at in item["position"].tolist()]
-    step = -(-len(positions) // _RUNS_MAX)
+    step = -(-len(positions) // runs)
     return [0, *(at for at in positions[::step] if at)] if positions else [0]
 
 
@@ -87,18 +100,57 @@ def clean_log(
 ) -> Cleaned:
     """Do what `clean_partition` does, in the mode that is chosen."""
     mode = _mode[0]
+    if mode == EVERY:
+        return _clean_in_every_mode(fs, log, target, settings=settings, suffix=suffix, part=part, **choice)
     with contextlib.ExitStack() as patches:
         if mode in ("chunks", "batches", "rows"):
             small = log.size_bytes <= _SMALL_BYTES
             patches.enter_context(mock.patch.object(scan, "CHUNK_RECORDS", 8 if small else 512))
-        if mode in ("batches", "rows"):
-            patches.enter_context(mock.patch.object(stages, "cut_positions", every_batch))
-        if mode in ("stages", "batches", "rows") and settings.offset_map_slots is None:
+        if mode in RUNS:
+            cut = functools.partial(evenly, runs=RUNS[mode])
+            patches.enter_context(mock.patch.object(stages, "cut_positions", cut))
+        if mode not in ("whole", "chunks") and settings.offset_map_slots is None:
             by_rows = mode == "rows"
             found = by_stages(fs, log, target, settings=settings, part=part, by_rows=by_rows, **choice)
             if found is not None:
                 return found
         return clean_partition(fs, log, target, settings=settings, suffix=suffix, part=part, **choice)
+
+
+def _clean_in_every_mode(fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned:
+    """Clean once in each mode; what comes out of the first is what all others leave, too."""
+    first = _attempt(MODES[0], fs, log, target, **choice)
+    written = {info.name for info in fs.list(target)}
+    for mode in MODES[1:]:
+        aside = f"{target}.{mode}"
+        fs.make_directory(aside)
+        again = _attempt(mode, fs, log, aside, **choice)
+        if isinstance(first, Cleaned):
+            assert again == first, f"{mode} gives {again}, {MODES[0]} gives {first}"
+            for name in written | {info.name for info in fs.list(aside)}:
+                mine, theirs = (_file(fs, f"{folder}/{name}") for folder in (target, aside))
+                assert mine == theirs, f"{name} is not the same with {mode} as with {MODES[0]}"
+        else:
+            assert not isinstance(again, Cleaned), f"{mode} gives {again}, {MODES[0]} fails: {first}"
+        remove_tree(fs, aside)
+    if isinstance(first, Cleaned):
+        return first
+    raise first
+
+
+def _attempt(mode: str, fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned | CordwoodError:
+    try:
+        with using(mode):
+            return clean_log(fs, log, target, **choice)
+    except CordwoodError as error:
+        return error
+
+
+def _file(fs: LocalFileSystem, path: str) -> tuple[bytes, int] | None:
+    """Bytes and modification time of a file; None if there is none."""
+    if not fs.exists(path):
+        return None
+    return read_file(fs, path), fs.stat(path).mtime_ns if path.endswith(".log") else 0
 
 
 def by_stages(
@@ -174,7 +226,7 @@ def by_stages(
     task = PartitionTask(
         location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part
     )
-    with mock.patch("cordwood.engine.staged.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
+    with mock.patch("cordwood.engine.division.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
         (outcome,) = clean_staged(fs, [task], aside, progress, each, exchange, 1)
     try:
         if isinstance(outcome, Failure):
