@@ -63,7 +63,10 @@ def spark() -> Iterator[SparkSession]:
 
     os.environ |= {name: value for name, value in find_java().settings.items() if value is not None}
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        # Java compiles quickly rather than well: what tests run is short.
+        patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
