@@ -27,6 +27,9 @@ settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=T
 settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("fresh" if drawn.FRESH else "fixed")
 
+# Spark's Java, of every process of a test: nothing runs for long, so code is compiled quickly rather than well.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -63,10 +66,7 @@ def spark() -> Iterator[SparkSession]:
 
     os.environ |= {name: value for name, value in find_java().settings.items() if value is not None}
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    with pytest.MonkeyPatch.context() as patch:
-        # Java compiles quickly rather than well: what tests run is short.
-        patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()

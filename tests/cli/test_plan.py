@@ -52,7 +52,7 @@ def test_the_plan_of_a_broker_is_a_table_and_the_reasons_below_it() -> None:
         "  orders-1: all dirty data (offsets 485 to 629) is in the active segment; cleanable after it rolls",
         "",
         "2 of 5 partitions to clean: 14.0 kB dirty, 23.3 kB to read; planned as of 2026-11-21 09:30:10.181 UTC",
-        "in place: up to 156.0 kB of work space, or 67.5 kB at a time (--work-space)",
+        "in place: up to 205.2 kB of work space, or 79.8 kB at a time (--work-space)",
     ]
 
 

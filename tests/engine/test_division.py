@@ -50,7 +50,9 @@ def test_a_partition_larger_than_the_others_together_is_divided(tmp_path: Path) 
     assert small == Division()
     lines = list(report.lines(plan))
     start = lines.index("cleaned by many tasks, which exchange blobs in the work folder (or rows: --exchange shuffle):")
-    assert lines[start + 1] == "  t-0: about 3 tasks that scan 67.1 MB each: otherwise, some of the 4 cores would be idle"
+    assert (
+        lines[start + 1] == "  t-0: about 3 tasks that scan 67.1 MB each: otherwise, some of the 4 cores would be idle"
+    )
 
 
 def test_a_partition_whose_keys_take_more_than_a_task_has_is_divided_on_one_core(tmp_path: Path) -> None:

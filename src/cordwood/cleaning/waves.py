@@ -22,8 +22,11 @@ _RECORD_GROWTH_BYTES, _MESSAGE_GROWTH_BYTES = 10, 63
 #: How much larger compressed batches, and wrappers of magic 0 and 1, are allowed to become.
 _COMPRESSED_GROWTH, _WRAPPER_GROWTH = 2, 3
 _INDEX_ENTRY_BYTES = offset_index.ENTRY.itemsize + time_index.ENTRY.itemsize
-#: What file systems round up to, for each of the four files of a segment.
-_BLOCK_BYTES, _FILES = 4096, 4
+_BLOCK_BYTES = 4096
+#: A segment has a log and three indexes.
+_FILES = 4
+#: The work folder, the folder that it is in, and the partition's, which grows by the new names.
+_FOLDERS = 3
 
 
 def work_bytes(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], *, index_interval_bytes: int) -> int:
@@ -76,12 +79,22 @@ def expected_work_bytes(
 def _on_disk(
     segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], growth: int, index_interval_bytes: int
 ) -> int:
-    """Logs of the segments' size and what they grow by, with their indexes and what file systems round up."""
+    """Logs of the segments' size and what they grow by, with their indexes: no less than `disk_bytes`."""
     logs = sum(segment.size_bytes for segment in segments) + growth
     entries = logs // max(index_interval_bytes, HEADER_BYTES) + 2 * len(segments)
     markers = sum(one.markers for one in headers)
     bytes_all = logs + entries * _INDEX_ENTRY_BYTES + markers * transaction_index.ENTRY.itemsize
-    return bytes_all + _FILES * _BLOCK_BYTES * len(segments)
+    return bytes_all + (_FILES * len(segments) + _FOLDERS) * _BLOCK_BYTES
+
+
+def disk_bytes(sizes: Sequence[int]) -> int:
+    """What the outputs of a group take on disk, in whole blocks, with the folders that they are in; 0: there are none.
+
+    Args:
+        sizes: bytes of each file.
+    """
+    blocks = sum(-(-size // _BLOCK_BYTES) for size in sizes) + _FOLDERS
+    return blocks * _BLOCK_BYTES if sizes else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.plan import Choices, Compaction, Decision, Plan, SegmentFacts
+from cordwood.cleaning.waves import disk_bytes
 from cordwood.engine import check
 from cordwood.engine.facts import load_producers, segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange
@@ -26,9 +27,6 @@ from cordwood.fs.machine import memory_bytes
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
 from cordwood.storage.log.view import LogView
-
-#: What file systems round up to; as much again for what they write beside a file.
-_BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +137,7 @@ class Output:
     def group_bytes(self) -> Iterator[int]:
         """What the outputs of each group take on disk; nothing for one that was not written."""
         for outputs in self.cleaned.outputs:
-            sizes = [size for name, size in self.files if _offset_of(name) in outputs]
-            yield sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES + _BLOCK_BYTES for size in sizes)
+            yield disk_bytes([size for name, size in self.files if _offset_of(name) in outputs])
 
 
 def _offset_of(name: str) -> int | None:
