@@ -28,7 +28,7 @@ from unittest import mock
 from uuid import uuid4
 
 from cordwood.cleaning.superseded import ScannedKeys
-from cordwood.engine import scan, stages
+from cordwood.engine import scan, staged, stages
 from cordwood.engine.blob_exchange import BlobExchange
 from cordwood.engine.exchange import Exchange
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
@@ -140,7 +140,8 @@ def _clean_in_every_mode(fs: LocalFileSystem, log: LogView, target: str, **choic
 
 def _attempt(mode: str, fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned | CordwoodError:
     try:
-        with using(mode):
+        # Few ranges, as each costs some time per run however little is in it.
+        with using(mode), mock.patch.object(staged, "RANGES", 8):
             return clean_log(fs, log, target, **choice)
     except CordwoodError as error:
         return error
