@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from cordwood.api import clean, clean_in_place
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
+from cordwood.engine.results import Fate
 from cordwood.storage.formats import filenames
 from tests.fixtures import copy_of, fixture
 
@@ -46,3 +47,19 @@ def test_directory_that_goes_offline_is_not_cleaned(
     assert [one.name for one in result.partitions if one.counts.records_read] == []
     assert (target / checkpoint).read_bytes() == b"0\n1\nfoo 0\n"
     assert (target / filenames.CLEAN_SHUTDOWN).exists() is not crashed
+
+
+@pytest.mark.parametrize("text", [b"garbage", b"0\n1\nt 0 -5 6\n"])
+def test_partitions_whose_clean_could_not_be_recorded_are_left_as_they_are(
+    text: bytes, spark: SparkSession, tmp_path: Path
+) -> None:
+    first, second = (copy_of(fixture("kraft-jbod-before") / name, tmp_path / name) for name in "ab")
+    (second / filenames.CLEANER_OFFSETS).write_bytes(text)
+    before = {path.name: contents(path) for path in second.iterdir() if path.is_dir()}
+    result = clean_in_place(str(tmp_path), spark=spark, overrides=CONFIG, ignore_ratio=True)
+    failed = [one for one in result.partitions if one.failure is not None]
+    assert failed and all(one.path.startswith(str(second)) for one in failed)
+    assert all(str(second / filenames.CLEANER_OFFSETS) in one.why for one in failed)
+    assert {one.path.startswith(str(first)) for one in result.with_fate(Fate.CLEANED)} == {True}
+    assert {path.name: contents(path) for path in second.iterdir() if path.is_dir()} == before
+    assert (second / filenames.CLEANER_OFFSETS).read_bytes() == text

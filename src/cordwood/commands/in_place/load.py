@@ -18,6 +18,9 @@ from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.threads import in_parallel
 
+_NOT_RECORDED = "its clean could not be recorded"
+_MOVE_AWAY = "Move that file away, and cleaners start over from the log's start"
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -48,6 +51,8 @@ def load(site: Site) -> Loaded:
         assert place.name is not None and place.topic is not None, "or it would not be loaded"
         directory = place.directory
         current = place.name.state is DirectoryState.CURRENT
+        if directory.cleaner_failure is not None:
+            return Recovered(0, (f"{_NOT_RECORDED}: {directory.cleaner_failure}. {_MOVE_AWAY}",), complete=False)
         try:
             if directory.failure is not None:
                 raise directory.failure

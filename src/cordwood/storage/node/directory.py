@@ -179,6 +179,13 @@ class LogDirectory:
         paths = {f"{self.path}/{name}" for name in (filenames.RECOVERY_POINTS, filenames.LOG_START_OFFSETS)}
         return next((one for one in self.problems if one.path in paths and one.kind is not TextProblem.VALUE), None)
 
+    @property
+    def cleaner_failure(self) -> DataError | None:
+        """Why the cleaner's checkpoint cannot be read, so that nothing can be recorded in it; None if it can."""
+        _ = self.cleaner_offsets  # to read them is to find out
+        path = f"{self.path}/{filenames.CLEANER_OFFSETS}"
+        return next((one for one in self.problems if one.path == path), None)
+
     def log(self, partition: Partition) -> LogView:
         """Open one of its partitions."""
         start = 0
