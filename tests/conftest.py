@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from cordwood.spark.java import find_java
-from tests import crashes, drawn, kafka_tools
+from tests import crashes, drawn, kafka_tools, summary
 from tests.cleaning import mutants
 from tests.damage.summary import lines_for
 
@@ -121,8 +121,8 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say which damage, cuts and mutants were tried, how many slow tests did not run, and what repeats the run."""
-    for lines in (lines_for, crashes.lines_for, mutants.lines_for):
+    """Say what tests tried and counted, how many slow tests did not run, and what repeats the run."""
+    for lines in (lines_for, crashes.lines_for, mutants.lines_for, summary.lines_for):
         for line in lines(terminalreporter):
             terminalreporter.write_line(line)
     if drawn.FRESH:

@@ -43,7 +43,7 @@ class Usage:
 
     def _look(self) -> None:
         while True:
-            self.peak_bytes = max(self.peak_bytes, sum(_memory_bytes(pid) for pid in _processes()))
+            self.peak_bytes = max(self.peak_bytes, sum(memory_bytes(pid) for pid in _processes()))
             if self._ended.wait(_SECONDS):
                 return
 
@@ -73,7 +73,8 @@ def _cpu_seconds() -> float:
     return sum(int(ticks) for pid in _processes() for ticks in _fields(pid)[11:15]) / _TICKS_PER_SECOND
 
 
-def _memory_bytes(pid: int) -> int:
+def memory_bytes(pid: int) -> int:
+    """The memory of a process; what it shares with others counts in parts. 0 once the process is gone."""
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,0 +1,123 @@
+"""What is killed, lost or flipped in which stage of a clean by many tasks, and the count of it after a run.
+
+A run takes the first cases of a list: a few of each kind, or as many as CORDWOOD_KILLS says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from cordwood.engine.exchange import ExchangeName
+
+Stage = Literal["headers", "scan", "merge", "rewrite", "check"]
+#: worker: a Python worker. executor: the Java process that started it; with a local master the one of the driver.
+#: driver: the process that runs the clean. lost, flipped: a blob, or files in which Spark keeps rows.
+Kind = Literal["worker", "executor", "driver", "lost", "flipped"]
+Moment = Literal["before", "after"]
+#: What is lost: a blob of a scan or a merge, or rows.
+Data = Literal["", "scan", "merge", "rows"]
+
+STAGES: tuple[Stage, ...] = get_args(Stage)
+EXCHANGES: tuple[ExchangeName, ...] = get_args(ExchangeName)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A clean, and what happens to it.
+
+    Attributes:
+        kind: what is killed, lost or flipped.
+        stage: of the task that does it.
+        exchange: of the clean.
+        in_place: whether the directory itself is cleaned, and not a copy of it.
+        moment: before or after the work of the task.
+        number: how many tasks get to this point earlier.
+        data: what is lost or flipped.
+    """
+
+    kind: Kind
+    stage: Stage
+    exchange: ExchangeName
+    in_place: bool = False
+    moment: Moment = "before"
+    number: int = 0
+    data: Data = ""
+
+
+def _kills(kind: Kind, *, all_: bool) -> Iterator[Case]:
+    """Kills of a process: in every stage, for a copy and in place, before and after the work of a task."""
+    for stage, (turn, exchange) in itertools.product(STAGES, enumerate(EXCHANGES)):
+        for in_place in (False, True):
+            moments: tuple[Moment, ...] = get_args(Moment)
+            for moment in moments if all_ else moments[(in_place + turn) % 2 :][:1]:
+                yield Case(kind, stage, exchange, in_place, moment, 0 if moment == "before" else 2)
+
+
+#: Where blobs are lost: just after they were written, just before they are read, and when all have read them.
+_BLOBS: tuple[tuple[Stage, Moment, Data], ...] = (
+    ("scan", "after", "scan"),
+    ("merge", "before", "scan"),
+    ("merge", "after", "merge"),
+    ("rewrite", "before", "scan"),
+    ("rewrite", "before", "merge"),
+    ("check", "before", "scan"),
+)
+#: Where rows are lost, and how many tasks come before that; in a scan some of them have to be complete.
+_ROWS: tuple[tuple[Stage, int], ...] = (("scan", 8), ("merge", 0), ("rewrite", 0), ("check", 0))
+
+
+def _losses(*, all_: bool) -> Iterator[Case]:
+    for turn, (stage, moment, data) in enumerate(_BLOBS):
+        for at, kind in enumerate(get_args(Kind)[3:]):
+            for in_place in (False, True) if all_ else ((turn + at) % 2 == 0,):
+                yield Case(kind, stage, "blobs", in_place, moment, 0, data)
+    for turn, (stage, number) in enumerate(_ROWS):
+        for in_place in (False, True) if all_ else (turn % 2 == 0,):
+            yield Case("lost", stage, "shuffle", in_place, "before", number, "rows")
+
+
+#: Those of every run.
+FEW_LOCAL = (
+    Case("worker", "scan", "shuffle", moment="after", number=2),
+    Case("worker", "check", "blobs", in_place=True),
+    Case("lost", "merge", "shuffle", data="rows"),
+    Case("flipped", "rewrite", "blobs", in_place=True, data="merge"),
+    Case("driver", "rewrite", "blobs", in_place=True),
+)
+FEW_CLUSTER = (
+    Case("worker", "merge", "shuffle"),
+    Case("executor", "rewrite", "blobs", in_place=True),
+    Case("driver", "scan", "shuffle", in_place=True),
+)
+
+
+def chosen(few: tuple[Case, ...], *, all_: bool) -> list[Case]:
+    """The cases of this run.
+
+    Args:
+        few: those of every run.
+        all_: whether the others are all that there are, or only half of them.
+    """
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    others = [*_kills(kinds[0], all_=all_), *(one for kind in kinds[1:3] for one in _kills(kind, all_=False))]
+    cases = list(dict.fromkeys([*few, *others, *_losses(all_=all_)]))
+    return cases[: int(os.environ.get("CORDWOOD_KILLS", len(few)))]
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------------
+
+
+def table(master: str, cases: list[Case]) -> list[str]:
+    """How many cases there were of each exchange, stage and kind."""
+    count = Counter((case.exchange, case.stage, case.kind) for case in cases)
+    lines = [f"kills in stages on {master}: {len(cases)}, each with the same result as without"]
+    for exchange, stage in itertools.product(EXCHANGES, STAGES):
+        some = [f"{kind} {count[exchange, stage, kind]}" for kind in get_args(Kind) if count[exchange, stage, kind]]
+        if some:
+            lines.append(f"  {exchange:<8} {stage:<8} {' · '.join(some)}")
+    return lines

@@ -1,0 +1,368 @@
+"""Cleans by many tasks, one of which carries out an order in a given stage: it kills a process, or damages a blob.
+
+test      gives an order, asks a driver for a clean
+driver    a process of its own, `python -m tests.spark.killing MASTER FOLDER`: takes requests, a line of JSON each
+worker    runs `tests.spark.killing_daemon`, in which the functions of stages look for an order before and after
+their work; the file that is made for each of these moments lets exactly one task carry it out
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cordwood.engine import blob_exchange, row_exchange, scan, staged, stages, task
+from cordwood.engine.blob_exchange import BlobExchange
+from cordwood.engine.exchange import ExchangeName
+from cordwood.storage.log.segment import Segment
+from tests.cleaning.modes import every_batch
+from tests.commands.killing import WAIT_SECONDS, processes, wait_for
+from tests.spark.kill_cases import Case, Moment, Stage
+
+ROOT = Path(__file__).parents[2]
+DAEMON = "tests.spark.killing_daemon"
+#: The environment variable of tasks that says where orders are.
+_ORDERS = "CORDWOOD_ORDERS"
+#: Where Spark tells its Python workers which folders it keeps rows in.
+_LOCAL_DIRS = "SPARK_LOCAL_DIRS"
+#: How long a task waits for its end, once it has killed the driver.
+_ENDS_SECONDS = 60
+#: Tasks that do nothing for so long are given up.
+_TASK_TIMEOUT = 120
+
+
+# ---- orders ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a task is to do.
+
+    Attributes:
+        case: what, and where.
+        driver: the process that runs the clean.
+        number: of the order.
+    """
+
+    case: Case
+    driver: int
+    number: int
+
+
+class Orders:
+    """A folder with the order that is in force, if there is one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "order.json"
+
+    def give(self, order: Order) -> None:
+        """Put an order in force."""
+        with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
+            json.dump(asdict(order), file)
+        os.rename(file.name, self._file)
+
+    def withdraw(self) -> None:
+        """Let tasks do nothing but their work."""
+        self._file.unlink(missing_ok=True)
+
+    def done(self, number: int) -> str:
+        """What the task did that carried out an order; empty if there was none."""
+        try:
+            return (self._folder / f"{number}.done").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def taken(self, stage: Stage, moment: Moment) -> Order | None:
+        """The order, if the task that asks has to carry it out."""
+        try:
+            found = json.loads(self._file.read_text())
+        except FileNotFoundError:
+            return None
+        order = Order(Case(**found["case"]), found["driver"], found["number"])
+        if (order.case.stage, order.case.moment) != (stage, moment):
+            return None
+        for number in itertools.count():
+            with contextlib.suppress(FileExistsError):
+                (self._folder / f"{order.number}.{number}").touch(exist_ok=False)
+                return order if number == order.case.number else None
+        return None
+
+    def say(self, order: Order, what: str) -> None:
+        """Record what is about to be done."""
+        (self._folder / f"{order.number}.done").write_text(what)
+
+
+# ---- in a worker -----------------------------------------------------------------------------------------------------
+
+#: The functions of tasks, by stage.
+_FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
+    "headers": ((staged, "transactional_batches"),),
+    "scan": ((blob_exchange, "scan_into_blob"), (row_exchange, "scan_into_blob")),
+    "merge": ((blob_exchange, "merge_blobs"), (row_exchange, "merge_range")),
+    "rewrite": ((task, "run_task"),),
+    "check": ((task, "check_output"),),
+}
+
+
+def plant() -> None:
+    """Let the functions of tasks in this process carry out orders."""
+    for stage, places in _FUNCTIONS.items():
+        for module, name in places:
+            setattr(module, name, _ordered(stage, getattr(module, name)))
+
+
+def _ordered(stage: Stage, do: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(do)
+    def planted(*arguments: Any, **options: Any) -> Any:
+        _obey(stage, "before", arguments)
+        found = do(*arguments, **options)
+        _obey(stage, "after", arguments)
+        return found
+
+    return planted
+
+
+def _obey(stage: Stage, moment: Moment, arguments: tuple[Any, ...]) -> None:
+    orders = Orders(Path(os.environ[_ORDERS]))
+    order = orders.taken(stage, moment)
+    if order is None:
+        return
+    case = order.case
+    if case.kind in ("worker", "executor", "driver"):
+        own = os.getpid()
+        victims = {"worker": own, "executor": _parent(_parent(own)), "driver": order.driver}
+        name = Path(f"/proc/{victims[case.kind]}/comm").read_text().strip()
+        assert (name == "java") == (case.kind == "executor"), name
+        orders.say(order, f"killed {name}")
+        os.kill(victims[case.kind], signal.SIGKILL)
+        if case.kind == "driver":
+            # Java ends this process once it sees that the driver is gone.
+            time.sleep(_ENDS_SECONDS)
+        os._exit(1)
+    elif case.data == "rows":
+        paths = list(_spark_files())
+        for path in paths:
+            path.unlink(missing_ok=True)
+        orders.say(order, "removed files of Spark" if paths else "")
+    else:
+        path = _blob(case, arguments)
+        if case.kind == "lost":
+            path.unlink()
+        else:
+            # A rewrite reads the directory, at the end, for sure; a merge reads everything in front of it.
+            position = path.stat().st_size - 1 if case.stage == "rewrite" else path.stat().st_size // 3
+            with open(path, "r+b") as file:
+                byte = file.read()[position]
+                file.seek(position)
+                file.write(bytes([byte ^ 1]))
+        orders.say(order, f"{case.kind} {path.name}")
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _spark_files() -> Iterator[Path]:
+    """The files in which Spark keeps rows on this executor."""
+    for folder in os.environ[_LOCAL_DIRS].split(","):
+        yield from (path for path in Path(folder).rglob("*") if path.name.startswith(("rdd_", "shuffle_")))
+
+
+def _blob(case: Case, arguments: tuple[Any, ...]) -> Path:
+    """The blob that a task has just written, or one that it is about to read."""
+    match case.stage:
+        case "scan":
+            return Path(arguments[2])
+        case "merge":
+            folder = Path(arguments[0].folder)
+        case _:
+            own = Path(next(iter(arguments[0].scanned.blobs.values())).path)
+            if case.data == "scan":
+                return own
+            folder = own.parent
+    # Another task may have just begun to write one.
+    return max(folder.glob(f"*.{case.data}"), key=lambda path: path.stat().st_size)
+
+
+# ---- a driver --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A clean.
+
+    Attributes:
+        logs: the log directory.
+        output: the copy; None: clean in place.
+        exchange: of the clean.
+        staged: whether it is cleaned by many tasks.
+        own_session: whether the clean starts a session of its own, and not one for many cleans.
+    """
+
+    logs: str
+    output: str | None
+    exchange: ExchangeName = "blobs"
+    staged: bool = True
+    own_session: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a clean.
+
+    Attributes:
+        error: what it raised, in words.
+        fates: of the partitions.
+        exchanges: of the partitions that were cleaned by many tasks.
+        notes: of the result.
+    """
+
+    error: str = ""
+    fates: tuple[str, ...] = ()
+    exchanges: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Driver:
+    """A process that cleans.
+
+    Args:
+        master: of Spark.
+        orders: the folder of orders.
+        folder: for temporary files, and for what the process says.
+    """
+
+    def __init__(self, master: str, orders: Path, folder: Path) -> None:
+        self._folder = folder
+        self._log = folder / "driver.log"
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(parents=True)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "TMPDIR": str(self.temporary),
+            _ORDERS: str(orders),
+        }
+        command = [sys.executable, "-m", "tests.spark.killing", master]
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                text=True, start_new_session=True,
+            )  # fmt: skip
+        self.pid = self._process.pid
+
+    def clean(self, request: Request) -> Answer | None:
+        """Clean; None: the process was killed."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(asdict(request)), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            assert self._process.wait() == -signal.SIGKILL, self._log.read_text()
+            return None
+        found = json.loads(line)
+        return Answer(found["error"], *(tuple(found[name]) for name in ("fates", "exchanges", "notes")))
+
+    def end(self) -> None:
+        """Let it end, unless it was killed, and wait until nothing runs that it started."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate(timeout=WAIT_SECONDS)
+        assert wait_for(lambda: not processes(self.pid)), "Spark outlives its driver"
+
+
+#: For all cleans: a group for each segment.
+_OPTIONS: dict[str, Any] = {
+    "overrides": ["cleanup.policy=compact", "internal.segment.bytes=300"],
+    "high_watermark": "end",
+    "now_ms": 1_900_000_000_000,
+    "single_copy": True,
+    "ignore_ratio": True,
+    "task_timeout": _TASK_TIMEOUT,
+}
+
+
+def main() -> None:
+    """Clean what is asked for, until nothing is."""
+    from cordwood.spark import jobs, session
+
+    master = sys.argv[1]
+    session.SETTINGS = {
+        **session.SETTINGS,
+        "spark.python.daemon.module": DAEMON,
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        f"spark.executorEnv.{_ORDERS}": os.environ[_ORDERS],
+    }
+    is_staged, exchanges = _stage_small_logs(jobs)
+    with contextlib.ExitStack() as running:
+        spark = None
+        for line in sys.stdin:
+            request = Request(**json.loads(line))
+            is_staged[0] = request.staged
+            exchanges.clear()
+            if request.own_session:
+                running.close()
+                spark = None
+            elif spark is None:
+                spark = running.enter_context(session.session(master=master))
+            answer = _clean(request, {"master": master} if spark is None else {"spark": spark})
+            print(json.dumps(asdict(answer) | {"exchanges": exchanges}), flush=True)
+
+
+def _clean(request: Request, where: dict[str, Any]) -> Answer:
+    from cordwood.api import clean, clean_in_place
+
+    options = {"exchange": request.exchange, **where, **_OPTIONS}
+    try:
+        if request.output is None:
+            # The caller compares all bytes, which takes less time than a proof.
+            result = clean_in_place(request.logs, verify=False, **options)
+        else:
+            result = clean(request.logs, output=request.output, **options)
+    except Exception as error:
+        return Answer(f"{type(error).__name__}: {error}")
+    return Answer(fates=tuple(one.fate for one in result.partitions), notes=tuple(result.notes))
+
+
+def _stage_small_logs(jobs: ModuleType) -> tuple[list[bool], list[str]]:
+    """Let logs of some kilobytes go through all stages, in many tasks of each.
+
+    Returns:
+        whether to do it, which may be changed; and the exchanges of partitions that went, which are added.
+    """
+    wanted, exchanges, once = [True], list[str](), staged.clean_staged
+
+    def noted(fs: Any, tasks: Any, *arguments: Any, **options: Any) -> Any:
+        exchanges.extend("blobs" if isinstance(arguments[3], BlobExchange) else "shuffle" for _ in tasks)
+        return once(fs, tasks, *arguments, **options)
+
+    def cut(segment: Segment, run_bytes: int) -> list[int]:
+        return [0] if run_bytes > 1 << 40 else every_batch(segment, 0)[::40]
+
+    changed: dict[ModuleType, dict[str, object]] = {
+        jobs: {"clean_staged": noted, "is_staged": lambda *_: wanted[0]},
+        stages: {"cut_positions": cut},
+        staged: {"RANGES": 16},
+        scan: {"CHUNK_RECORDS": 64},
+        blob_exchange: {"MERGE_ENTRIES": 1},
+    }
+    for module, values in changed.items():
+        for name, value in values.items():
+            setattr(module, name, value)
+    return wanted, exchanges
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Workers of Spark stay within their share of `--memory`, and a fixed amount beside it, however many keys there are.
+
+`CORDWOOD_LARGE=1` runs them: logs of 1, 10 and 100 M keys, plain and compressed, and one of 20 M with a small budget.
+`-k 1_M_keys` takes those of 1 M alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cordwood.testing import workloads
+from cordwood.testing.generate import Keys, Shape
+from cordwood.testing.usage import memory_bytes
+from cordwood.testing.workloads import Workload
+from cordwood.types import Codec
+from tests.cli.running import ENVIRONMENT
+from tests.commands.killing import processes
+from tests.summary import lines_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds Spark's processes in /proc"),
+]
+
+_M = 1_000_000
+_CORES = 2
+#: A worker's memory beside its share: Python, the kernels, windows that are read, decoded and written.
+BESIDE_BYTES = 250 * _M
+_LOOK_SECONDS = 0.02
+_DAEMON = "cordwood.spark.daemon"
+
+large = pytest.mark.skipif("CORDWOOD_LARGE" not in os.environ, reason="CORDWOOD_LARGE=1 runs it")
+
+
+def write_log(folder: Path, keys: int, codec: Codec = Codec.NONE) -> None:
+    """A log of so many keys, each once, and then a tenth of them again."""
+    shape = Shape(value_bytes=20, key_bytes=12, codec=codec)
+    workloads.write(folder, Workload("", keys + keys // 10, Keys(keys // 10, "spread"), shape))
+
+
+def worker_peaks(arguments: list[str]) -> list[int]:
+    """Run a command; return the most memory of each of its Python workers, the largest first."""
+    peaks: dict[int, int] = {}
+    with subprocess.Popen(
+        [sys.executable, "-m", "cordwood", *arguments],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        while running.poll() is None:
+            for pid in _workers(running.pid):
+                peaks[pid] = max(peaks.get(pid, 0), memory_bytes(pid))
+            time.sleep(_LOOK_SECONDS)
+        said, _ = running.communicate()
+    assert running.returncode == 0, said
+    return sorted(peaks.values(), reverse=True)
+
+
+def _workers(session: int) -> Iterator[int]:
+    """Spark's Python workers, without the daemon that they are forks of."""
+    python = [one for one in processes(session) if _DAEMON in one.words]
+    daemons = {one.pid for one in python}
+    return (one.pid for one in python if one.parent in daemons)
+
+
+def clean(folder: Path, memory: int) -> list[int]:
+    """Clean into a copy, which goes then; return the memory of workers."""
+    words = ["clean", str(folder / "logs"), "--output", str(folder / "copy"), "--memory", str(memory)]
+    words += ["--config", "cleanup.policy=compact", "--ignore-ratio", "--master", f"local[{_CORES},4]"]
+    try:
+        return worker_peaks(words)
+    finally:
+        shutil.rmtree(folder / "copy", ignore_errors=True)
+
+
+def row(keys: int, kind: str, memory: int, peaks: list[int]) -> str:
+    """A line of the table."""
+    share, largest = memory / _CORES / _M, peaks[0] / _M
+    return f"{keys / _M:>9g} M keys  {kind:<8} {share:>7.0f} MB a worker  {largest:>5.0f} MB at its peak"
+
+
+@large
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4], ids=["plain", "lz4"])
+@pytest.mark.parametrize("millions", [1, 10, 100], ids="{}_M_keys".format)
+def test_workers_stay_within_their_share_of_a_gigabyte(
+    millions: int, codec: Codec, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    memory = 1 << 30
+    try:
+        write_log(tmp_path / "logs", millions * _M, codec)
+        peaks = clean(tmp_path, memory)
+    finally:
+        shutil.rmtree(tmp_path / "logs", ignore_errors=True)
+    record_property(*lines_of([row(millions * _M, codec.name.lower(), memory, peaks)]))
+    assert peaks[0] < memory // _CORES + BESIDE_BYTES
+
+
+@large
+def test_many_keys_take_no_more_than_a_small_share(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    keys, memory = 20 * _M, 32 * _M
+    write_log(tmp_path / "logs", keys)
+    peaks = clean(tmp_path, memory)
+    record_property(*lines_of([row(keys, "none", memory, peaks)]))
+    assert peaks[0] < memory // _CORES + BESIDE_BYTES
