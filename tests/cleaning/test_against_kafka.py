@@ -1,8 +1,8 @@
 """Every clean that Kafka does, done by us from the same files: the same files come out.
 
     CORDWOOD_KAFKA_SEED     of the first random log and script; see tests/drawn.py
-    CORDWOOD_KAFKA_SCRIPTS  how many random scripts; default 80
-    CORDWOOD_KAFKA_LOGS     how many random logs; default 24
+    CORDWOOD_KAFKA_SCRIPTS  how many random scripts; default 48
+    CORDWOOD_KAFKA_LOGS     how many random logs; default 16
     CORDWOOD_CLEAN_MODE     how the work is cut, see modes.py; default: by turns
 
 What fails names its seed, so that the same can be made again.
@@ -36,8 +36,8 @@ from tests.cleaning.against_kafka import (
 from tests.cleaning.modes import by_turns
 from tests.kafka_tools import FOLDER, PROFILES, Line, Oracle, Word
 
-SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_SCRIPTS", "80"))
-LOGS = int(os.environ.get("CORDWOOD_KAFKA_LOGS", "24"))
+SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_SCRIPTS", "48"))
+LOGS = int(os.environ.get("CORDWOOD_KAFKA_LOGS", "16"))
 #: The first seed of both.
 FIRST = drawn.SEED
 #: Tests that share the scripts, so that several processes can have some.

@@ -25,6 +25,7 @@ from cordwood.storage.log.view import LogView
 from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.commands.disks import small_disk
 from tests.commands.in_memory import View, view
+from tests.drawn import drawn
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
 
@@ -135,7 +136,7 @@ def test_a_disk_without_room_is_told_and_a_later_run_finishes(
     assert codes[0] == EXIT_FULL and codes[-1] == EXIT_OK and codes.count(EXIT_FULL) > 3
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", drawn(range(8)))
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_end_at_any_moment_leaves_what_is_finished_and_the_next_run_does_the_rest(
     sent: signal.Signals, seed: int, spark: SparkSession, now_ms: int, expected: dict[str, View], tmp_path: Path

@@ -1,6 +1,6 @@
 """Kill −9 of whoever takes part in a clean in place, at random moments: nothing is lost, and the next clean succeeds.
 
-`CORDWOOD_KILLS` says how many (default: 4). Which process is killed, and after which delay, is drawn by the run's seed,
+`CORDWOOD_KILLS` says how many (default: 3). Which process is killed, and after which delay, is drawn by the run's seed,
 see `tests/drawn.py`; what the process does at that moment depends on the machine.
 """
 
@@ -35,11 +35,11 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="finds Spark's processes in /proc"),
 ]
 
-KILLS = int(os.environ.get("CORDWOOD_KILLS", "4"))
+KILLS = int(os.environ.get("CORDWOOD_KILLS", "3"))
 ROOT = Path(__file__).parents[2]
 OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
 #: Who is killed, over and over. A driver alone, with its tasks in its own process, takes no Spark, and so no time.
-VICTIMS = ("driver alone", "worker", "driver alone", "Java", "driver alone", "driver", *["driver alone"] * 14)
+VICTIMS = ("driver alone", "worker", "Java", "driver alone", "driver", "driver alone", *["driver alone"] * 14)
 
 
 @pytest.fixture

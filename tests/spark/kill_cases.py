@@ -84,7 +84,6 @@ def _losses(*, all_: bool) -> Iterator[Case]:
 #: Those of every run.
 FEW_LOCAL = (
     Case("worker", "scan", "shuffle", moment="after", number=2),
-    Case("worker", "check", "blobs", in_place=True),
     Case("lost", "merge", "shuffle", data="rows"),
     Case("flipped", "rewrite", "blobs", in_place=True, data="merge"),
     Case("driver", "rewrite", "blobs", in_place=True),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cordwood.spark.gateway import raise_if_ended
 from cordwood.spark.session import session
 
 SRC = Path(__file__).parents[2] / "src"
@@ -98,3 +99,31 @@ def test_a_users_session_is_taken_as_it_is_and_left_running(spark: SparkSession)
         with session(given) as found:
             assert found is spark
     assert spark.range(3).count() == 3
+
+
+def an_error_of_tidying_up(ends: BaseException) -> Exception:
+    """What PySpark raises when it is ended in the middle, and Java is gone."""
+    try:
+        try:
+            try:
+                raise ends
+            finally:
+                raise ConnectionRefusedError("Java is gone")
+        except OSError as error:
+            raise RuntimeError("it could not be tidied up") from error
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_error_of_tidying_up_does_not_hide_the_signal_that_it_came_of(ends: BaseException) -> None:
+    with pytest.raises(type(ends)) as raised:
+        raise_if_ended(an_error_of_tidying_up(ends))
+    assert raised.value is ends
+
+
+def test_an_error_of_its_own_is_no_signal() -> None:
+    try:
+        raise ConnectionRefusedError("Java is gone")
+    except OSError as error:
+        raise_if_ended(error)

@@ -78,6 +78,7 @@ class Gateway:
                     sockets = _sockets(folder) if _SOCKETS in settings else {}
                     self._start({**sockets, **settings}, log.fileno())
                 except Exception as error:
+                    raise_if_ended(error)
                     log.seek(0)
                     said = log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
                     raise RequestError(f"Spark does not start: {error}\n{said}") from error
@@ -180,6 +181,18 @@ class Gateway:
         for number, handler in self._handlers.items():
             if callable(handler):
                 signal.signal(number, handle)
+
+
+def raise_if_ended(error: BaseException) -> None:
+    """Raise the exception of a signal, such as that of Ctrl-C, if this one came of it.
+
+    PySpark tidies up when it is interrupted, which fails, as Java is gone; that error is all that its caller sees.
+    """
+    before = error.__context__
+    while before is not None:
+        if not isinstance(before, Exception):
+            raise before
+        before = before.__context__
 
 
 @contextlib.contextmanager

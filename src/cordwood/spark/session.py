@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from cordwood.errors import RequestError, TasksHangError
-from cordwood.spark.gateway import Gateway, without_words_of_py4j
+from cordwood.spark.gateway import Gateway, raise_if_ended, without_words_of_py4j
 from cordwood.spark.hanging import looking
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def session(
         except Exception as error:
             gone = gateway.is_gone()
             gateway.stop()
+            raise_if_ended(error)
             if gone:
                 raise RequestError(
                     "Spark's Java process ended in the middle of its work. Somebody killed it, or the machine when it "
