@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -54,7 +55,7 @@ SETTINGS: Mapping[str, str] = {
 _LOCAL_ONLY = ("spark.driver.host", "spark.driver.bindAddress", "spark.python.unix.domain.socket.enabled")
 #: What executors call the unpacked archive of their environment.
 _ENVIRONMENT = "environment"
-_CANCELLED_SECONDS_MAX = 1
+_CANCELLED_SECONDS_MAX = 5
 _WAIT_SECONDS = 0.2
 
 
@@ -184,9 +185,12 @@ def collect(rows: DataFrame) -> list[Row]:
                 look(spark)
             thread.join()
         except BaseException:
-            with contextlib.suppress(Exception):  # Java may be gone
-                spark.interruptTag(tag)
-            thread.join(_CANCELLED_SECONDS_MAX)
+            end = time.monotonic() + _CANCELLED_SECONDS_MAX
+            # Again and again: a query that has just ended one job begins its next one.
+            while thread.is_alive() and time.monotonic() < end:
+                with contextlib.suppress(Exception):  # Java may be gone
+                    spark.interruptTag(tag)
+                thread.join(_WAIT_SECONDS)
             raise
     finally:
         with contextlib.suppress(Exception):
