@@ -5,7 +5,7 @@ Fresh data takes a switch, and a run with a seed of its own can be repeated:
 
 CORDWOOD_FRESH=1     takes the seed from the clock; the run's last lines show it
 CORDWOOD_KAFKA_SEED  gives the seed, such as that of a fresh run that failed
-CORDWOOD_SHARE       takes one of so many items of a long list, by the seed; default 8, 1 takes all
+CORDWOOD_SHARE       takes one of so many items of a long list, by the seed; default 12, 1 takes all
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if os.environ.get("CORDWOOD_FRESH", "") not in ("", "0") and not os.environ.get(
 #: Whether this run draws other data than the gate does.
 FRESH = bool(os.environ.get(_NAME))
 SEED = int(os.environ[_NAME]) if FRESH else _FIXED_SEED
-SHARE = int(os.environ.get("CORDWOOD_SHARE", "8"))
+SHARE = int(os.environ.get("CORDWOOD_SHARE", "12"))
 
 
 def drawn(items: Sequence[T]) -> list[T]:
-    """Those that this run takes."""
-    return [item for at, item in enumerate(items) if at % SHARE == SEED % SHARE]
+    """Those that this run takes: at least one, and over all seeds each of them."""
+    return list(items[SEED % min(SHARE, len(items)) :: SHARE])

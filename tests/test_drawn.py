@@ -50,3 +50,16 @@ def test_hypothesis_draws_by_the_source_or_by_the_seed(request: pytest.FixtureRe
     assert settings.default is not None
     assert settings.default.derandomize is not drawn.FRESH
     assert (request.config.getoption("--hypothesis-seed") == str(drawn.SEED)) is drawn.FRESH
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 12, 13, 40])
+def test_every_run_takes_some_of_a_list_and_all_runs_together_take_all(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = set()
+    for seed in range(drawn.SHARE * count):
+        monkeypatch.setattr(drawn, "SEED", seed)
+        found = drawn.drawn(range(count))
+        assert found
+        taken.update(found)
+    assert taken == set(range(count))

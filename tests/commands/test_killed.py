@@ -1,6 +1,6 @@
 """Kill −9 of whoever takes part in a clean in place, at random moments: nothing is lost, and the next clean succeeds.
 
-`CORDWOOD_KILLS` says how many (default: 3). Which process is killed, and after which delay, is drawn by the run's seed,
+`CORDWOOD_KILLS` says how many (default: 2). Which process is killed, and after which delay, is drawn by the run's seed,
 see `tests/drawn.py`; what the process does at that moment depends on the machine.
 """
 
@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="finds Spark's processes in /proc"),
 ]
 
-KILLS = int(os.environ.get("CORDWOOD_KILLS", "3"))
+KILLS = int(os.environ.get("CORDWOOD_KILLS", "2"))
 ROOT = Path(__file__).parents[2]
 OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
 #: Who is killed, over and over. A driver alone, with its tasks in its own process, takes no Spark, and so no time.
