@@ -8,6 +8,10 @@
     │ ├ NoSpaceError                 a disk is too small for what is to be written
     │ ├ TooLittleMemoryError         the keys of a partition need more memory than its task may take
     │ └ MissingCodecError            the library for a compression codec is not installed
+    ├ LogError                     a live log refuses a call; each class below has Kafka's name and protocol error
+    │ ├ InvalidRecordError, RecordValidationError, CorruptRecordError, …   of an append
+    │ ├ OffsetOutOfRangeError, …                                         of a read
+    │ └ KafkaStorageError                                                the disk, or a log directory that failed
     └ DataError                    the data is not what it claims to be
       ├ CorruptBatchError            a batch, message or record of a .log file
       ├ CorruptFileError             an index, snapshot, checkpoint or property file
@@ -25,7 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import ClassVar, Self
 
 
 class CordwoodError(Exception):
@@ -225,3 +229,179 @@ class BadNameError(DataError):
 
 class BatchTooLargeError(DataError):
     """A batch decompresses to more bytes than `max_batch_bytes` allows."""
+
+
+# ---- live logs -------------------------------------------------------------------------------------------------------
+
+
+class LogError(CordwoodError):
+    """A live log refuses a call. Kafka's exception of the same name ends in `Exception` instead of `Error`.
+
+    Attributes:
+        protocol_error: the name of the error that a broker answers a client with; None where it has none of its own.
+    """
+
+    protocol_error: ClassVar[str | None] = None
+
+
+class KafkaError(LogError):
+    """What Kafka has no error of its own for."""
+
+    protocol_error = "UNKNOWN_SERVER_ERROR"
+
+
+class IllegalArgumentError(LogError, ValueError):
+    """An argument that the caller should not have given: a negative offset, an unknown version."""
+
+    protocol_error = "UNKNOWN_SERVER_ERROR"
+
+
+class InvalidRecordError(LogError):
+    """A batch is not what a producer may send: its offsets, its sequence, its kind."""
+
+    protocol_error = "INVALID_RECORD"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordProblem:
+    """What is wrong with one record of a batch that was refused.
+
+    Attributes:
+        index: of the record in its batch.
+        message: what is wrong.
+    """
+
+    index: int
+    message: str
+
+
+class RecordValidationError(LogError):
+    """Records of a batch are refused, and with them the whole batch.
+
+    Attributes:
+        problems: one per refused record.
+    """
+
+    def __init__(self, problems: tuple[RecordProblem, ...], *, timestamps: bool) -> None:
+        super().__init__("One or more records have been rejected: " + "; ".join(p.message for p in problems[:3]))
+        self.problems = problems
+        self.protocol_error = "INVALID_TIMESTAMP" if timestamps else "INVALID_RECORD"  # type: ignore[misc]
+
+
+class CorruptRecordError(LogError):
+    """The bytes of an append are no batch, or not the batch that their checksum was made of."""
+
+    protocol_error = "CORRUPT_MESSAGE"
+
+
+class RecordTooLargeError(LogError):
+    """A batch is larger than `max.message.bytes`."""
+
+    protocol_error = "MESSAGE_TOO_LARGE"
+
+
+class RecordBatchTooLargeError(LogError):
+    """An append is larger than a segment may be."""
+
+    protocol_error = "RECORD_LIST_TOO_LARGE"
+
+
+class UnsupportedForMessageFormatError(LogError):
+    """Idempotent or transactional records for a message format that cannot hold them."""
+
+    protocol_error = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
+
+
+class OffsetsOutOfOrderError(LogError):
+    """The batches of a follower's append do not ascend."""
+
+
+class UnexpectedAppendOffsetError(LogError):
+    """A follower's append begins below the end of the log.
+
+    Attributes:
+        first_offset, last_offset: of the append.
+    """
+
+    def __init__(self, message: str, first_offset: int, last_offset: int) -> None:
+        super().__init__(message)
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+
+
+class OffsetOutOfRangeError(LogError):
+    """An offset below the log's start, or above its end or high watermark."""
+
+    protocol_error = "OFFSET_OUT_OF_RANGE"
+
+
+class InvalidProducerEpochError(LogError):
+    """A newer producer with the same id has been here."""
+
+    protocol_error = "INVALID_PRODUCER_EPOCH"
+
+
+class OutOfOrderSequenceError(LogError):
+    """A producer's batch does not follow its last one."""
+
+    protocol_error = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+class InvalidTxnStateError(LogError):
+    """A batch does not fit the state of its producer's transaction."""
+
+    protocol_error = "INVALID_TXN_STATE"
+
+
+class TransactionCoordinatorFencedError(LogError):
+    """A marker of a coordinator that has been replaced."""
+
+    protocol_error = "TRANSACTION_COORDINATOR_FENCED"
+
+
+class PolicyViolationError(LogError):
+    """The topic's policy does not allow the call."""
+
+    protocol_error = "POLICY_VIOLATION"
+
+
+class IllegalStateError(LogError):
+    """The call is not possible in the state that the log is in."""
+
+    protocol_error = "UNKNOWN_SERVER_ERROR"
+
+
+class InvalidOffsetError(LogError):
+    """An index entry below the last one."""
+
+
+class LogSegmentOffsetOverflowError(LogError):
+    """An offset does not fit the 31 bits above its segment's base offset."""
+
+
+class LogCleaningAbortedError(LogError):
+    """Somebody has stopped the clean of a log."""
+
+
+class CleanFailedError(LogError):
+    """A live log could not be cleaned; it is as it was, or some of its groups of segments are cleaned.
+
+    Attributes:
+        is_disk_full: there was no room for the new segments; nothing is wrong with the log.
+    """
+
+    def __init__(self, message: str, *, is_disk_full: bool = False) -> None:
+        super().__init__(message)
+        self.is_disk_full = is_disk_full
+
+
+class LogDirNotFoundError(LogError):
+    """A log directory that was not configured."""
+
+    protocol_error = "LOG_DIR_NOT_FOUND"
+
+
+class KafkaStorageError(LogError):
+    """A file could not be read or written, or the log directory failed before."""
+
+    protocol_error = "KAFKA_STORAGE_ERROR"

@@ -26,6 +26,7 @@ from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
+from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.view import LogView
 
 
@@ -45,6 +46,7 @@ class PartitionTask:
         records: how many there are to read, at most; None: that is not known.
         transactional: whether there are markers, or data of transactions.
         scanned: where it reads what scans and merges found for its groups; None: it finds that itself.
+        producers: at the log end, of a log that is written to meanwhile; None: its files say so.
     """
 
     location: Location[LocalFileSystem]
@@ -59,6 +61,7 @@ class PartitionTask:
     records: int | None = None
     transactional: bool = True
     scanned: KeySource | None = None
+    producers: Producers | None = None
 
     @property
     def end(self) -> int:
@@ -200,7 +203,9 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     try:
         written.make_directory(folder)
         log = LogView(task.path, fs=counted, log_start_offset=task.log_start_offset)
-        producers = load_producers(log, now_ms=task.now_ms, expiration_ms=task.settings.producer_expiration_ms)
+        producers = task.producers
+        if producers is None:
+            producers = load_producers(log, now_ms=task.now_ms, expiration_ms=task.settings.producer_expiration_ms)
         cleaned = clean_in_rounds(
             written,
             log,

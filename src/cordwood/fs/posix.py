@@ -78,11 +78,13 @@ class PosixFile(File):
     @override
     def write(self, position: int, data: Bytes) -> None:
         descriptor, rest = self._open_descriptor(), view_of(data)
-        with self._named():
-            while rest:
-                count = os.pwrite(descriptor, rest, position)
+        try:
+            while (count := os.pwrite(descriptor, rest, position)) < len(rest):
                 rest = rest[count:]
                 position += count
+        except OSError as error:  # as `_named`, which costs as much as the call: a live log writes a lot of little
+            error.filename = self.path
+            raise
 
     @override
     def truncate(self, size_bytes: int) -> None:
@@ -106,6 +108,11 @@ class PosixFile(File):
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        # Of a file that others may still read, nobody knows who is the last to be done with it.
+        with contextlib.suppress(OSError):
+            self.close()
 
     def _open_descriptor(self) -> int:
         if self._descriptor is None:

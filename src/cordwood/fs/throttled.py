@@ -16,20 +16,23 @@ Without a rate there is none of this: the file system of tasks is then the plain
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import posixpath
 import secrets
 import struct
+import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cordwood.errors import RequestError
 from cordwood.fs.base import Bytes, File, LocalFileSystem, ReadableFile, Store, view_of
 from cordwood.fs.location import Location
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem, WrappedStore
 from cordwood.types import override
 
@@ -170,6 +173,15 @@ class Limit:
 def _throttle_of(_process: int, limit: Limit) -> Throttle:
     """The throttle that all tasks of a process share; a forked process gets another one."""
     return Throttle(limit.location.open(), limit.folder, limit.rate)
+
+
+@contextlib.contextmanager
+def limit_on_this_machine(rate: int) -> Iterator[Limit]:
+    """A limit for the processes of this machine; its counters are in a temporary folder, for the time of the block."""
+    with tempfile.TemporaryDirectory(prefix="cordwood-rate-", ignore_cleanup_errors=True) as folder:
+        limit = Limit.of(rate, PosixFileSystem(), folder)
+        assert limit is not None
+        yield limit
 
 
 def throttled_store(store: Store, limit: Limit | None) -> Store:

@@ -135,7 +135,7 @@ def _headers(address, end, count):
 
 
 @njit(inline="always")
-def _record(address, at, end, final, base_offset, base_timestamp, row):
+def one_record(address, at, end, final, base_offset, base_timestamp, row):
     """Decode the record at `at` of a body that ends at `end`.
 
     Returns:
@@ -231,7 +231,7 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
             if count == rows.size:
                 return ROWS, count, batch, at, done, 0
             row = rows[count]
-            after, status = _record(address, at, end, last, base_offset, base_timestamp, row)
+            after, status = one_record(address, at, end, last, base_offset, base_timestamp, row)
             if status != DONE:
                 return status, count, batch, at, done, after
             if append_time:

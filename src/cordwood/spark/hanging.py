@@ -69,6 +69,16 @@ def given_up_after(fs: LocalFileSystem, folder: str, seconds: float) -> Iterator
         _look.reset(token)
 
 
+@contextlib.contextmanager
+def looked_at(look: Look) -> Iterator[None]:
+    """In the block, `look` is called now and then while a job is waited for; what it raises ends the job."""
+    token = _look.set(lambda: look)
+    try:
+        yield
+    finally:
+        _look.reset(token)
+
+
 def looking() -> Look | None:
     """How to look at one job; None: wait for it however long it takes."""
     begin = _look.get()

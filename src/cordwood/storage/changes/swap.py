@@ -29,9 +29,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import FileInfo, LocalFileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
 from cordwood.storage.log.files import chown_like, write_file
@@ -63,31 +64,70 @@ def swap_in(
         OSError: before the commit, the partition is as it was; after it, the next load completes the swap.
     """
     old = _old_files(fs, partition, replacement)
-    like = None if owned else fs.stat(f"{partition}/{offset_name(min(replacement.replaced), FileKind.LOG)}")
-    if like is not None:
-        for name in replacement.names:
-            chown_like(fs, f"{replacement.folder}/{name}", like)
+    if not owned:
+        own_like_old(fs, partition, replacement)
     if keep is not None:
         keep(partition, old)
+    begun = begin(fs, partition, replacement, old)
+    for name in begun.behind_the_end:
+        _rename_all(fs, partition, [name], to=Temporary.DELETED)
+        old.remove(name)
+    _rename_all(fs, partition, old, to=Temporary.DELETED)
+    into_place(fs, partition, begun.names)
+    for info in fs.list(partition):
+        if info.name.endswith(Temporary.DELETED):
+            fs.unlink(f"{partition}/{info.name}")
+    begun.finish()
+
+
+def own_like_old(fs: LocalFileSystem, partition: str, replacement: Replacement) -> None:
+    """Give the outputs owner, group and permissions of the group's first segment."""
+    like = fs.stat(f"{partition}/{offset_name(min(replacement.replaced), FileKind.LOG)}")
+    for name in replacement.names:
+        chown_like(fs, f"{replacement.folder}/{name}", like)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A swap whose outputs count from now on; what remains are the steps from 4 on.
+
+    Attributes:
+        names: of the files that come.
+        behind_the_end: logs of old segments that go first, one by one.
+    """
+
+    fs: LocalFileSystem
+    partition: str
+    replacement: Replacement
+    names: Sequence[str]
+    behind_the_end: Sequence[str]
+
+    def finish(self) -> None:
+        """Remove what stood beside the outputs only until the old files were gone; durable on return."""
+        for name in set(self.names).difference(self.replacement.names):
+            self.fs.unlink(f"{self.partition}/{name}")
+        self.fs.sync_directory(self.partition)
+
+
+def begin(fs: LocalFileSystem, partition: str, replacement: Replacement, old: Sequence[str]) -> Begun:
+    """Steps 1 to 3 of a swap.
+
+    Args:
+        fs, partition, replacement: see `swap_in`.
+        old: names of the files that are to be replaced.
+
+    Raises:
+        OSError: before the commit; the partition is as it was.
+    """
     try:
-        names = _with_transaction_index(fs, replacement, old, like)
+        names = _with_transaction_index(fs, replacement, old)
         _commit(fs, partition, replacement, names)
     except BaseException:
         # No-op once every file is .swap: a loader may have seen that state, so none of them may vanish.
         with contextlib.suppress(OSError):
             remove_unfinished(fs, partition)
         raise
-    for name in _behind_the_end(fs, partition, replacement, old):
-        _rename_all(fs, partition, [name], to=Temporary.DELETED)
-        old.remove(name)
-    _rename_all(fs, partition, old, to=Temporary.DELETED)
-    _into_place(fs, partition, names)
-    for info in fs.list(partition):
-        if info.name.endswith(Temporary.DELETED):
-            fs.unlink(f"{partition}/{info.name}")
-    for name in set(names).difference(replacement.names):
-        fs.unlink(f"{partition}/{name}")
-    fs.sync_directory(partition)
+    return Begun(fs, partition, replacement, names, _behind_the_end(fs, partition, replacement, old))
 
 
 def drop_segments(
@@ -140,9 +180,7 @@ def _old_files(fs: LocalFileSystem, partition: str, replacement: Replacement) ->
     return [name for name in files if replacement.removes(parse_file(name))]
 
 
-def _with_transaction_index(
-    fs: LocalFileSystem, replacement: Replacement, old: Sequence[str], like: FileInfo | None
-) -> Sequence[str]:
+def _with_transaction_index(fs: LocalFileSystem, replacement: Replacement, old: Sequence[str]) -> Sequence[str]:
     """The files that come, and an empty .txnindex where a loader would leave the old one beside an empty log."""
     folder, first = replacement.folder, min(replacement.outputs)
     assert first == min(replacement.replaced), "the first output stands for the first segment"
@@ -150,8 +188,7 @@ def _with_transaction_index(
     if name not in old or name in replacement.names or _end_of(fs, folder, first) > first:
         return replacement.names
     write_file(fs, f"{folder}/{name}", b"")
-    if like is not None:
-        chown_like(fs, f"{folder}/{name}", like)
+    chown_like(fs, f"{folder}/{name}", fs.stat(f"{folder}/{offset_name(first, FileKind.LOG)}"))
     return [*replacement.names, name]
 
 
@@ -196,7 +233,7 @@ def _end_of(fs: LocalFileSystem, folder: str, base_offset: int, suffix: str = ""
     return next_offset(fs, segment.path, base_offset, start)
 
 
-def _into_place(fs: LocalFileSystem, partition: str, names: Iterable[str]) -> None:
+def into_place(fs: LocalFileSystem, partition: str, names: Iterable[str]) -> None:
     """Give .swap files their final names. Those of logs are durable in the end; the others only need a next sync."""
     logs = sorted(name for name in names if name.endswith(FileKind.LOG))
     for name in logs:
@@ -239,5 +276,5 @@ def complete(fs: LocalFileSystem, partition: str) -> None:
         fs.unlink(f"{partition}/{name}")
     fs.sync_directory(partition)
     names = [action.target for action in actions if action.verb is Verb.RENAME and action.file not in gone]
-    _into_place(fs, partition, names)
+    into_place(fs, partition, names)
     fs.sync_directory(partition)

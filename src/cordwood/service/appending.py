@@ -1,0 +1,191 @@
+"""One append: what its batches are, before and after they get their offsets.
+
+Source: Kafka UnifiedLog.analyzeAndValidateRecords, UnifiedLog.append.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cordwood.errors import (
+    IllegalArgumentError,
+    InvalidRecordError,
+    OffsetsOutOfOrderError,
+    RecordTooLargeError,
+    UnexpectedAppendOffsetError,
+)
+from cordwood.kernels.layout import CODEC_MASK
+from cordwood.record.batch import Batch
+from cordwood.service.log_config import LogConfig
+from cordwood.service.producer_state import AppendOrigin
+from cordwood.service.validation import Leader, check_crc, read_batches
+from cordwood.types import NONE, Codec
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """What an append did.
+
+    Attributes:
+        first_offset: of its first record; NONE for a follower's old formats, and if there was nothing to append.
+        last_offset: of its last record.
+        max_timestamp: the largest of its records.
+        append_time: with LogAppendTime the time; of a duplicate the timestamp of the batch that is there; else NONE.
+        log_start_offset: of the log.
+        last_leader_epoch: of its last batch.
+        codec: of its last compressed batch.
+        valid_bytes: without a partial batch at its end.
+        last_offset_of_first_batch: as its name says.
+        is_duplicate: nothing was written: the batch is there already, at these offsets.
+    """
+
+    first_offset: int = NONE
+    last_offset: int = NONE
+    max_timestamp: int = NONE
+    append_time: int = NONE
+    log_start_offset: int = NONE
+    last_leader_epoch: int = NONE
+    codec: Codec = Codec.NONE
+    valid_bytes: int = 0
+    last_offset_of_first_batch: int = NONE
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Who appends, and how.
+
+    Attributes:
+        name: of the partition.
+        origin: who appends.
+        leader_epoch: of this leader, or of this replica.
+        config: of the topic.
+        magic: format that the batches get; None: they have their offsets, and stay as they are.
+    """
+
+    name: str
+    origin: AppendOrigin
+    leader_epoch: int
+    config: LogConfig
+    magic: int | None
+
+    def analyse(self, data: bytearray, log_start_offset: int) -> tuple[AppendInfo, list[Batch]]:
+        """Check batches by themselves.
+
+        Returns:
+            what they are, and their headers. A partial batch at the end, and what a later leader wrote, is left out.
+
+        Raises:
+            InvalidRecordError, RecordTooLargeError, CorruptRecordError, OffsetsOutOfOrderError, IllegalArgumentError:
+                they are refused.
+        """
+        batches: list[Batch] = []
+        last_offset, codec, in_order = NONE, Codec.NONE, True
+        for batch in read_batches(data):
+            if self._is_of_later_leader(batch):
+                break
+            self._check(batch)
+            check_crc(data, batch)
+            in_order = in_order and batch.last_offset > last_offset
+            last_offset = batch.last_offset
+            if batch.attributes & CODEC_MASK:
+                codec = _codec(batch)
+            batches.append(batch)
+        if not batches:
+            return AppendInfo(log_start_offset=log_start_offset), []
+        if self.magic is None and not in_order:
+            offsets = [batch.last_offset for batch in batches]
+            raise OffsetsOutOfOrderError(f"Out of order offsets found in append to {self.name}: {offsets}")
+        first, last = batches[0], batches[-1]
+        info = AppendInfo(
+            first_offset=first.base_offset if first.magic == 2 else NONE,
+            last_offset=last_offset,
+            max_timestamp=max(batch.max_timestamp for batch in batches),
+            log_start_offset=log_start_offset,
+            last_leader_epoch=last.leader_epoch,
+            codec=codec,
+            valid_bytes=last.position + last.size_bytes,
+            last_offset_of_first_batch=first.last_offset,
+        )
+        return info, batches
+
+    def _is_of_later_leader(self, batch: Batch) -> bool:
+        replicates = self.origin is AppendOrigin.REPLICATION
+        return replicates and batch.leader_epoch != NONE and batch.leader_epoch > self.leader_epoch
+
+    def _check(self, batch: Batch) -> None:
+        if self.origin is AppendOrigin.RAFT_LEADER and batch.leader_epoch != self.leader_epoch:
+            raise InvalidRecordError(
+                f"Append from Raft leader did not set the batch epoch correctly, expected {self.leader_epoch} but the "
+                f"batch has {batch.leader_epoch}"
+            )
+        if self.origin is AppendOrigin.CLIENT and batch.magic == 2 and batch.base_offset != 0:
+            raise InvalidRecordError(
+                f"The baseOffset of the record batch in the append to {self.name} should be 0, but it is "
+                f"{batch.base_offset}"
+            )
+        limit = self.config.max_message_bytes
+        leads = self.magic is not None or self.origin is AppendOrigin.RAFT_LEADER
+        if leads and batch.size_bytes > limit:
+            raise RecordTooLargeError(
+                f"The record batch size in the append to {self.name} is {batch.size_bytes} bytes which exceeds the "
+                f"maximum configured value of {limit}."
+            )
+
+    def place(
+        self, data: bytearray, batches: list[Batch], info: AppendInfo, end_offset: int, now_ms: int
+    ) -> tuple[bytearray, list[Batch], AppendInfo]:
+        """Give records their offsets, from the end of the log on; those of a follower have theirs.
+
+        Args:
+            data: the batches; may be changed.
+            batches: their headers.
+            info: what they are.
+            end_offset: of the log.
+            now_ms: the time.
+
+        Raises:
+            UnexpectedAppendOffsetError: a follower's batches begin below the end of the log.
+            LogError: the records are refused; see `Leader.validate`.
+        """
+        if self.magic is None:
+            self._check_offsets(info, end_offset)
+            return data, batches, info
+        leader = Leader(self.config, self.origin, self.leader_epoch, now_ms, self.magic)
+        data, batches, max_timestamp = leader.validate(data, batches, end_offset)
+        for batch in batches:
+            if batch.size_bytes > self.config.max_message_bytes:
+                raise RecordTooLargeError(
+                    f"Message batch size is {batch.size_bytes} bytes in append to partition {self.name} which exceeds "
+                    f"the maximum configured size of {self.config.max_message_bytes}."
+                )
+        placed = AppendInfo(
+            first_offset=end_offset,
+            last_offset=batches[-1].last_offset,
+            max_timestamp=max_timestamp,
+            append_time=now_ms if self.config.log_append_time else NONE,
+            log_start_offset=info.log_start_offset,
+            last_leader_epoch=self.leader_epoch,
+            codec=info.codec,
+            valid_bytes=info.valid_bytes,
+            last_offset_of_first_batch=batches[0].last_offset,
+        )
+        return data, batches, placed
+
+    def _check_offsets(self, info: AppendInfo, end_offset: int) -> None:
+        first = info.first_offset if info.first_offset != NONE else info.last_offset_of_first_batch
+        if first < end_offset:
+            what = "First offset" if info.first_offset != NONE else "Last offset of the first batch"
+            raise UnexpectedAppendOffsetError(
+                f"Unexpected offset in append to {self.name}. {what} {first} is less than the next offset "
+                f"{end_offset}.",
+                first,
+                info.last_offset,
+            )
+
+
+def _codec(batch: Batch) -> Codec:
+    number = batch.attributes & CODEC_MASK
+    if number > Codec.ZSTD:
+        raise IllegalArgumentError(f"Unknown compression type id: {number}")
+    return Codec(number)

@@ -1,0 +1,486 @@
+"""Which live log is cleaned next, what is done to it meanwhile, and how far each has been cleaned.
+
+    none ── grab, deletable_logs ──► in progress ── done ──► none
+                                         │
+                                       abort
+                                         ▼
+    none ◄── resume ── paused(n) ◄─── aborted        the cleaner notices, and says that it is done
+
+A log is in progress while it is cleaned or while its old segments are deleted; one that is paused is left alone. One
+lock guards the states and the checkpoint files; who waits for an abort lets go of it meanwhile.
+
+Source: Kafka LogCleanerManager. The rules of what is dirty are those of `cleaning.selection`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
+from cordwood.cleaning.selection import (
+    clean_range,
+    first_dirty_offset,
+    non_active_from,
+    overdue_ms,
+    segments_between,
+)
+from cordwood.clock import Clock, system_clock
+from cordwood.errors import DataError, IllegalStateError, KafkaStorageError, LogCleaningAbortedError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.service.failures import LogDirFailureChannel
+from cordwood.service.log import Log
+from cordwood.service.segment import LogSegment
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.log.files import read_file
+from cordwood.types import NONE, TopicPartition
+
+_log = logging.getLogger(__name__)
+#: How often a thread that waits for an abort looks again.
+_POLL_SECONDS = 0.1
+
+IN_PROGRESS = "in progress"
+ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A log that is left alone until it was resumed as often as it was paused."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"paused({self.count})"
+
+
+State = str | Paused
+
+
+@dataclass(frozen=True, slots=True)
+class Uncleanable:
+    """A log whose last clean has failed.
+
+    Attributes:
+        reason: in words.
+        failures: how many cleans have failed, one after the other.
+        retry_at_ms: when it is tried again; None: never.
+    """
+
+    reason: str
+    failures: int
+    retry_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogToClean:
+    """What a clean of a log would go over.
+
+    Attributes:
+        partition: of the log.
+        log: the log.
+        first_dirty_offset: where it begins to take keys.
+        uncleanable_offset: what bounds the range: the last stable offset, the active segment, or a lag.
+        first_uncleanable_offset: where the range ends, at the base offset of a segment.
+        force_update_checkpoint: the log's checkpoint is outside the log, and has to be corrected.
+        clean_bytes: of the segments that begin below the first dirty offset.
+        cleanable_bytes: of the segments in the range; the first of them may count in both.
+        overdue_ms: by how much the oldest dirty batch exceeds `max.compaction.lag.ms`.
+    """
+
+    partition: TopicPartition
+    log: Log
+    first_dirty_offset: int
+    uncleanable_offset: int
+    first_uncleanable_offset: int
+    force_update_checkpoint: bool
+    clean_bytes: int
+    cleanable_bytes: int
+    overdue_ms: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Of what is clean and what can be cleaned."""
+        return self.clean_bytes + self.cleanable_bytes
+
+    @property
+    def cleanable_ratio(self) -> float:
+        """The dirty share; 0 of an empty log."""
+        return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is dirty enough, or has waited for too long."""
+        must = self.overdue_ms > 0 and self.cleanable_bytes > 0
+        return must or self.cleanable_ratio > self.log.config.min_cleanable_dirty_ratio
+
+
+def log_to_clean(partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean:
+    """What a clean of a log would go over now."""
+    config = log.config
+    first_dirty, why = first_dirty_offset(checkpoint, log.log_start_offset, log.log_end_offset)
+    live = log.log_segments
+    dirty = {one.base_offset for one in non_active_from([_facts(one, NONE) for one in live], first_dirty)}
+    # The largest timestamp may have to be read; only a lag needs it, and only of dirty segments.
+    asks = config.min_compaction_lag_ms > 0
+    segments = [_facts(one, one.largest_timestamp if asks and one.base_offset in dirty else NONE) for one in live]
+    found = clean_range(
+        segments,
+        first_dirty,
+        log.last_stable_offset,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        now_ms=now_ms,
+    )
+    end = found.first_uncleanable_offset
+    headers = [HeaderFacts(first_timestamp=one.first_timestamp if one.base_offset in dirty else NONE) for one in live]
+    return LogToClean(
+        partition,
+        log,
+        first_dirty,
+        max(first_dirty, found.bound_offset),
+        end,
+        checkpoint is not None and bool(why),
+        sum(one.size_bytes for one in segments if one.base_offset < first_dirty),
+        sum(one.size_bytes for one in segments_between(segments, min(first_dirty, end), end)),
+        overdue_ms(segments, headers, first_dirty, max_compaction_lag_ms=config.max_compaction_lag_ms, now_ms=now_ms),
+    )
+
+
+def _facts(segment: LogSegment, largest_timestamp: int) -> SegmentFacts:
+    return SegmentFacts(segment.base_offset, segment.size_bytes, 0, 0, 0, largest_timestamp)
+
+
+class LogCleanerManager:
+    """The states and checkpoints of the logs that are cleaned."""
+
+    def __init__(
+        self,
+        fs: LocalFileSystem,
+        log_dirs: Iterable[str],
+        logs: Callable[[], Mapping[TopicPartition, Log]],
+        failures: LogDirFailureChannel,
+        clock: Clock = system_clock,
+    ) -> None:
+        """Make the missing checkpoint files, empty.
+
+        Args:
+            fs: where the directories are.
+            log_dirs: those that work.
+            logs: gives the current logs; future ones are never cleaned.
+            failures: takes a directory offline whose checkpoint file cannot be read or written.
+            clock: says when a log that could not be cleaned is tried again.
+        """
+        self._fs = fs
+        self._logs = logs
+        self._failures = failures
+        self._files = {
+            fs.absolute_path(path): f"{fs.absolute_path(path)}/{filenames.CLEANER_OFFSETS}" for path in log_dirs
+        }
+        self._states: dict[TopicPartition, State] = {}
+        self._clock = clock
+        self._uncleanable: dict[str, dict[TopicPartition, Uncleanable]] = {}
+        self._changed = threading.Condition(threading.RLock())
+        #: Of the last selection: the largest dirty share, and by how much a log exceeds `max.compaction.lag.ms`.
+        self.dirtiest_ratio = 0.0
+        self.longest_delay_ms = 0
+        self.last_run_ms = clock()
+        for path in self._files.values():
+            if not fs.exists(path):
+                fs.create(path).close()
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        """The directories that have not failed."""
+        return tuple(self._files)
+
+    # ---- choosing ----------------------------------------------------------------------------------------------------
+
+    def grab_filthiest_compacted_log(self, now_ms: int) -> LogToClean | None:
+        """Choose the log with the largest dirty share among those that are due; it is in progress then.
+
+        A checkpoint that is outside its log is corrected on the way.
+        """
+        with self._changed:
+            self.last_run_ms = now_ms
+            known = self.all_cleaner_checkpoints()
+            found = []
+            for partition, log in self._logs().items():
+                if not log.config.compact or partition in self._states or self._is_uncleanable(partition, log):
+                    continue
+                try:
+                    one = log_to_clean(partition, log, known.get(partition), now_ms)
+                except KafkaStorageError:
+                    continue  # its directory has failed
+                if one.force_update_checkpoint:
+                    self.update_checkpoints(log.parent_directory, add=(partition, one.first_dirty_offset))
+                if one.total_bytes > 0:
+                    found.append(one)
+            self.dirtiest_ratio = max((one.cleanable_ratio for one in found), default=0.0)
+            self.longest_delay_ms = max((one.overdue_ms for one in found), default=0)
+            due = [one for one in found if one.is_due]
+            if not due:
+                return None
+            filthiest = max(due, key=lambda one: one.cleanable_ratio)
+            self._states[filthiest.partition] = IN_PROGRESS
+            return filthiest
+
+    def deletable_logs(self) -> dict[TopicPartition, Log]:
+        """The compacted logs that nobody works on; their old segments may be deleted. They are in progress then."""
+        with self._changed:
+            found = {
+                partition: log
+                for partition, log in self._logs().items()
+                if log.config.compact and partition not in self._states and not self._is_uncleanable(partition, log)
+            }
+            self._states |= dict.fromkeys(found, IN_PROGRESS)
+            return found
+
+    def pause_cleaning_for_non_compacted_partitions(self) -> dict[TopicPartition, Log]:
+        """The logs that are not compacted, and that nobody works on; they are paused until they are resumed.
+
+        So that retention does not meet a clean whose policy has just become `compact`.
+        """
+        with self._changed:
+            found = {
+                partition: log
+                for partition, log in self._logs().items()
+                if not log.config.compact and partition not in self._states
+            }
+            self._states |= dict.fromkeys(found, Paused(1))
+            return found
+
+    # ---- states ------------------------------------------------------------------------------------------------------
+
+    def cleaning_state(self, partition: TopicPartition) -> State | None:
+        """What is done to a log."""
+        with self._changed:
+            return self._states.get(partition)
+
+    def abort_cleaning(self, partition: TopicPartition) -> None:
+        """Stop a clean, and wait until it has stopped."""
+        with self._changed:
+            self.abort_and_pause_cleaning(partition)
+            self.resume_cleaning([partition])
+
+    def abort_and_pause_cleaning(self, partition: TopicPartition) -> None:
+        """Stop a clean, wait until it has stopped, and let none begin until `resume_cleaning`.
+
+        Raises:
+            IllegalStateError: another thread waits for the same abort.
+        """
+        with self._changed:
+            state = self._states.get(partition)
+            if state is None:
+                self._states[partition] = Paused(1)
+            elif isinstance(state, Paused):
+                self._states[partition] = Paused(state.count + 1)
+            elif state == IN_PROGRESS:
+                self._states[partition] = ABORTED
+            else:
+                raise IllegalStateError(
+                    f"Compaction for partition {partition} cannot be aborted and paused since it is in {state} state."
+                )
+            while not isinstance(self._states.get(partition), Paused):
+                self._changed.wait(_POLL_SECONDS)
+
+    def resume_cleaning(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take one pause of each back.
+
+        Raises:
+            IllegalStateError: one is not paused; those before it are resumed.
+        """
+        with self._changed:
+            for partition in partitions:
+                state = self._states.get(partition)
+                if state is None:
+                    raise IllegalStateError(
+                        f"Compaction for partition {partition} cannot be resumed since it is not paused."
+                    )
+                if not isinstance(state, Paused):
+                    raise IllegalStateError(
+                        f"Compaction for partition {partition} cannot be resumed since it is in {state} state."
+                    )
+                if state.count > 1:
+                    self._states[partition] = Paused(state.count - 1)
+                else:
+                    del self._states[partition]
+
+    def check_cleaning_aborted(self, partition: TopicPartition) -> None:
+        """Called by a clean, again and again.
+
+        Raises:
+            LogCleaningAbortedError: it has to stop.
+        """
+        with self._changed:
+            if self._states.get(partition) == ABORTED:
+                raise LogCleaningAbortedError(f"the clean of {partition} is aborted")
+
+    def done_cleaning(self, partition: TopicPartition, log_dir: str, end_offset: int) -> None:
+        """A clean has ended: note how far it came, unless it was aborted.
+
+        Raises:
+            IllegalStateError: the log was not in progress.
+        """
+        with self._changed:
+            if self._states.get(partition) == IN_PROGRESS:
+                self.update_checkpoints(log_dir, add=(partition, end_offset))
+            self._end(partition)
+
+    def done_deleting(self, partitions: Iterable[TopicPartition]) -> None:
+        """The old segments of logs are deleted.
+
+        Raises:
+            IllegalStateError: one was not in progress.
+        """
+        with self._changed:
+            for partition in partitions:
+                self._end(partition)
+
+    def _end(self, partition: TopicPartition) -> None:
+        state = self._states.get(partition)
+        if state is None:
+            raise IllegalStateError(f"State for partition {partition} should exist.")
+        if isinstance(state, Paused):
+            raise IllegalStateError(f"In-progress partition {partition} cannot be in {state} state.")
+        if state == ABORTED:
+            self._states[partition] = Paused(1)
+            self._changed.notify_all()
+        else:
+            del self._states[partition]
+
+    # ---- logs that cannot be cleaned ---------------------------------------------------------------------------------
+
+    def mark_partition_uncleanable(
+        self, log_dir: str, partition: TopicPartition, reason: str = "", *, retry_at_ms: int | None = None
+    ) -> None:
+        """Leave a log alone, until a time or for good: its clean has failed."""
+        with self._changed:
+            known = self.uncleanable(partition)
+            failures = 1 if known is None else known.failures + 1
+            marked = Uncleanable(reason, failures, retry_at_ms)
+            self._uncleanable.setdefault(self._fs.absolute_path(log_dir), {})[partition] = marked
+
+    def mark_partition_cleanable(self, log_dir: str, partition: TopicPartition) -> None:
+        """A clean has succeeded, or is to be tried anew."""
+        with self._changed:
+            self._uncleanable.get(self._fs.absolute_path(log_dir), {}).pop(partition, None)
+
+    def uncleanable(self, partition: TopicPartition) -> Uncleanable | None:
+        """Why a log is not cleaned; None: it is."""
+        with self._changed:
+            return next((marked[partition] for marked in self._uncleanable.values() if partition in marked), None)
+
+    def uncleanable_partitions(self, log_dir: str) -> frozenset[TopicPartition]:
+        """The logs of a directory whose last clean has failed."""
+        with self._changed:
+            return frozenset(self._uncleanable.get(self._fs.absolute_path(log_dir), ()))
+
+    def uncleanable_bytes(self, log_dir: str) -> int:
+        """What could be cleaned in the logs of a directory whose last clean has failed."""
+        with self._changed:
+            logs, known = self._logs(), self.all_cleaner_checkpoints()
+            marked = [one for one in self.uncleanable_partitions(log_dir) if one in logs]
+            now_ms = self._clock()
+            return sum(log_to_clean(one, logs[one], known.get(one), now_ms).cleanable_bytes for one in marked)
+
+    def maintain_uncleanable_partitions(self) -> None:
+        """Forget those that are not here any more."""
+        with self._changed:
+            known = self._logs()
+            for marked in self._uncleanable.values():
+                for partition in marked.keys() - known.keys():
+                    del marked[partition]
+
+    def _is_uncleanable(self, partition: TopicPartition, log: Log) -> bool:
+        marked = self._uncleanable.get(log.parent_directory, {}).get(partition)
+        return marked is not None and (marked.retry_at_ms is None or self._clock() < marked.retry_at_ms)
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def all_cleaner_checkpoints(self) -> dict[TopicPartition, int]:
+        """The first dirty offset of each log that was ever cleaned.
+
+        Raises:
+            IllegalStateError: a partition is in the files of two directories.
+        """
+        with self._changed:
+            found: dict[TopicPartition, int] = {}
+            for path in self._files:
+                try:
+                    read = self._read(path)
+                except KafkaStorageError:
+                    _log.exception("Failed to access checkpoint file in dir %s", path)
+                    continue
+                twice = found.keys() & read.keys()
+                if twice:
+                    raise IllegalStateError(f"Duplicate key {min(twice)}: it is in the files of two directories")
+                found |= read
+            return found
+
+    def update_checkpoints(
+        self,
+        log_dir: str,
+        *,
+        add: tuple[TopicPartition, int] | None = None,
+        remove: TopicPartition | None = None,
+    ) -> None:
+        """Change a directory's file; what it says of partitions that are not here goes. A storage error is logged."""
+        with self._changed:
+            path = self._fs.absolute_path(log_dir)
+            if path not in self._files:
+                return
+            known = self._logs()
+            try:
+                kept = {one: offset for one, offset in self._read(path).items() if one in known and one != remove}
+                self._write(path, kept | (dict([add]) if add else {}))
+            except KafkaStorageError:
+                _log.exception("Failed to access checkpoint file in dir %s", path)
+
+    def maybe_truncate_checkpoint(self, log_dir: str, partition: TopicPartition, offset: int) -> None:
+        """A log was truncated: what lies behind an offset is not clean any more.
+
+        Raises:
+            KafkaStorageError: the disk.
+        """
+        with self._changed:
+            path = self._fs.absolute_path(log_dir)
+            log = self._logs().get(partition)
+            if path not in self._files or log is None or not log.config.compact:
+                return
+            known = self._read(path)
+            if known.get(partition, 0) > offset:
+                self._write(path, known | {partition: offset})
+
+    def alter_checkpoint_dir(self, partition: TopicPartition, source: str, target: str) -> None:
+        """A log has moved to another directory: its checkpoint, and a mark, move with it. A storage error is logged."""
+        with self._changed:
+            old, new = self._fs.absolute_path(source), self._fs.absolute_path(target)
+            try:
+                offset = self._read(old).get(partition) if old in self._files else None
+                if offset is not None:
+                    self.update_checkpoints(old, remove=partition)
+                    self.update_checkpoints(new, add=(partition, offset))
+            except KafkaStorageError:
+                _log.exception("Failed to access checkpoint file in dir %s", old)
+            marked = self._uncleanable.get(old, {}).pop(partition, None)
+            if marked is not None:
+                self._uncleanable.setdefault(new, {})[partition] = marked
+
+    def handle_log_dir_failure(self, log_dir: str) -> None:
+        """Forget the file of a directory that has failed."""
+        with self._changed:
+            self._files.pop(self._fs.absolute_path(log_dir), None)
+
+    def _read(self, path: str) -> dict[TopicPartition, int]:
+        file = self._files[path]
+        with self._failures.guarded(path, f"reading {filenames.CLEANER_OFFSETS}", "the log directory"):
+            try:
+                return checkpoints.decode(read_file(self._fs, file), file)
+            except DataError as error:
+                raise OSError(str(error)) from error
+
+    def _write(self, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+        file = self._files[path]
+        with self._failures.guarded(path, f"writing {filenames.CLEANER_OFFSETS}", "the log directory"):
+            self._fs.put(file, checkpoints.encode(offsets), beside=f"{file}.tmp")

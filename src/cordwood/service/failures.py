@@ -1,0 +1,80 @@
+"""Log directories that failed: the first I/O error in one takes it offline, and everything in it with it."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from types import TracebackType
+
+from cordwood.errors import KafkaStorageError
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirFailure:
+    """What took a log directory offline."""
+
+    directory: str
+    message: str
+    error: OSError
+
+
+class LogDirFailureChannel:
+    """The log directories that have failed; any thread reports a failure.
+
+    Source: Kafka LogDirFailureChannel.
+    """
+
+    def __init__(self) -> None:
+        self._offline: dict[str, LogDirFailure] = {}
+
+    def is_offline(self, directory: str) -> bool:
+        """Whether a log directory has failed."""
+        return directory in self._offline
+
+    @property
+    def failures(self) -> tuple[LogDirFailure, ...]:
+        """What took each directory offline, in the order of the failures."""
+        return tuple(self._offline.values())
+
+    def maybe_add_offline_log_dir(self, directory: str, message: str, error: OSError) -> None:
+        """Report an error; only the first one of a directory counts."""
+        self._offline.setdefault(directory, LogDirFailure(directory, message, error))
+
+    def guarded(self, directory: str, doing: str, name: str) -> Guard:
+        """Convert an I/O error of a `with` block into a failure of the directory.
+
+        Args:
+            directory: the log directory.
+            doing: what the block does, in words.
+            name: of the partition.
+
+        Raises:
+            KafkaStorageError: the directory has failed, before or now; only in the second case with a cause.
+        """
+        return Guard(self, directory, doing, name)
+
+
+class Guard:
+    """See `LogDirFailureChannel.guarded`. Every append makes one, so it is no generator."""
+
+    __slots__ = ("_channel", "_directory", "_doing", "_name")
+
+    def __init__(self, channel: LogDirFailureChannel, directory: str, doing: str, name: str) -> None:
+        self._channel = channel
+        self._directory = directory
+        self._doing = doing
+        self._name = name
+
+    def __enter__(self) -> None:
+        if self._channel.is_offline(self._directory):
+            raise KafkaStorageError(f"The log dir {self._directory} is already offline due to a previous IO exception.")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            if error.errno == errno.EBADF:  # no disk answers that
+                raise KafkaStorageError(f"The log of {self._name} is closed, deleted or moved") from error
+            message = f"Error while {self._doing}, for {self._name} in dir {self._directory}"
+            self._channel.maybe_add_offline_log_dir(self._directory, message, error)
+            raise KafkaStorageError(f"{message}: {error}") from error

@@ -1,0 +1,435 @@
+"""A partition's directory becomes a live log: after a clean shutdown, or after a crash.
+
+    1  leftovers removed, interrupted swaps finished        `plan_recovery` says what; here it is done
+    2  segments opened                                      one without an offset index is recovered
+    3  after a crash: segments from the recovery point on   every checksum is computed, indexes and producers rebuilt,
+       recovered                                            an invalid tail cut off, and all that would follow it
+    4  leader epochs, log start, producer state             cut to what the log holds
+
+Source: Kafka LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cordwood.clock import Clock
+from cordwood.errors import (
+    CorruptFileError,
+    DataError,
+    IllegalArgumentError,
+    IndexProblem,
+    LogSegmentOffsetOverflowError,
+)
+from cordwood.fs.base import LocalFileSystem
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.batch import Batch, to_batches
+from cordwood.record.control import control_type, coordinator_epoch
+from cordwood.service.leader_epochs import LeaderEpochCache
+from cordwood.service.log_config import LogConfig
+from cordwood.service.producer_state import (
+    UNKNOWN_VERSION,
+    AppendOrigin,
+    CompletedTransaction,
+    Marker,
+    ProducerAppend,
+    ProducerState,
+)
+from cordwood.service.segment import LogSegment
+from cordwood.service.segments import LogSegments
+from cordwood.service.snapshots import ProducerSnapshots
+from cordwood.service.validation import read_records
+from cordwood.storage.formats.filenames import FileKind, Temporary
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.recovery import Verb, plan_recovery
+from cordwood.storage.log.segment import MAX_OFFSET
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter, fitting
+from cordwood.types import NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A log as it was found.
+
+    Attributes:
+        segments: at least one.
+        snapshots: the producer state at the end of the log.
+        epochs: the leader epochs.
+        log_start_offset, log_end_offset, recovery_point: of the log.
+        discarded: segments that are to be removed: they follow a damaged one, or the log starts behind them.
+    """
+
+    segments: LogSegments
+    snapshots: ProducerSnapshots
+    epochs: LeaderEpochCache
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    discarded: tuple[LogSegment, ...]
+
+
+def read_marker(data: bytes | bytearray, batch: Batch) -> Marker | None:
+    """What a control batch of a buffer says; None: a clean has emptied it."""
+    records = read_records(data, batch)
+    if not records:
+        return None
+    record = records[0]
+    return Marker(control_type(record.key), coordinator_epoch(record.value), record.timestamp)
+
+
+def apply(
+    state: ProducerState,
+    appends: dict[int, ProducerAppend],
+    batch: Batch,
+    marker: Marker | None,
+    origin: AppendOrigin,
+    transaction_version: int = UNKNOWN_VERSION,
+) -> CompletedTransaction | None:
+    """Check a batch of a producer, and take it into its append; returns the transaction that it ends.
+
+    Args:
+        state: of all producers, before the append.
+        appends: by producer; one is added if there is none.
+        batch: with a producer id.
+        marker: of a control batch that is not empty.
+        origin: who appends.
+        transaction_version: of a marker.
+    """
+    append = appends.get(batch.producer_id)
+    if append is None:
+        append = appends[batch.producer_id] = state.prepare(batch.producer_id, origin)
+    completed = None
+    if not batch.is_control:
+        append.add(batch)
+    elif marker is not None:
+        completed = append.end(batch, marker, transaction_version)
+    if batch.is_transactional:
+        asked = state.verification(batch.producer_id)
+        # After a marker under transactions version 2 the next transaction may have begun to ask already.
+        if asked and not (asked.supports_epoch_bump and batch.is_control and batch.producer_epoch == asked.epoch):
+            state.end_verification(batch.producer_id)
+    return completed
+
+
+# ---- replay ----------------------------------------------------------------------------------------------------------
+
+
+def _of_producers(segment: LogSegment, rows: BatchRows) -> Iterator[tuple[Batch, Marker | None]]:
+    """The batches with a producer id, and what their markers say."""
+    for batch in to_batches(rows[rows["producer_id"] >= 0]):
+        marker = None
+        if batch.is_control and batch.record_count > 0:
+            entry = segment.read_bytes(batch.position, batch.size_bytes)
+            marker = read_marker(entry, replace(batch, position=0))
+        yield batch, marker
+
+
+def _replay(state: ProducerState, segment: LogSegment, start: int, end: int) -> None:
+    """Take in the batches of a segment between two positions."""
+    for rows in segment.headers(start, end):
+        appends: dict[int, ProducerAppend] = {}
+        completed = []
+        for batch, marker in _of_producers(segment, rows):
+            done = apply(state, appends, batch, marker, AppendOrigin.REPLICATION)
+            if done is not None:
+                completed.append(done)
+        for append in appends.values():
+            state.update(append, is_replayed=True)
+        for done in completed:
+            state.complete(done)
+
+
+def rebuild_producer_state(
+    snapshots: ProducerSnapshots,
+    segments: LogSegments,
+    log_start_offset: int,
+    end_offset: int,
+    now_ms: int,
+    *,
+    after_clean_shutdown: bool = False,
+) -> None:
+    """Bring the producer state to an offset: the newest snapshot, and the batches behind it.
+
+    Snapshots are written on the way: at the base offsets of the last two segments, and at the end.
+    """
+    state = snapshots.state
+    bases = [segment.base_offset for segment in segments.all[-2:]]
+    if snapshots.latest_offset is None and after_clean_shutdown:
+        # An upgrade from a version without snapshots: nothing is known of any producer, and nothing is read.
+        for offset in (*bases, end_offset):
+            state.end_offset = offset
+            snapshots.take()
+        return
+    was_empty_before = state.is_empty and state.end_offset >= end_offset
+    snapshots.truncate_and_reload(log_start_offset, end_offset, now_ms)
+    if end_offset > state.end_offset and not was_empty_before:
+        last = segments.floor(end_offset)
+        for segment in segments.values(state.end_offset, end_offset):
+            start = max(segment.base_offset, state.end_offset, log_start_offset)
+            state.end_offset = start
+            if segment.base_offset in bases:
+                snapshots.take()
+            begin = segment.find(start)
+            end = segment.find(end_offset) if segment is last else None
+            if begin is not None:
+                _replay(state, segment, begin.position, segment.size_bytes if end is None else end.position)
+    state.end_offset = end_offset
+    snapshots.take()
+
+
+def _discard(segments: Iterable[LogSegment]) -> None:
+    """Mark the files of segments as deleted."""
+    for segment in segments:
+        segment.change_suffix(Temporary.DELETED)
+
+
+def _above(rows: BatchRows, base_offset: int) -> int:
+    """How many batches come before the first one that ends below a segment's base offset."""
+    above = rows["last_offset"] >= base_offset
+    return int(rows.size) if above.all() else int(np.argmin(above))
+
+
+# ---- loading ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Loader:
+    """Loads one partition.
+
+    Attributes:
+        fs: where it is.
+        directory: of the partition.
+        config: of its topic.
+        clock: the time.
+        epochs: its leader epochs, as their file has them.
+        new_state: an empty producer state.
+        log_start_offset, recovery_point: as the log directory's checkpoints have them.
+        clean_shutdown: whether the log was closed properly.
+    """
+
+    fs: LocalFileSystem
+    directory: str
+    config: LogConfig
+    clock: Clock
+    epochs: LeaderEpochCache
+    new_state: ProducerState
+    log_start_offset: int
+    recovery_point: int
+    clean_shutdown: bool
+
+    def load(self) -> Loaded:
+        """Load the partition.
+
+        Raises:
+            OSError: a file cannot be read, written or renamed.
+            CorruptFileError: the transaction index has an unknown version, or the leader epochs cannot be read.
+        """
+        snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state)
+        self._finish_interrupted()
+        segments = LogSegments()
+        while True:
+            try:
+                self._open_segments(segments)
+                discarded, next_offset = self._recover(segments)
+                break
+            except LogSegmentOffsetOverflowError:
+                split = [segment for segment in segments.all if self._split_overflowed(segment)]
+                if not split:
+                    raise
+        start, recovery_point = self.log_start_offset, self.recovery_point
+        if len(segments) and next_offset < start:
+            _discard(segments.all)
+            discarded += segments.all
+            segments.replace(removed=[segment.base_offset for segment in segments.all])
+            self.epochs.clear()
+            snapshots.truncate_fully_and_start_at(start)
+        if not len(segments):
+            new = LogSegment(
+                self.fs,
+                self.directory,
+                start,
+                self.config,
+                self.clock,
+                is_new=True,
+                preallocate=self.config.preallocate,
+            )
+            segments.replace([new])
+            next_offset = start
+        if self.clean_shutdown and not discarded:
+            recovery_point = next_offset
+        segments.active.resize_indexes(self.config.segment_index_bytes)
+        self.epochs.truncate_from_end(next_offset)
+        log_start = max(start, segments.first.base_offset)
+        # From the checkpointed start, not the first segment's: as Kafka does.
+        self.epochs.truncate_from_start(start)
+        snapshots.remove_strays(segment.base_offset for segment in segments.all)
+        rebuild_producer_state(
+            snapshots, segments, log_start, next_offset, self.clock(), after_clean_shutdown=self.clean_shutdown
+        )
+        recovery_point = max(min(recovery_point, next_offset), log_start)
+        return Loaded(segments, snapshots, self.epochs, log_start, next_offset, recovery_point, tuple(discarded))
+
+    def _finish_interrupted(self) -> None:
+        """Remove what a clean, a swap or a deletion left, and finish the swaps that count."""
+        for action in plan_recovery(self.fs, self.directory, self.fs.list(self.directory)).actions:
+            path = f"{self.directory}/{action.file}"
+            if action.verb is Verb.DELETE:
+                self.fs.unlink(path)
+            elif action.verb is Verb.RENAME:
+                self.fs.rename(path, f"{self.directory}/{action.target}")
+
+    def _open_segments(self, segments: LogSegments) -> None:
+        for segment in segments.all:
+            segment.close_handlers()
+        segments.replace(removed=[segment.base_offset for segment in segments.all])
+        plan = plan_recovery(self.fs, self.directory, self.fs.list(self.directory))
+        for files in plan.segments:
+            segment = LogSegment(self.fs, self.directory, files.base_offset, self.config, self.clock)
+            segments.replace([segment])
+            if not self._has_sane_indexes(segment):
+                self._recover_segment(segments, segment)
+
+    def _has_sane_indexes(self, segment: LogSegment) -> bool:
+        """Whether the offset index is there, and the transaction index fits the segment."""
+        if not segment.has_offset_index():
+            return False
+        if not segment.has_time_index():
+            segment.time_index.trim()  # makes an empty file
+        try:
+            transactions = segment.transactions.entries()
+        except CorruptFileError as error:
+            if error.kind is IndexProblem.VERSION:
+                raise
+            return False
+        return all(one.last_offset >= segment.base_offset for one in transactions)
+
+    def _recover(self, segments: LogSegments) -> tuple[list[LogSegment], int]:
+        """Recover the segments from the recovery point on; returns those to be removed, and the log end offset."""
+        discarded: list[LogSegment] = []
+        if not self.clean_shutdown and len(segments):
+            pending = list(segments.values(self.recovery_point, MAX_OFFSET))
+            while pending:
+                segment = pending.pop(0)
+                try:
+                    cut = self._recover_segment(segments, segment)
+                except DataError:
+                    cut = segment.truncate_to(segment.base_offset)
+                if cut > 0:
+                    discarded = pending
+                    _discard(discarded)
+                    segments.replace(removed=[one.base_offset for one in discarded])
+                    break
+        return discarded, segments.active.read_next_offset() if len(segments) else 0
+
+    def _recover_segment(self, segments: LogSegments, segment: LogSegment) -> int:
+        """Rebuild what can be rebuilt of a segment from its batches; returns how many bytes of it were cut off."""
+        snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state.fresh())
+        rebuild_producer_state(snapshots, segments, self.log_start_offset, segment.base_offset, self.clock())
+        cut = self._rebuild_segment(segment, snapshots.state)
+        snapshots.take()
+        return cut
+
+    def _rebuild_segment(self, segment: LogSegment, state: ProducerState) -> int:
+        segment.reset_indexes()
+        limits = IndexLimits(self.config.index_interval_bytes, self.config.segment_index_bytes)
+        indexes = SegmentIndexes(segment.base_offset, limits)
+        largest, valid_bytes = (NONE, segment.base_offset), 0
+        for window in segment.windows():
+            rows = window.batches
+            wrong = np.flatnonzero(rows["crc"] != rows["computed_crc"])
+            rows = rows[: wrong[0]] if wrong.size else rows
+            # Batch by batch, as Kafka: what comes before a batch that fails is taken in, and may fail before it.
+            fits = min(fitting(rows, segment.base_offset), _above(rows, segment.base_offset))
+            overflows = fits < rows.size
+            indexed = indexes.add(rows[:fits])
+            is_full, rows = indexed < fits, rows[:indexed]
+            if rows.size:
+                newest = int(np.argmax(rows["max_timestamp"]))
+                timestamp = int(rows["max_timestamp"][newest])
+                largest = max(largest, (timestamp, int(rows["last_offset"][newest])), key=lambda pair: pair[0])
+                valid_bytes = int(rows["position"][-1] + rows["size_bytes"][-1])
+                self._assign_epochs(rows)
+                self._replay_recovered(segment, rows, state)
+            if is_full:
+                raise IllegalArgumentError(f"Attempt to append to a full index of {segment}")
+            if overflows:
+                raise LogSegmentOffsetOverflowError(
+                    f"Detected offset overflow in segment {segment}: its batches do not fit its base offset"
+                )
+            if wrong.size:
+                break
+        cut = segment.cut(valid_bytes)
+        segment.finish_recovery(largest, indexes.files())
+        return cut
+
+    def _assign_epochs(self, rows: BatchRows) -> None:
+        """Take note of epochs that begin in these batches."""
+        known = self.epochs.latest_epoch
+        epochs = rows["leader_epoch"]
+        for i in np.flatnonzero((rows["magic"] == 2) & (epochs > (NONE if known is None else known))).tolist():
+            latest = self.epochs.latest_epoch
+            if latest is None or epochs[i] > latest:
+                self.epochs.assign(int(epochs[i]), int(rows["base_offset"][i]))
+
+    @staticmethod
+    def _replay_recovered(segment: LogSegment, rows: BatchRows, state: ProducerState) -> None:
+        for batch, marker in _of_producers(segment, rows):
+            appends: dict[int, ProducerAppend] = {}
+            done = apply(state, appends, batch, marker, AppendOrigin.REPLICATION)
+            for append in appends.values():
+                state.update(append, is_replayed=True)
+            if done is not None:
+                stable = state.last_stable_offset(done)
+                if done.is_aborted:
+                    segment.transactions.append(
+                        AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, stable)
+                    )
+                state.complete(done)
+        new = rows["magic"] == 2
+        if new.any():
+            state.end_offset = int(rows["last_offset"][new][-1]) + 1
+
+    def _split_overflowed(self, segment: LogSegment) -> bool:
+        """Replace a segment by several, if its offsets span too much; returns whether they do.
+
+        Source: Kafka UnifiedLog.splitOverflowedSegment.
+        """
+        writers: list[SegmentWriter] = []
+        limits = IndexLimits(self.config.index_interval_bytes, self.config.segment_index_bytes)
+        for window in segment.windows():
+            done = 0
+            while done < window.batches.size:
+                rows = window.batches[done:]
+                fits = writers[-1].fitting(rows) if writers else 0
+                if not fits:
+                    base = int(rows["base_offset"][0])
+                    new = SegmentWriter(self.fs, self.directory, base, limits, suffix=Temporary.CLEANED)
+                    writers.append(new)
+                    fits = new.fitting(rows)
+                first, last = rows[0], rows[fits - 1]
+                start = int(first["position"]) - window.position
+                end = int(last["position"] + last["size_bytes"]) - window.position
+                done += writers[-1].append([window.data[start:end]], rows[:fits])
+        if len(writers) < 2:
+            for writer in writers:
+                writer.close()
+                self.fs.unlink(writer.path(FileKind.LOG))
+            return False
+        assert sum(writer.size_bytes for writer in writers) == segment.size_bytes, "no batch is lost by a split"
+        made = [writer.finish(mtime_ns=segment.last_modified_ms * 1_000_000) for writer in writers]
+        # The one that counts for a loader comes last: a swap is complete from the smallest offset on.
+        for paths in reversed(made):
+            for path in paths:
+                self.fs.rename(path, path.removesuffix(Temporary.CLEANED) + Temporary.SWAP)
+        self.fs.sync_directory(self.directory)
+        segment.change_suffix(Temporary.DELETED)
+        for paths in made:
+            for path in paths:
+                live = path.removesuffix(Temporary.CLEANED)
+                self.fs.rename(live + Temporary.SWAP, live)
+        self.fs.sync_directory(self.directory)
+        segment.delete_files()
+        return True

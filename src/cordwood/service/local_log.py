@@ -1,0 +1,401 @@
+"""The files of a live log: its segments, how they are rolled, read, flushed, cut off and removed.
+
+It knows offsets and bytes, and neither producers nor leaders nor the high watermark; `log` does. All changes are made
+by one thread at a time.
+
+Source: Kafka LocalLog.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cordwood.clock import Clock
+from cordwood.errors import IllegalArgumentError, KafkaError, KafkaStorageError, OffsetOutOfRangeError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.service.failures import Guard, LogDirFailureChannel
+from cordwood.service.log_config import LogConfig
+from cordwood.service.scheduler import Scheduler
+from cordwood.service.segment import LogSegment, Place
+from cordwood.service.segments import LogSegments
+from cordwood.storage.changes import swap
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.recovery import SEGMENT_KINDS
+
+
+class Bound(NamedTuple):
+    """Up to where a read may go.
+
+    Attributes:
+        offset: below which records are returned.
+        segment_base: of the segment that holds the offset.
+        position: in that segment; what lies before it is below the offset.
+    """
+
+    offset: int
+    segment_base: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchData:
+    """What a read returned.
+
+    Attributes:
+        offset: of the first batch; the bound, if there is none.
+        records: whole batches, but for the last, which may be cut off; the first may begin below the offset that was
+            asked for.
+        first_entry_incomplete: not even the first batch is whole.
+        aborted: the aborted transactions that a reader of committed records has to leave out; None: they were not
+            asked for.
+    """
+
+    offset: int
+    records: bytes = b""
+    first_entry_incomplete: bool = False
+    aborted: tuple[AbortedTransaction, ...] | None = None
+
+
+class LocalLog:
+    """The segments of a log on disk.
+
+    Attributes:
+        directory: of the partition.
+        log_directory: the directory that holds it.
+        segments: there is always at least one.
+        config: as it is now.
+        log_end_offset: of the next record.
+        recovery_point: everything below it is on disk.
+        last_flush_ms: when it moved last.
+    """
+
+    def __init__(
+        self,
+        fs: LocalFileSystem,
+        directory: str,
+        name: str,
+        config: LogConfig,
+        clock: Clock,
+        scheduler: Scheduler,
+        failures: LogDirFailureChannel,
+        segments: LogSegments,
+        *,
+        log_end_offset: int,
+        recovery_point: int,
+    ) -> None:
+        self.fs = fs
+        self.directory = directory
+        self.log_directory = directory.rpartition("/")[0]
+        self.name = name
+        self.config = config
+        self.segments = segments
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        self.last_flush_ms = clock()
+        self.clock = clock
+        self.scheduler = scheduler
+        self.failures = failures
+        self._is_closed = False
+        #: Held while the directory gets another name, or is synced under the one that it has.
+        self._naming = threading.Lock()
+
+    def guarded(self, doing: str) -> Guard:
+        """Let an I/O error of a `with` block take the log directory offline; `doing` says what it does."""
+        return self.failures.guarded(self.log_directory, doing, self.name)
+
+    def check_open(self) -> None:
+        """Raise KafkaStorageError once the handlers are closed."""
+        if self._is_closed:
+            raise KafkaStorageError(
+                f"The memory mapped buffer for log of {self.name} is already closed: the log was closed or deleted"
+            )
+
+    def set_end(self, offset: int) -> None:
+        """Set the log end offset; the recovery point is never above it."""
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def new_segment(self, base_offset: int) -> LogSegment:
+        """Make the files of a segment, and open it."""
+        return LogSegment(
+            self.fs,
+            self.directory,
+            base_offset,
+            self.config,
+            self.clock,
+            is_new=True,
+            preallocate=self.config.preallocate,
+        )
+
+    # ---- rolling -----------------------------------------------------------------------------------------------------
+
+    def must_roll(self, size_bytes: int, timestamp: int, last_offset: int) -> bool:
+        """Whether an append needs a new segment.
+
+        Args:
+            size_bytes: of the append.
+            timestamp: the largest of its records.
+            last_offset: of its last record.
+        """
+        segment, config = self.segments.active, self.config
+        waited = segment.waited_ms(self.clock(), timestamp)
+        return (
+            segment.size_bytes > config.segment_bytes - size_bytes
+            or (segment.size_bytes > 0 and waited > config.max_segment_ms - segment.roll_jitter_ms)
+            or segment.offset_index.is_full
+            or segment.time_index.is_full
+            or not segment.fits(last_offset)
+        )
+
+    def roll(self, expected_next_offset: int = 0) -> LogSegment:
+        """Begin a new segment at the log end offset, or above it if the next record will be there."""
+        self.check_open()
+        base = max(expected_next_offset, self.log_end_offset)
+        active = self.segments.active
+        if self.segments.get(base) is not None:
+            if active.base_offset == base and active.size_bytes == 0:
+                _ = active.offset_index, active.time_index  # Kafka logs their sizes, and so makes their files
+                return self.replace_active(base)
+            raise KafkaError(
+                f"Trying to roll a new log segment for topic partition {self.name} with start offset {base} while it "
+                f"already exists. Existing segment is {self.segments.get(base)}."
+            )
+        if base < active.base_offset:
+            raise KafkaError(
+                f"Trying to roll a new log segment for topic partition {self.name} with start offset {base} lower "
+                f"than start offset of the active segment {active}"
+            )
+        for kind in SEGMENT_KINDS:
+            path = f"{self.directory}/{offset_name(base, kind)}"
+            if self.fs.exists(path):
+                self.fs.unlink(path)
+        active.become_inactive()
+        segment = self.new_segment(base)
+        self.segments.replace([segment])
+        return segment
+
+    def replace_active(self, base_offset: int) -> LogSegment:
+        """Put a new empty segment in the place of the active one, whose files are removed later."""
+        old = self.segments.active
+        if old.base_offset == base_offset:
+            old.change_suffix(Temporary.DELETED)
+        segment = self.new_segment(base_offset)
+        self.segments.replace([segment], [old.base_offset])
+        self.delete_files([old])
+        return segment
+
+    # ---- removing ----------------------------------------------------------------------------------------------------
+
+    def remove(self, segments: Sequence[LogSegment], *, later: bool = True) -> None:
+        """Take segments out of the log and remove their files, now or after `file.delete.delay.ms`."""
+        self.segments.replace(removed=[segment.base_offset for segment in segments])
+        self.delete_files(segments, later=later)
+
+    def swap_in(self, replacement: Replacement) -> tuple[LogSegment, ...]:
+        """Put the outputs of a clean in the place of the segments that they stand for, whose files are removed later.
+
+        Durable on return. Readers see the segments of before or those of after; see `storage.changes.swap` for what a
+        crash leaves.
+
+        Args:
+            replacement: of one group. Segments that are not here any more are passed over.
+
+        Returns:
+            the segments that are gone, and have no output of the same base offset.
+        """
+        self.check_open()
+        old = [one for one in self.segments.all if one.base_offset in replacement.replaced]
+        files = [name for one in old for name in one.file_names()]
+        swap.own_like_old(self.fs, self.directory, replacement)
+        begun = swap.begin(self.fs, self.directory, replacement, files)
+        behind = [one for one in old if offset_name(one.base_offset, FileKind.LOG) in begun.behind_the_end]
+        for segment in behind:
+            segment.change_suffix(Temporary.DELETED)
+            self.fs.sync_directory(self.directory)
+        for segment in old:
+            if segment not in behind:
+                segment.change_suffix(Temporary.DELETED)
+        self.fs.sync_directory(self.directory)
+        swap.into_place(self.fs, self.directory, begun.names)
+        begun.finish()
+        new = [
+            LogSegment(self.fs, self.directory, base, self.config, self.clock) for base in sorted(replacement.outputs)
+        ]
+        self.segments.replace(new, [segment.base_offset for segment in old])
+        self.delete_files(old)
+        return tuple(segment for segment in old if segment.base_offset not in replacement.outputs)
+
+    def delete_files(self, segments: Sequence[LogSegment], *, later: bool = True) -> None:
+        """Remove the files of segments that are in the log no more."""
+        for segment in segments:
+            if not segment.is_deleted:
+                segment.change_suffix(Temporary.DELETED)
+
+        def delete() -> None:
+            for segment in segments:
+                with self.guarded("deleting segments"):
+                    segment.delete_files()
+
+        if not segments:
+            return
+        if later:
+            self.scheduler.schedule("delete-file", delete, delay_ms=self.config.file_delete_delay_ms)
+        else:
+            delete()
+
+    def truncate_to(self, offset: int) -> tuple[LogSegment, ...]:
+        """Remove what is at an offset or above; returns the segments that are gone."""
+        gone = tuple(segment for segment in self.segments.all if segment.base_offset > offset)
+        self.remove(gone)
+        self.segments.active.truncate_to(offset)
+        self.set_end(offset)
+        return gone
+
+    def truncate_fully_and_start_at(self, offset: int) -> tuple[LogSegment, ...]:
+        """Remove everything, and go on at an offset; returns the segments that are gone."""
+        self.check_open()
+        gone = self.segments.all
+        self.remove(gone[:-1])
+        self.replace_active(offset)
+        self.set_end(offset)
+        return gone
+
+    # ---- flushing ----------------------------------------------------------------------------------------------------
+
+    def flush(self, offset: int) -> None:
+        """Make everything below an offset durable; the recovery point stays. Needs no lock."""
+        start = self.recovery_point
+        if start > offset:
+            return
+        segments = self.segments.values(start, offset)
+        try:
+            for segment in segments:
+                segment.flush()
+            if any(segment.base_offset >= start for segment in segments):
+                with self._naming:
+                    self.fs.sync_directory(self.directory)
+        except OSError:
+            if not self._is_closed:  # otherwise the log was deleted meanwhile
+                raise
+
+    def mark_flushed(self, offset: int) -> None:
+        """Everything below an offset is durable."""
+        self.check_open()
+        if offset > self.recovery_point:
+            self.recovery_point = offset
+            self.last_flush_ms = self.clock()
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> tuple[LogSegment, Place] | None:
+        """The first batch whose last offset is at or above an offset; None: there is none."""
+        segment = self.segments.floor(offset)
+        while segment is not None:
+            place = segment.find(offset)
+            if place is not None:
+                return segment, place
+            segment = self.segments.higher(segment.base_offset)
+        return None
+
+    def base_of_batch(self, offset: int) -> int:
+        """Where the first batch begins whose last offset is at or above an offset; the log end offset without one."""
+        self._check_range(offset)
+        found = self.find(offset) if offset < self.log_end_offset else None
+        return self.log_end_offset if found is None else found[0].first_offset(found[1])
+
+    def _check_range(self, offset: int) -> None:
+        if offset > self.log_end_offset or self.segments.floor(offset) is None:
+            raise OffsetOutOfRangeError(
+                f"Received request for offset {offset} for partition {self.name}, but we only have log segments "
+                f"upto {self.log_end_offset}."
+            )
+
+    def bound(self, offset: int) -> Bound:
+        """Where records below an offset end."""
+        active = self.segments.active
+        end = Bound(self.log_end_offset, active.base_offset, active.size_bytes)
+        if offset >= end.offset:
+            return end
+        found = self.find(offset)
+        return end._replace(offset=offset) if found is None else Bound(offset, found[0].base_offset, found[1].position)
+
+    def read(
+        self, start_offset: int, max_bytes: int, bound: Bound, *, min_one_message: bool, with_aborted: bool
+    ) -> FetchData:
+        """Read batches.
+
+        Args:
+            start_offset: of the first record that is wanted.
+            max_bytes: how much to return.
+            bound: where to stop.
+            min_one_message: return the first batch even if it is larger.
+            with_aborted: look for the aborted transactions, too.
+
+        Raises:
+            OffsetOutOfRangeError: there is no such offset.
+            IllegalArgumentError: `max_bytes` is negative.
+        """
+        none = () if with_aborted else None
+        self._check_range(start_offset)
+        if start_offset >= bound.offset:
+            at = bound.offset if start_offset == bound.offset else self.base_of_batch(start_offset)
+            return FetchData(at, aborted=none)
+        if max_bytes < 0:
+            raise IllegalArgumentError(f"Invalid max size {max_bytes} for log read from {self.name}")
+        found = self.find(start_offset)
+        if found is None:
+            return FetchData(self.log_end_offset)
+        segment, place = found
+        limit = max(max_bytes, place.size_bytes) if min_one_message else max_bytes
+        end = segment.size_bytes if segment.base_offset < bound.segment_base else bound.position
+        if segment.base_offset > bound.segment_base:
+            end = place.position
+        records = segment.read_bytes(place.position, max(0, min(end - place.position, limit)))
+        aborted = self._aborted(start_offset, segment, place.position + len(records)) if with_aborted else None
+        return FetchData(segment.first_offset(place), records, limit < place.size_bytes, aborted)
+
+    def _aborted(self, start: int, segment: LogSegment, position: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions that touch a read which ends at a position of a segment."""
+        end = segment.offset_index.offset_behind(position)
+        if end is None:
+            following = self.segments.higher(segment.base_offset)
+            end = self.log_end_offset if following is None else following.base_offset
+        found: list[AbortedTransaction] = []
+        at: LogSegment | None = segment
+        while at is not None and not at.transactions.collect(start, end, found):
+            at = self.segments.higher(at.base_offset)
+        return tuple(found)
+
+    # ---- the directory -----------------------------------------------------------------------------------------------
+
+    def rename_directory(self, directory: str) -> None:
+        """Give the partition's directory another name; open files stay open. Durable on return."""
+        with ExitStack() as held:
+            held.enter_context(self._naming)
+            for segment in self.segments.all:
+                held.enter_context(segment.names)
+            self.fs.rename(self.directory, directory)
+            self.fs.sync_directory(directory.rpartition("/")[0])
+            self.directory = directory
+            for segment in self.segments.all:
+                segment.move_to(directory)
+
+    # ---- closing -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close all segments properly."""
+        self.check_open()
+        for segment in self.segments.all:
+            segment.close()
+
+    def close_handlers(self) -> None:
+        """Release all files; every later call that changes something fails."""
+        self._is_closed = True
+        for segment in self.segments.all:
+            segment.close_handlers()

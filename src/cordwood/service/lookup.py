@@ -1,0 +1,63 @@
+"""Finding a record by its time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cordwood.service.segment import LogSegment, Place
+from cordwood.service.validation import read_batches, read_records
+from cordwood.types import NONE
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A record that was looked for by its time.
+
+    Attributes:
+        offset: of the record.
+        timestamp: NONE where only the offset was asked for.
+        leader_epoch: None: it is not known.
+    """
+
+    offset: int
+    timestamp: int = NONE
+    leader_epoch: int | None = None
+
+
+#: Special timestamps of `fetch_offset_by_timestamp`.
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+
+
+def newest_record(segments: Sequence[LogSegment]) -> FoundRecord | None:
+    """The first record with the largest timestamp."""
+    segment = max(segments, key=lambda one: one.largest_timestamp_so_far[0])
+    timestamp, offset = segment.largest_timestamp_so_far
+    for place in segment.places(segment.offset_index.lookup(offset)):
+        if place.max_timestamp == timestamp:
+            return _first_in(segment, place, timestamp, 0)
+    return None
+
+
+def first_record_since(segments: Sequence[LogSegment], timestamp: int, start_offset: int) -> FoundRecord | None:
+    """The first record at an offset or above that is not older than a timestamp."""
+    segment = next((one for one in segments if one.largest_timestamp >= timestamp), None)
+    if segment is None:
+        return None
+    position = segment.offset_index.lookup(max(segment.time_index.lookup(timestamp), start_offset))
+    for place in segment.places(position):
+        if place.max_timestamp >= timestamp:
+            found = _first_in(segment, place, timestamp, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _first_in(segment: LogSegment, place: Place, timestamp: int, start_offset: int) -> FoundRecord | None:
+    entry = segment.read_bytes(place.position, place.size_bytes)
+    batch = next(read_batches(entry))
+    for record in read_records(entry, batch):
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            epoch = None if batch.leader_epoch < 0 else batch.leader_epoch
+            return FoundRecord(record.offset, record.timestamp, epoch)
+    return None

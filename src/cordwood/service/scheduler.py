@@ -1,0 +1,171 @@
+"""Tasks for later, on a clock that is passed in."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cordwood.clock import Clock
+from cordwood.types import override
+
+Task = Callable[[], None]
+#: A thread without a task looks at the clock at least so often: it may have been set.
+LONGEST_WAIT_MS = 60_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(order=True, slots=True)
+class Scheduled:
+    """A task that waits for its time; the earliest, then the first that was asked for, comes first.
+
+    Attributes:
+        due_ms: when it runs.
+        order: of the request.
+        name: Kafka's name of the task.
+        task: what it does.
+        period_ms: milliseconds to the next run; 0: it runs once.
+        is_cancelled: it does not run any more.
+    """
+
+    due_ms: int
+    order: int
+    name: str = field(compare=False)
+    task: Task = field(compare=False)
+    period_ms: int = field(compare=False, default=0)
+    is_cancelled: bool = field(compare=False, default=False)
+
+    def cancel(self) -> None:
+        """Never run it again."""
+        self.is_cancelled = True
+
+
+class Scheduler(Protocol):
+    """Runs tasks after a delay, once or again and again."""
+
+    @abstractmethod
+    def schedule(self, name: str, task: Task, *, delay_ms: int = 0, period_ms: int = 0) -> Scheduled:
+        """Run a task.
+
+        Args:
+            name: Kafka's name of it.
+            task: what to do.
+            delay_ms: before the first run.
+            period_ms: between runs; 0: one run.
+        """
+
+
+class ThreadScheduler(Scheduler):
+    """Runs tasks in threads of its own, at the time that the clock shows.
+
+    A task never runs beside itself. What a task raises is logged, and ends that run only. Tasks that come before
+    `startup` or after `shutdown` are dropped, as are those that wait at the shutdown.
+    """
+
+    def __init__(self, clock: Clock, threads: int = 10) -> None:
+        self._clock = clock
+        self._threads = [
+            threading.Thread(target=self._work, name=f"kafka-scheduler-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        self._changed = threading.Condition()
+        self._queue: list[Scheduled] = []
+        self._count = itertools.count()
+        self._is_running = False
+
+    def startup(self) -> None:
+        """Begin to take tasks."""
+        self._is_running = True
+        for thread in self._threads:
+            thread.start()
+
+    def shutdown(self) -> None:
+        """Take no more tasks, and wait for those that run."""
+        with self._changed:
+            self._is_running = False
+            self._queue.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    @override
+    def schedule(self, name: str, task: Task, *, delay_ms: int = 0, period_ms: int = 0) -> Scheduled:
+        scheduled = Scheduled(self._clock() + max(0, delay_ms), next(self._count), name, task, period_ms)
+        with self._changed:
+            if self._is_running:
+                heapq.heappush(self._queue, scheduled)
+                self._changed.notify()
+        return scheduled
+
+    def _work(self) -> None:
+        while (scheduled := self._next()) is not None:
+            try:
+                scheduled.task()
+            except Exception:
+                _log.exception("the task %s failed", scheduled.name)
+            if scheduled.period_ms > 0:
+                with self._changed:
+                    # Late runs are made up for: the next one is due a period after this one was.
+                    scheduled.due_ms += scheduled.period_ms
+                    if self._is_running:
+                        heapq.heappush(self._queue, scheduled)
+                        self._changed.notify()
+
+    def _next(self) -> Scheduled | None:
+        """Wait for a task that is due; None: the scheduler is shut down."""
+        with self._changed:
+            while self._is_running:
+                if self._queue and self._queue[0].is_cancelled:
+                    heapq.heappop(self._queue)
+                elif self._queue and self._queue[0].due_ms <= self._clock():
+                    return heapq.heappop(self._queue)
+                else:
+                    wait_ms = self._queue[0].due_ms - self._clock() if self._queue else LONGEST_WAIT_MS
+                    self._changed.wait(min(wait_ms, LONGEST_WAIT_MS) / 1000)
+            return None
+
+
+class SteppedScheduler(Scheduler):
+    """Runs tasks in the caller's thread: those without a delay at once, the others when `run_due` is called.
+
+    With a clock that moves by hand, months pass in seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._queue: list[Scheduled] = []
+        self._count = itertools.count()
+
+    @override
+    def schedule(self, name: str, task: Task, *, delay_ms: int = 0, period_ms: int = 0) -> Scheduled:
+        scheduled = Scheduled(self._clock() + delay_ms, next(self._count), name, task, period_ms)
+        if delay_ms <= 0 and period_ms <= 0:
+            task()
+        else:
+            heapq.heappush(self._queue, scheduled)
+        return scheduled
+
+    def run_due(self) -> None:
+        """Run what the clock has reached, in the order of its time; a periodic task once, however late it is."""
+        again = []
+        while self._queue and self._queue[0].due_ms <= self._clock():
+            scheduled = heapq.heappop(self._queue)
+            if scheduled.is_cancelled:
+                continue
+            scheduled.task()
+            if scheduled.period_ms > 0:
+                scheduled.due_ms = self._clock() + scheduled.period_ms
+                again.append(scheduled)
+        for scheduled in again:
+            heapq.heappush(self._queue, scheduled)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The names of the tasks that wait, the next one first."""
+        return tuple(one.name for one in sorted(self._queue) if not one.is_cancelled)

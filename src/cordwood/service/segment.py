@@ -1,0 +1,469 @@
+"""One segment of a live log: a `.log` file that grows, and its indexes.
+
+Only one thread at a time writes. Readers take no lock: they see the bytes up to `size_bytes`, which grows after the
+bytes are written, and an open file stays the same file when it is renamed or removed. Files that are opened by their
+names, when they are first needed, are opened under a lock that whoever renames them takes, too.
+
+Source: Kafka LogSegment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from cordwood.clock import Clock
+from cordwood.errors import LogSegmentOffsetOverflowError
+from cordwood.fs.base import Bytes, File, LocalFileSystem
+from cordwood.kernels.layout import (
+    CODEC_MASK,
+    HEADER,
+    LAST_OFFSET_DELTA_AT,
+    LEGACY_ATTRIBUTES_AT,
+    LEGACY_TIMESTAMP_AT,
+    MAGIC_AT,
+    MAGIC_END,
+    MAX_TIMESTAMP_AT,
+    PREFIX,
+    BatchRows,
+)
+from cordwood.record.batch import Batch
+from cordwood.record.columns import BatchWindow
+from cordwood.service.indexes import LiveOffsetIndex, LiveTimeIndex, LiveTransactionIndex
+from cordwood.service.log_config import LogConfig
+from cordwood.service.validation import read_batches, read_records
+from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
+from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, WindowReader, read_headers
+from cordwood.types import NONE
+
+#: Bytes that a search for a batch reads at once.
+_SEARCH_BYTES = 16 << 10
+_DELTA, _TIMESTAMP = Struct(">i"), Struct(">q")
+_INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+class SegmentGoneError(Exception):
+    """The files of a segment were removed while somebody read it. The log has others by now: begin anew."""
+
+
+class Place(NamedTuple):
+    """Where a batch is in a segment.
+
+    Attributes:
+        position: of its first byte.
+        size_bytes: of the whole batch.
+        base_offset: of its first record; NONE of a wrapper, which does not say it: see `first_offset`.
+        last_offset: of its last record.
+        max_timestamp: in its header.
+    """
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class LogSegment:
+    """A segment, opened for reading and appending. Its indexes are opened when they are first needed.
+
+    Attributes:
+        base_offset: in the names of its files.
+        size_bytes: of its batches; a preallocated file is longer.
+    """
+
+    def __init__(
+        self,
+        fs: LocalFileSystem,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        clock: Clock,
+        *,
+        is_new: bool = False,
+        preallocate: bool = False,
+    ) -> None:
+        """Open a segment.
+
+        Args:
+            fs: where it is.
+            directory: of the partition.
+            base_offset: of the segment.
+            config: the interval, size and jitter of its indexes are kept.
+            clock: for its age.
+            is_new: its files do not exist.
+            preallocate: a new file gets its full size at once.
+        """
+        self.base_offset = base_offset
+        self.directory = directory
+        self._fs = fs
+        self._clock = clock
+        self._index_interval_bytes = config.index_interval_bytes
+        self._index_bytes = config.segment_index_bytes
+        jitter = config.segment_jitter_ms
+        self.roll_jitter_ms = random.randrange(jitter) if jitter > 0 else 0
+        self._suffix = Temporary.NONE
+        path = self.path(FileKind.LOG)
+        if is_new:
+            self._file: File = fs.create(path, exclusive=False)
+            if preallocate:
+                self._file.truncate(config.segment_bytes)
+            self.size_bytes = 0
+        else:
+            self._file = fs.open_for_update(path)
+            self.size_bytes = self._file.size()
+        self.created_ms = clock()
+        self._bytes_since_index_entry = 0
+        #: (timestamp, last offset of the batch) of the largest timestamp; None: not read yet.
+        self._largest: tuple[int, int] | None = None
+        self._rolling_timestamp: int | None = None
+        self._offset_index: LiveOffsetIndex | None = None
+        self._time_index: LiveTimeIndex | None = None
+        #: Held while files are opened by their names, renamed or removed.
+        self._names = threading.RLock()
+        self._is_gone = False
+        self._transactions = LiveTransactionIndex(fs, self.path(FileKind.TRANSACTION_INDEX))
+
+    def __repr__(self) -> str:
+        return f"LogSegment({self.path(FileKind.LOG)!r}, {self.size_bytes} bytes)"
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def path(self, kind: FileKind) -> str:
+        """Where one of its files is, or would be."""
+        return f"{self.directory}/{offset_name(self.base_offset, kind + self._suffix)}"
+
+    def file_names(self) -> list[str]:
+        """The names of those of its files that are there."""
+        paths = [self.path(kind) for kind in (FileKind.LOG, *_INDEX_KINDS)]
+        return [path.rpartition("/")[2] for path in paths if self._fs.exists(path)]
+
+    @property
+    def offset_index(self) -> LiveOffsetIndex:
+        """The offset index; its file is made if it is missing."""
+        if self._offset_index is None:
+            with self._names:
+                self._check_there()
+                if self._offset_index is None:
+                    path = self.path(FileKind.OFFSET_INDEX)
+                    self._offset_index = LiveOffsetIndex(self._fs, path, self.base_offset, self._index_bytes)
+        return self._offset_index
+
+    def has_offset_index(self) -> bool:
+        """Whether the file of the offset index is there."""
+        return self._fs.exists(self.path(FileKind.OFFSET_INDEX))
+
+    def has_time_index(self) -> bool:
+        """Whether the file of the time index is there."""
+        return self._fs.exists(self.path(FileKind.TIME_INDEX))
+
+    @property
+    def time_index(self) -> LiveTimeIndex:
+        """The time index; its file is made if it is missing."""
+        if self._time_index is None:
+            with self._names:
+                self._check_there()
+                if self._time_index is None:
+                    path = self.path(FileKind.TIME_INDEX)
+                    self._time_index = LiveTimeIndex(self._fs, path, self.base_offset, self._index_bytes)
+        return self._time_index
+
+    @property
+    def transactions(self) -> LiveTransactionIndex:
+        """The transaction index, with its entries read."""
+        if not self._transactions.is_read:
+            with self._names:
+                self._check_there()
+                self._transactions.entries()
+        return self._transactions
+
+    def _check_there(self) -> None:
+        if self._is_gone:
+            raise SegmentGoneError(self.path(FileKind.LOG))
+
+    def resize_indexes(self, max_bytes: int) -> None:
+        """Give both indexes room for more entries, in memory and on disk."""
+        self._index_bytes = max_bytes
+        self.offset_index.resize(max_bytes)
+        self.time_index.resize(max_bytes)
+
+    @property
+    def last_modified_ms(self) -> int:
+        """Modification time of the `.log` file."""
+        return self._fs.stat(self.path(FileKind.LOG)).mtime_ns // 1_000_000
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its files wait for their removal."""
+        return self._suffix is Temporary.DELETED
+
+    def change_suffix(self, suffix: Temporary) -> None:
+        """Rename all files; index files that are missing are passed over."""
+        with self._names:
+            for kind in (FileKind.LOG, *_INDEX_KINDS):
+                old = self.path(kind)
+                new = f"{self.directory}/{offset_name(self.base_offset, kind + suffix)}"
+                if self._fs.exists(old):
+                    self._fs.rename(old, new)
+            self._suffix = suffix
+            self._transactions.path = self.path(FileKind.TRANSACTION_INDEX)
+
+    def move_to(self, directory: str) -> None:
+        """The partition's directory was renamed, by a caller that holds `names`."""
+        self.directory = directory
+        self._transactions.path = self.path(FileKind.TRANSACTION_INDEX)
+
+    @property
+    def names(self) -> threading.RLock:
+        """To be held while the files' names change."""
+        return self._names
+
+    def delete_files(self) -> None:
+        """Remove all files; those that are gone are passed over. Who reads open ones goes on; the last closes them."""
+        with self._names:
+            self._is_gone = True
+            for kind in (FileKind.LOG, *_INDEX_KINDS):
+                # The directory may have got another name: then all in it goes.
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.unlink(self.path(kind))
+
+    def flush(self) -> None:
+        """Make everything durable: the log, then its indexes; those that are missing are made."""
+        self._file.sync()
+        self.offset_index.flush()
+        self.time_index.flush()
+        with self._names:
+            self._transactions.flush()
+
+    def become_inactive(self) -> None:
+        """The log rolls to another segment: the last entry of the time index, and files without spare room."""
+        self.time_index.maybe_append(*self.largest_timestamp_so_far, is_last=True)
+        self.offset_index.trim()
+        self.time_index.trim()
+        self._trim_log()
+
+    def close(self) -> None:
+        """Write what only memory knows, cut the indexes that were used, sync the log."""
+        if self._largest is not None:
+            self.time_index.maybe_append(*self._largest, is_last=True)
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.trim()
+        self._trim_log()
+        self._file.sync()
+        self.close_handlers()
+
+    def close_handlers(self) -> None:
+        """Release all files, without writing anything."""
+        self._file.close()
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+
+    def _trim_log(self) -> None:
+        if self._file.size() != self.size_bytes:
+            self._file.truncate(self.size_bytes)
+
+    # ---- appending ---------------------------------------------------------------------------------------------------
+
+    def append(self, last_offset: int, data: Bytes, batches: Sequence[Batch]) -> None:
+        """Append batches.
+
+        Args:
+            last_offset: the largest of them.
+            data: their bytes.
+            batches: their headers, in order.
+
+        Raises:
+            LogSegmentOffsetOverflowError: an offset is too far above the base; nothing was written.
+        """
+        if not batches:
+            return
+        if not self.fits(last_offset):
+            raise LogSegmentOffsetOverflowError(
+                f"Detected offset overflow at offset {last_offset} in segment {self.path(FileKind.LOG)}"
+            )
+        offset_index = self.offset_index  # a loader recovers a segment that has none
+        position = self.size_bytes
+        self._file.write(position, data)
+        self.size_bytes += sum(batch.size_bytes for batch in batches)
+        largest = self.largest_timestamp_so_far
+        for batch in batches:
+            if batch.max_timestamp > largest[0]:
+                self._largest = largest = (batch.max_timestamp, batch.last_offset)
+            if self._bytes_since_index_entry > self._index_interval_bytes:
+                offset_index.append(batch.last_offset, position)
+                self.time_index.maybe_append(*largest)
+                self._bytes_since_index_entry = 0
+            position += batch.size_bytes
+            self._bytes_since_index_entry += batch.size_bytes
+
+    def fits(self, offset: int) -> bool:
+        """Whether an offset can be in this segment."""
+        return 0 <= offset - self.base_offset < MAX_OFFSETS
+
+    @property
+    def largest_timestamp_so_far(self) -> tuple[int, int]:
+        """The largest timestamp, and the last offset of its batch: (NONE, base offset) if there is none."""
+        if self._largest is None:
+            self._largest = self.time_index.last_entry
+        return self._largest
+
+    @property
+    def largest_timestamp(self) -> int:
+        """The largest timestamp; of a segment without any, the modification time of its file."""
+        timestamp = self.largest_timestamp_so_far[0]
+        return timestamp if timestamp >= 0 else self.last_modified_ms
+
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp of the first batch; NONE without any."""
+        if self._rolling_timestamp is None:
+            first = next(self.places(0), None)
+            if first is not None:
+                self._rolling_timestamp = first.max_timestamp
+        return NONE if self._rolling_timestamp is None else self._rolling_timestamp
+
+    def waited_ms(self, now_ms: int, timestamp: int) -> int:
+        """How long a segment that gets a record with this timestamp has been open."""
+        first = self.first_timestamp
+        return timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def places(self, position: int, end: int | None = None) -> Iterator[Place]:
+        """The batches from a position on, from their headers; ends where no whole batch follows."""
+        end = self.size_bytes if end is None else min(end, self.size_bytes)
+        data, start = b"", position
+        while end - position > MAGIC_END:
+            at = position - start
+            if len(data) - at < HEADER.size and start + len(data) < end:
+                data, start, at = self._file.read(position, min(_SEARCH_BYTES, end - position)), position, 0
+            if len(data) - at <= MAGIC_END:
+                return
+            offset, size = PREFIX.unpack_from(data, at)
+            size += PREFIX.size
+            magic = data[at + MAGIC_AT]
+            if size > end - position or size < PREFIX.size + 14:
+                return
+            if magic >= 2:
+                if len(data) - at < HEADER.size:
+                    return
+                delta = _DELTA.unpack_from(data, at + LAST_OFFSET_DELTA_AT)[0]
+                timestamp = _TIMESTAMP.unpack_from(data, at + MAX_TIMESTAMP_AT)[0]
+                yield Place(position, size, offset, offset + delta, timestamp)
+            else:
+                timestamp = _TIMESTAMP.unpack_from(data, at + LEGACY_TIMESTAMP_AT)[0] if magic == 1 else NONE
+                is_wrapper = data[at + LEGACY_ATTRIBUTES_AT] & CODEC_MASK
+                yield Place(position, size, NONE if is_wrapper else offset, offset, timestamp)
+            position += size
+
+    def find(self, offset: int) -> Place | None:
+        """The batch that holds an offset, else the first one behind it.
+
+        Where a follower was given batches that overlap, the last one that begins at the offset or below counts.
+
+        Source: Kafka FileRecords.searchForOffsetFromPosition.
+        """
+        before: Place | None = None
+        for place in self.places(self.offset_index.lookup(offset)):
+            first = self.first_offset(place)
+            if first >= offset:
+                return before if first > offset and before is not None and before.last_offset >= offset else place
+            before = place
+        return before if before is not None and before.last_offset >= offset else None
+
+    def first_offset(self, place: Place) -> int:
+        """The offset of a batch's first record; that of a wrapper is read from its messages."""
+        if place.base_offset != NONE:
+            return place.base_offset
+        entry = self.read_bytes(place.position, place.size_bytes)
+        return read_records(entry, next(read_batches(entry)))[0].offset
+
+    def headers(self, start: int = 0, end: int | None = None) -> Iterator[BatchRows]:
+        """The headers of the batches from a position on, as rows; ends where no whole batch follows."""
+        end = self.size_bytes if end is None else min(end, self.size_bytes)
+        for item in read_headers(self._file, base_offset=self.base_offset, start=start, end=end, search=False):
+            if isinstance(item, Gap):
+                return
+            yield item
+
+    def windows(self) -> Iterator[BatchWindow]:
+        """All batches, whole, with their checksums computed; ends where no whole batch follows."""
+        reader = WindowReader(self._file, Checks.WHOLE, base_offset=self.base_offset, end=self.size_bytes, search=False)
+        for item in reader:
+            if isinstance(item, Gap):
+                return
+            yield item
+
+    def read_bytes(self, position: int, size_bytes: int) -> bytes:
+        """Bytes of the log; fewer only at its end."""
+        return self._file.read(position, min(size_bytes, self.size_bytes - position))
+
+    def read_next_offset(self) -> int:
+        """The offset behind the last batch; the base offset of an empty segment."""
+        position = self.offset_index.lookup(MAX_OFFSETS + self.base_offset)
+        last = NONE
+        for place in self.places(position):
+            last = place.last_offset
+        return self.base_offset if last == NONE else last + 1
+
+    # ---- truncating --------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Remove the batches from the first one on whose last offset is at an offset or above.
+
+        Returns:
+            how many bytes were removed.
+        """
+        place = self.find(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.transactions.truncate_to(offset)
+        self.offset_index.resize(self._index_bytes)
+        self.time_index.resize(self._index_bytes)
+        removed = 0 if place is None else self.cut(place.position)
+        if self.size_bytes == 0:
+            self.created_ms = self._clock()
+            self._rolling_timestamp = None
+        self._bytes_since_index_entry = 0
+        if self.largest_timestamp_so_far[0] >= 0:
+            self._largest = self._read_largest_timestamp()
+        return removed
+
+    def cut(self, size_bytes: int) -> int:
+        """Cut the `.log` file; returns how many bytes were removed."""
+        removed = self.size_bytes - size_bytes
+        if removed:
+            self._file.truncate(size_bytes)
+            self.size_bytes = size_bytes
+        return removed
+
+    def _read_largest_timestamp(self) -> tuple[int, int]:
+        largest = self.time_index.last_entry
+        for place in self.places(self.offset_index.lookup(largest[1])):
+            if place.max_timestamp > largest[0]:
+                largest = (place.max_timestamp, place.last_offset)
+        return largest
+
+    def reset_indexes(self) -> None:
+        """Drop all entries of all indexes: the segment is being recovered."""
+        self.offset_index.reset(self._index_bytes)
+        self.time_index.reset(self._index_bytes)
+        self._transactions.reset()
+        self._largest = (NONE, self.base_offset)
+
+    def finish_recovery(self, largest: tuple[int, int], indexes: Mapping[FileKind, bytes]) -> None:
+        """Write the indexes that were made anew: files without spare room.
+
+        Args:
+            largest: as `largest_timestamp_so_far`.
+            indexes: the bytes of both files, with the last entry of the time index.
+        """
+        self._largest = largest
+        self.offset_index.fill(indexes[FileKind.OFFSET_INDEX])
+        self.time_index.fill(indexes[FileKind.TIME_INDEX])

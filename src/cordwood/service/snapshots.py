@@ -1,0 +1,127 @@
+"""The producer snapshots of a log: its producer state at some offsets, in files.
+
+Source: the files of Kafka's ProducerStateManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cordwood.errors import CorruptFileError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.service.producer_state import ProducerState
+from cordwood.storage.formats import producer_state
+from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
+from cordwood.storage.log.files import read_file
+
+
+class ProducerSnapshots:
+    """A producer state that is saved to files, and loaded from them.
+
+    Attributes:
+        state: of the producers.
+        directory: of the partition.
+    """
+
+    def __init__(self, fs: LocalFileSystem, directory: str, state: ProducerState) -> None:
+        self.state = state
+        self.directory = directory
+        self._fs = fs
+        self._offsets: set[int] = set()
+        self._last_offset = 0
+        self.list()
+
+    def list(self) -> None:
+        """Look which snapshots there are."""
+        self._offsets = set()
+        for info in self._fs.list(self.directory):
+            file = None if info.is_directory else parse_file(info.name)
+            if file and file.kind is FileKind.PRODUCER_SNAPSHOT and file.temporary is Temporary.NONE:
+                self._offsets.add(file.offset)
+
+    @property
+    def latest_offset(self) -> int | None:
+        """Of the newest snapshot."""
+        return max(self._offsets, default=None)
+
+    def path(self, offset: int) -> str:
+        """Where the snapshot of an offset is."""
+        return f"{self.directory}/{offset_name(offset, FileKind.PRODUCER_SNAPSHOT)}"
+
+    def take(self, *, sync: bool = True) -> str | None:
+        """Write a snapshot, if the state has moved on since the last one; returns its path."""
+        offset = self.state.end_offset
+        if offset <= self._last_offset:
+            return None
+        path = self.path(offset)
+        with self._fs.create(path, exclusive=False) as file:
+            file.write(0, producer_state.encode(tuple(self.state.entries())))
+            if sync:
+                file.sync()
+        if sync:
+            self._fs.sync_directory(self.directory)
+        self._offsets.add(offset)
+        self._last_offset = offset
+        return path
+
+    def delete(self, offset: int) -> None:
+        """Remove a snapshot; one that is gone is passed over."""
+        self._offsets.discard(offset)
+        if self._fs.exists(self.path(offset)):
+            self._fs.unlink(self.path(offset))
+
+    def mark_deleted(self, offset: int) -> str | None:
+        """Rename a snapshot, to be removed later; returns its new path."""
+        if offset not in self._offsets:
+            return None
+        self._offsets.discard(offset)
+        target = self.path(offset) + Temporary.DELETED
+        try:
+            self._fs.rename(self.path(offset), target)
+        except FileNotFoundError:
+            return None
+        return target
+
+    def remove_strays(self, bases: Iterable[int]) -> None:
+        """Remove the snapshots that are of no segment's base offset, but for the newest one behind all of them."""
+        self.list()
+        known = set(bases)
+        strays = sorted(offset for offset in self._offsets if offset not in known)
+        if strays and (not known or strays[-1] >= max(known)):
+            strays.pop()
+        for offset in strays:
+            self.delete(offset)
+
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
+        """Load the newest snapshot of a log that begins and ends there; those outside are removed."""
+        for offset in sorted(self._offsets):
+            if offset > log_end_offset or offset <= log_start_offset:
+                self.delete(offset)
+        if self.state.end_offset == log_end_offset:
+            self.on_log_start(log_start_offset)
+            return
+        self.state.clear()
+        while (latest := self.latest_offset) is not None:
+            try:
+                entries = producer_state.decode(read_file(self._fs, self.path(latest)))
+            except CorruptFileError:
+                self.delete(latest)
+                continue
+            self.state.load(entries, now_ms)
+            self._last_offset = self.state.end_offset = latest
+            return
+        self._last_offset = self.state.end_offset = log_start_offset
+
+    def on_log_start(self, offset: int) -> None:
+        """The log start offset rose."""
+        self.state.on_log_start(offset)
+        latest = self.latest_offset
+        self._last_offset = offset if latest is None else latest
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Forget everything, and remove all snapshots."""
+        self.state.clear()
+        for one in sorted(self._offsets):
+            self.delete(one)
+        self._last_offset = 0
+        self.state.end_offset = offset

@@ -1,0 +1,451 @@
+"""What a leader makes of the batches that a producer sends: checks them, gives them offsets, recompresses if asked to.
+
+Most batches stay as they are but for a few fields of their header (*in place*). A batch in another format or codec than
+the log wants, or with gaps in its offsets, is built anew from its records.
+
+The checks come in Kafka's order, and fail with Kafka's errors. Source: Kafka LogValidator, UnifiedLog.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+import crc32c
+import numpy as np
+
+from cordwood.config import LONG_MAX
+from cordwood.errors import (
+    BatchProblem,
+    CorruptRecordError,
+    DataError,
+    IllegalArgumentError,
+    InvalidRecordError,
+    RecordProblem,
+    RecordValidationError,
+    UnsupportedForMessageFormatError,
+)
+from cordwood.kernels import encode, validate
+from cordwood.kernels.decode import PROBLEMS
+from cordwood.kernels.layout import (
+    ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
+    BATCH_ROW,
+    CODEC_MASK,
+    CRC_AT,
+    CRC_START,
+    HEADER,
+    LEADER_EPOCH_AT,
+    LEGACY_ATTRIBUTES_AT,
+    LEGACY_CRC_AT,
+    LEGACY_CRC_START,
+    LEGACY_HEADER,
+    LEGACY_TIMESTAMP_AT,
+    LOG_APPEND_TIME,
+    MAGIC_AT,
+    MAGIC_END,
+    MAX_TIMESTAMP_AT,
+    MIN_SIZE_FIELD,
+    PREFIX,
+    RECORD_ROW,
+    TRANSACTIONAL,
+    U8Array,
+)
+from cordwood.record.batch import Batch, encode_message_set, seal
+from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.compression import compress, decompress
+from cordwood.record.record import Record, to_records
+from cordwood.service.log_config import LogConfig
+from cordwood.service.producer_state import AppendOrigin
+from cordwood.types import NONE, Codec, TimestampType
+
+_LONG, _INT, _SHORT, _UINT = Struct(">q"), Struct(">i"), Struct(">h"), Struct(">I")
+_LEGACY_TIMESTAMP = Struct(">q")
+#: Bytes that a batch of a producer may decompress to.
+_MAX_BODY_BYTES = 2**31 - 1
+
+
+def read_batches(data: bytes | bytearray) -> Iterator[Batch]:
+    """The headers of the batches in a buffer; a partial batch at the end is left out.
+
+    The checksums are not computed: `computed_crc` equals `crc`. A wrapper (compressed, magic 0 and 1) has no base
+    offset.
+
+    Raises:
+        CorruptRecordError: a size or a magic that no batch has.
+    """
+    at, end = 0, len(data)
+    while end - at >= MAGIC_END:
+        size_field = _INT.unpack_from(data, at + PREFIX.size - 4)[0]
+        if size_field < MIN_SIZE_FIELD:
+            raise CorruptRecordError(
+                f"Found record size {size_field} smaller than minimum record overhead ({MIN_SIZE_FIELD})."
+            )
+        magic = data[at + MAGIC_AT]
+        if magic > 2:
+            raise CorruptRecordError(f"Invalid magic found in record: {magic}")
+        size = size_field + PREFIX.size
+        if size > end - at:
+            break
+        if magic == 2 and size < HEADER.size:
+            raise CorruptRecordError(
+                f"Record batch is corrupted (the size {size} is smaller than the minimum allowed overhead "
+                f"{HEADER.size})"
+            )
+        yield _header(data, at, size, magic)
+        at += size
+
+
+def _header(data: bytes | bytearray, at: int, size: int, magic: int) -> Batch:
+    if magic == 2:
+        offset, _, leader_epoch, _, crc, attributes, delta, base_timestamp, max_timestamp, *producer, count = (
+            HEADER.unpack_from(data, at)
+        )
+        id, epoch, sequence = producer
+        return Batch(
+            *(at, size, offset, offset + delta, base_timestamp, max_timestamp, id, leader_epoch, sequence, count),
+            *(crc, crc, attributes, epoch, magic),
+        )
+    offset, _, crc, _, attributes = LEGACY_HEADER.unpack_from(data, at)
+    attributes &= 0xFF
+    timestamp = NONE
+    if magic == 1 and size >= LEGACY_TIMESTAMP_AT + 8:
+        timestamp = _LEGACY_TIMESTAMP.unpack_from(data, at + LEGACY_TIMESTAMP_AT)[0]
+    wrapper = attributes & CODEC_MASK != 0
+    first, count = (NONE, NONE) if wrapper else (offset, 1)
+    return Batch(
+        *(at, size, first, offset, timestamp, timestamp, NONE, NONE, NONE, count, crc, crc, attributes, NONE, magic)
+    )
+
+
+def check_crc(data: bytes | bytearray, batch: Batch) -> None:
+    """Compare a batch's checksum with its bytes.
+
+    Raises:
+        CorruptRecordError: they differ.
+    """
+    view = memoryview(data)[batch.position : batch.position + batch.size_bytes]
+    if batch.magic == 2:
+        computed = crc32c.crc32c(view[CRC_START:])
+    else:
+        computed = zlib.crc32(view[LEGACY_CRC_START:])
+    if computed != batch.crc:
+        raise CorruptRecordError(
+            f"Record is corrupt (stored crc = {batch.crc}, computed crc = {computed}) at offset {batch.last_offset}"
+        )
+
+
+class Validated(NamedTuple):
+    """Batches as the log will hold them.
+
+    Attributes:
+        data: their bytes.
+        batches: their headers.
+        max_timestamp: the largest of their records; with LogAppendTime, now.
+    """
+
+    data: bytearray
+    batches: list[Batch]
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """What a leader validates with.
+
+    Attributes:
+        config: of the topic.
+        origin: who appends.
+        leader_epoch: of this leader; written into each batch.
+        now_ms: the time.
+        magic: the format of the log; only tests of old logs want another than 2.
+    """
+
+    config: LogConfig
+    origin: AppendOrigin
+    leader_epoch: int
+    now_ms: int
+    magic: int = 2
+
+    def validate(self, data: bytearray, batches: Sequence[Batch], offset: int) -> Validated:
+        """Check batches, and give their records offsets from `offset` on.
+
+        Args:
+            data: their bytes; changed in place where that is enough.
+            batches: their headers, with right checksums.
+            offset: of the first record.
+
+        Raises:
+            InvalidRecordError, RecordValidationError, CorruptRecordError, UnsupportedForMessageFormatError,
+            IllegalArgumentError: as Kafka's LogValidator does.
+        """
+        if not batches:
+            raise InvalidRecordError("Record batch has no batches at all")
+        first = batches[0]
+        source = next((batch.codec for batch in reversed(batches) if batch.attributes & CODEC_MASK), Codec.NONE)
+        target = source if self.config.codec is None else self.config.codec
+        if len(batches) > 1 and (first.magic == 2 or source is not Codec.NONE):
+            raise InvalidRecordError("Compressed outer record has more than one batch")
+        in_place = source is target and first.magic == self.magic
+        if source is target is Codec.NONE:
+            in_place = all(batch.magic == self.magic for batch in batches)
+        elif source is Codec.NONE and first.is_control:
+            in_place = True
+        elif source is not Codec.NONE and self.magic == 0:
+            in_place = False
+        next_offset, largest = offset, NONE
+        ends = []
+        for batch in batches:
+            self._check_batch(batch, first)
+            count, max_timestamp, has_gaps = self._check_records(data, batch)
+            in_place = in_place and not (has_gaps and source is not Codec.NONE)
+            next_offset += count
+            largest = max(largest, max_timestamp)
+            ends.append((next_offset - 1, max_timestamp))
+        if self.config.log_append_time and self.magic > 0:
+            largest = self.now_ms
+        if not in_place:
+            data = self._rebuild(data, batches, offset, target)
+            return Validated(data, list(read_batches(data)), largest)
+        assigned = [self._assign(data, batch, *end) for batch, end in zip(batches, ends, strict=True)]
+        return Validated(data, assigned, largest)
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    def _check_batch(self, batch: Batch, first: Batch) -> None:
+        if batch.magic != first.magic:
+            raise InvalidRecordError(
+                f"Batch magic {batch.magic} is not the same as the first batch's magic byte {first.magic}"
+            )
+        if self.origin is AppendOrigin.CLIENT and batch.magic == 2:
+            span = batch.last_offset - batch.base_offset + 1
+            if span <= 0:
+                raise InvalidRecordError(
+                    f"Batch has an invalid offset range: [{batch.base_offset}, {batch.last_offset}]"
+                )
+            if batch.record_count <= 0:
+                raise InvalidRecordError(f"Invalid reported count for record batch: {batch.record_count}")
+            if span != batch.record_count:
+                raise InvalidRecordError(
+                    f"Inconsistent batch offset range [{batch.base_offset}, {batch.last_offset}] and count of records "
+                    f"{batch.record_count}"
+                )
+            if batch.is_control:
+                raise InvalidRecordError("Clients are not allowed to write control records")
+            if batch.producer_id >= 0 and batch.base_sequence < 0:
+                raise InvalidRecordError(
+                    f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"
+                )
+        if self.magic < 2 and batch.is_transactional:
+            raise UnsupportedForMessageFormatError(
+                f"Transactional records cannot be used with magic version {self.magic}"
+            )
+        if self.magic < 2 and batch.producer_id >= 0:
+            raise UnsupportedForMessageFormatError(f"Idempotent records cannot be used with magic version {self.magic}")
+
+    def _check_records(self, data: bytearray, batch: Batch) -> tuple[int, int, bool]:
+        """How many records a batch has, the largest timestamp, and whether their offsets have gaps."""
+        if batch.magic < 2:
+            return self._check_messages(data, batch)
+        view = memoryview(data)[batch.position + HEADER.size : batch.position + batch.size_bytes]
+        body = _body(view, batch)
+        own = batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else NONE
+        lowest, highest = self._timestamps()
+        status, count, largest, found = validate.check_records(
+            body.ctypes.data, body.size, batch.record_count, batch.base_timestamp, own, lowest, highest, _scratch()
+        )
+        problem = found & validate.NULL_KEY and self.config.compact
+        if self.config.log_append_time or found & validate.NO_TIMESTAMP:
+            problem = problem or batch.attributes & LOG_APPEND_TIME
+        if not self.config.log_append_time:
+            problem = problem or found & validate.BAD_TIMESTAMP
+        if status < 0:
+            raise InvalidRecordError(f"Found invalid record structure: {PROBLEMS[status]} (record {count})")
+        if problem:
+            self._refuse(batch, read_records(data, batch))
+        return int(count), int(largest), bool(found & validate.GAPS)
+
+    def _timestamps(self) -> tuple[int, int]:
+        lowest = self.now_ms - self.config.timestamp_before_max_ms
+        return max(lowest, -LONG_MAX - 1), min(self.now_ms + self.config.timestamp_after_max_ms, LONG_MAX)
+
+    def _check_messages(self, data: bytearray, batch: Batch) -> tuple[int, int, bool]:
+        records = read_records(data, batch)
+        self._refuse(batch, records)
+        largest = max((record.timestamp for record in records), default=NONE)
+        first = batch.last_offset + 1 - len(records)
+        has_gaps = batch.codec is not Codec.NONE and any(r.offset != first + i for i, r in enumerate(records))
+        return len(records), largest if batch.magic else NONE, has_gaps
+
+    def _refuse(self, batch: Batch, records: Sequence[Record]) -> None:
+        problems, timestamps = [], False
+        lowest, highest = self._timestamps()
+        for index, record in enumerate(records):
+            timestamp = record.timestamp
+            if self.config.compact and record.key is None:
+                problems.append(
+                    RecordProblem(index, f"Compacted topic cannot accept message without key (record {index})")
+                )
+            elif not self.config.log_append_time and timestamp != NONE:
+                if not lowest <= timestamp <= highest:
+                    timestamps = True
+                    problems.append(
+                        RecordProblem(
+                            index,
+                            f"Timestamp {timestamp} of message with offset {record.offset} is out of range. "
+                            f"The timestamp should be within [{lowest}, {highest}]",
+                        )
+                    )
+            elif batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
+                timestamps = True
+                problems.append(
+                    RecordProblem(
+                        index,
+                        f"Invalid timestamp type in message (record {index}). Producer should not set timestamp type "
+                        "to LogAppendTime",
+                    )
+                )
+        if problems:
+            raise RecordValidationError(tuple(problems), timestamps=timestamps)
+
+    # ---- in place ----------------------------------------------------------------------------------------------------
+
+    def _assign(self, data: bytearray, batch: Batch, last_offset: int, max_timestamp: int) -> Batch:
+        """Change a batch's header where it is; returns what it is now."""
+        at = batch.position
+        late = self.config.log_append_time
+        timestamp = self.now_ms if late else max_timestamp
+        wanted = batch.attributes & ~LOG_APPEND_TIME | (LOG_APPEND_TIME if late else 0)
+        changes = (timestamp, wanted) != (batch.max_timestamp, batch.attributes)
+        if batch.magic < 2:
+            self._assign_message(data, batch, last_offset, timestamp if changes else None, wanted)
+            return _header(data, at, batch.size_bytes, batch.magic)
+        base_offset, crc = last_offset - (batch.last_offset - batch.base_offset), batch.crc
+        _LONG.pack_into(data, at + BASE_OFFSET_AT, base_offset)
+        _INT.pack_into(data, at + LEADER_EPOCH_AT, self.leader_epoch)
+        if changes:
+            _SHORT.pack_into(data, at + ATTRIBUTES_AT, wanted)
+            _LONG.pack_into(data, at + MAX_TIMESTAMP_AT, timestamp)
+            crc = crc32c.crc32c(memoryview(data)[at + CRC_START : at + batch.size_bytes])
+            _UINT.pack_into(data, at + CRC_AT, crc)
+        return Batch(
+            *(at, batch.size_bytes, base_offset, last_offset, batch.base_timestamp, timestamp, batch.producer_id),
+            *(self.leader_epoch, batch.base_sequence, batch.record_count, crc, crc, wanted, batch.producer_epoch, 2),
+        )
+
+    @staticmethod
+    def _assign_message(data: bytearray, batch: Batch, last_offset: int, timestamp: int | None, wanted: int) -> None:
+        at = batch.position
+        _LONG.pack_into(data, at + BASE_OFFSET_AT, last_offset)
+        if batch.magic == 1 and timestamp is not None:
+            data[at + LEGACY_ATTRIBUTES_AT] = wanted
+            _LONG.pack_into(data, at + LEGACY_TIMESTAMP_AT, timestamp)
+            covered = memoryview(data)[at + LEGACY_CRC_START : at + batch.size_bytes]
+            _UINT.pack_into(data, at + LEGACY_CRC_AT, zlib.crc32(covered))
+
+    # ---- built anew --------------------------------------------------------------------------------------------------
+
+    def _rebuild(self, data: bytearray, batches: Sequence[Batch], offset: int, target: Codec) -> bytearray:
+        if self.magic < 2:
+            return self._rebuild_messages(data, batches, offset, target)
+        pieces = [piece for batch in batches for piece in _columns(data, batch)]
+        first, header = batches[0], np.zeros(1, BATCH_ROW)
+        timestamps = np.concatenate([piece.rows["timestamp"] for piece in pieces]) if pieces else np.empty(0, np.int64)
+        if np.any(timestamps < NONE):
+            raise IllegalArgumentError(f"Invalid negative timestamp {int(timestamps.min())}")
+        base_timestamp = int(timestamps[0]) if timestamps.size else NONE
+        header["base_offset"], header["base_timestamp"] = offset, base_timestamp
+        bodies, count = [], 0
+        for piece in pieces:
+            piece.rows["offset"] = np.arange(offset + count, offset + count + piece.rows.size)
+            bodies.append(_encode(piece, header))
+            count += piece.rows.size
+        body = b"".join(bodies)
+        attributes = int(target) | (LOG_APPEND_TIME if self.config.log_append_time else 0)
+        attributes |= first.attributes & TRANSACTIONAL if first.magic == 2 else 0
+        if target is not Codec.NONE:
+            body = compress(target, body, level=self.config.level)
+        max_timestamp = self.now_ms if self.config.log_append_time else int(timestamps.max(initial=NONE))
+        size = HEADER.size - PREFIX.size + len(body)
+        producer = first.producer_id, first.producer_epoch, first.base_sequence
+        fields = (self.leader_epoch, 2, 0, attributes, count - 1, base_timestamp, max_timestamp, *producer, count)
+        return bytearray(seal(HEADER.pack(offset, size, *fields) + body))
+
+    def _rebuild_messages(self, data: bytearray, batches: Sequence[Batch], offset: int, target: Codec) -> bytearray:
+        if target is Codec.ZSTD:
+            raise IllegalArgumentError(f"ZStandard compression is not supported for magic {self.magic}")
+        records = [record for batch in batches for record in read_records(data, batch)]
+        late = self.config.log_append_time and self.magic == 1
+        placed = []
+        for at, record in enumerate(records, offset):
+            # As Kafka's builder: with LogAppendTime the messages in a wrapper have the append time, too.
+            timestamp = self.now_ms if late else record.timestamp if self.magic else NONE
+            placed.append(Record(at, timestamp, record.key, record.value))
+        kind = TimestampType.LOG_APPEND_TIME if late else TimestampType.CREATE_TIME
+        append_time = self.now_ms if late else NONE
+        return bytearray(
+            encode_message_set(self.magic, placed, codec=target, timestamp_type=kind, append_time=append_time)
+        )
+
+
+def _scratch() -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    return np.empty(1, RECORD_ROW)
+
+
+def _body(view: memoryview, batch: Batch) -> U8Array:
+    """The records of a batch of magic 2 as bytes."""
+    if not batch.attributes & CODEC_MASK:
+        return np.frombuffer(view, np.uint8)
+    try:
+        codec = batch.codec
+    except DataError as error:
+        raise IllegalArgumentError(str(error)) from error
+    try:
+        return np.frombuffer(decompress(codec, view, magic=2, max_bytes=_MAX_BODY_BYTES), np.uint8)
+    except DataError as error:
+        raise InvalidRecordError(str(error)) from error
+
+
+def _columns(data: bytes | bytearray, batch: Batch) -> Iterator[RecordColumns]:
+    """The records of a batch as columns."""
+    view = np.frombuffer(bytes(memoryview(data)[batch.position : batch.position + batch.size_bytes]), np.uint8)
+    row = np.zeros(1, BATCH_ROW)
+    for name in BATCH_ROW.names or ():
+        row[name] = getattr(batch, name)
+    row["position"] = 0
+
+    def read(position: int, size_bytes: int) -> Iterator[bytes]:
+        yield view[position : position + size_bytes].tobytes()
+
+    try:
+        yield from decode(BatchWindow(0, view, row, read), max_batch_bytes=_MAX_BODY_BYTES)
+    except DataError as error:
+        if error.kind is BatchProblem.INNER_CRC:
+            raise CorruptRecordError(str(error)) from error
+        raise InvalidRecordError(str(error)) from error
+
+
+def read_records(data: bytes | bytearray, batch: Batch) -> list[Record]:
+    """The records of one batch of a buffer.
+
+    Raises:
+        InvalidRecordError, CorruptRecordError: they cannot be read.
+    """
+    return [record for columns in _columns(data, batch) for record in to_records(columns.data, columns.rows)]
+
+
+def _encode(columns: RecordColumns, header: np.ndarray[tuple[int], np.dtype[np.void]]) -> bytes:
+    """The records of a piece, relative to a header."""
+    rows = np.ascontiguousarray(columns.rows)
+    keep, chosen = np.ones(rows.size, bool), np.ones(1, bool)
+    index_of = np.zeros(int(rows["batch"].max(initial=0)) + 1, np.int64)
+    address = columns.data.ctypes.data
+    target = np.empty(encode.measure_bodies(address, rows, keep, index_of, chosen), np.uint8)
+    ends = np.zeros((2, 1), np.int64)
+    size = encode.encode_bodies(
+        address, rows, keep, index_of, chosen, header, target.ctypes.data, False, ends[0], ends[1]
+    )
+    return target[:size].tobytes()

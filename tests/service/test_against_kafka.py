@@ -1,0 +1,84 @@
+"""Random scripts about a log, done by Kafka's classes and by the live log: the same results, errors and files.
+
+CORDWOOD_KAFKA_SEED     of the first script; see tests/drawn.py
+CORDWOOD_LIVE_SCRIPTS   how many; default 200
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.log.files import read_file
+from cordwood.types import TopicPartition
+from tests import drawn
+from tests.kafka_tools import Oracle
+from tests.service.comparing import differences
+from tests.service.live_script import LiveScript
+from tests.service.log_scripts import LogScript
+
+SCRIPTS = int(os.environ.get("CORDWOOD_LIVE_SCRIPTS", "200"))
+STEPS = 60
+SHARES = 4
+#: Every fourth script compresses, and does not look at sizes.
+COMPRESSED_EVERY = 4
+#: Scripts per process of the oracle.
+SLICE = 50
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("share", range(SHARES))
+def test_random_interleavings_of_all_calls_do_what_kafkas_log_does(
+    kafka_oracle: Oracle, tmp_path: Path, share: int
+) -> None:
+    seeds = list(range(drawn.SEED + share, drawn.SEED + SCRIPTS, SHARES))
+    seen: Counter[str] = Counter()
+    found = []
+    for first in range(0, len(seeds), SLICE):
+        scripts = {
+            seed: LogScript(seed, STEPS, compressed=_compresses(seed)).script() for seed in seeds[first : first + SLICE]
+        }
+        for seed, script in scripts.items():
+            (tmp_path / f"{seed}.json").write_text(json.dumps(script))
+        answers = kafka_oracle.batch([("run", tmp_path / f"{seed}.json", tmp_path / str(seed)) for seed in scripts])
+        for (seed, script), lines in zip(scripts.items(), answers, strict=True):
+            shutil.rmtree(tmp_path / str(seed))
+            for what in differences(script, lines, compressed=_compresses(seed), seen=seen):
+                found.append(f"seed {seed}, {what}")
+    print(dict(sorted(seen.items())))
+    assert not found, "\n".join(found[:20])
+    assert seen["append: done"] > 10 * len(seeds)
+
+
+def _compresses(seed: int) -> bool:
+    return seed // SHARES % COMPRESSED_EVERY == 0
+
+
+@pytest.mark.kafka
+def test_kafka_loads_what_a_live_log_left_without_a_repair(kafka_oracle: Oracle, tmp_path: Path) -> None:
+    asked = []
+    for seed in range(drawn.SEED, drawn.SEED + 24):
+        live = LiveScript(LogScript(seed, STEPS).script())
+        for _ in live.lines():
+            pass
+        for name, log in live.logs.items():
+            log.flush(force_active_segment=True)
+            log.close()
+            folder = tmp_path / str(seed) / name
+            folder.mkdir(parents=True)
+            for info in live.fs.list(log.directory):
+                (folder / info.name).write_bytes(read_file(live.fs, f"{log.directory}/{info.name}"))
+            partition = TopicPartition("t", 0)
+            starts = checkpoints.encode({partition: log.log_start_offset})
+            (folder.parent / filenames.LOG_START_OFFSETS).write_bytes(starts)
+            size = log.config.segment_index_bytes
+            asked.append(("check", folder, "--config", f"segment.index.bytes={size}"))
+    answers = kafka_oracle.batch(asked, exits=(0, 1))
+    assert len(answers) > 15
+    assert [line["problems"] for (line,) in answers] == [[] for _ in answers]

@@ -1,0 +1,112 @@
+"""Power cuts at each file operation of a live log, with any subset of what was not synced lost.
+
+After the next load everything below the recovery point is there, and nothing is there that was never appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.service.log import Log
+from tests.crashes import Cuts, durable
+from tests.service.live_logs import World, batch, read_all
+
+CONFIG = {"segment.bytes": "200", "segment.index.bytes": "64", "index.interval.bytes": "0", "retention.bytes": "150"}
+
+
+@dataclass
+class Known:
+    """What the program knew when the power was cut.
+
+    Attributes:
+        safe: below this offset everything is on disk.
+        start: below this offset everything may be gone.
+        values: what was appended, by offset; after a truncation there may be several.
+    """
+
+    safe: int = 0
+    start: int = 0
+    values: dict[int, set[str]] = field(default_factory=dict)
+
+    def note(self, log: Log) -> None:
+        self.safe = log.recovery_point
+        self.start = max(self.start, log.log_start_offset)
+
+
+def append(log: Log, known: Known, *values: str) -> None:
+    for at, value in enumerate(values, log.log_end_offset):
+        known.values.setdefault(at, set()).add(value)
+    log.append_as_leader(batch(*values), 0)
+    log.update_high_watermark(log.log_end_offset)
+    known.note(log)
+
+
+def rolls(log: Log, known: Known) -> None:
+    for number in range(4):
+        append(log, known, f"a{number}", f"b{number}")
+    log.flush()
+    known.note(log)
+
+
+def truncates(log: Log, known: Known) -> None:
+    append(log, known, "a0", "b0")
+    append(log, known, "c0")
+    log.flush()
+    known.note(log)
+    known.safe = 2
+    log.truncate_to(2)
+    append(log, known, "d1")
+    append(log, known, "e1")
+    log.flush()
+    known.note(log)
+
+
+def retains(log: Log, known: Known) -> None:
+    for number in range(4):
+        append(log, known, f"a{number}", f"b{number}")
+    log.flush()
+    known.note(log)
+    known.start = 6
+    log.delete_old_segments()
+    known.note(log)
+
+
+def closes(log: Log, known: Known) -> None:
+    append(log, known, "a0", "b0")
+    append(log, known, "c0", "d0")
+    log.flush(force_active_segment=True)
+    log.close()
+    known.note(log)
+
+
+@pytest.mark.parametrize("act", [rolls, truncates, retains, closes])
+def test_what_was_flushed_is_there_after_a_power_cut(
+    act: Callable[[Log, Known], None], record_property: Callable[[str, object], None]
+) -> None:
+    start = World()
+    assert isinstance(start.fs, MemoryFileSystem)
+    known = Known()
+
+    def run(fs: LocalFileSystem) -> None:
+        known.__init__()  # type: ignore[misc]
+        act(World(fs).load(CONFIG), known)
+
+    cuts = Cuts(durable(start.fs), run, sampled=12, subsets_max=4)
+    for after in cuts:
+        world = World(after)
+        log = world.load(CONFIG, clean_shutdown=False, recovery_point=known.safe)
+        found = read_all(log)
+        for offset in range(max(known.start, log.log_start_offset), known.safe):
+            assert found.get(offset) in known.values[offset], f"offset {offset} was flushed"
+        for offset, value in found.items():
+            assert value in known.values[offset], "nothing is there that was never appended"
+        # It goes on from there.
+        log.append_as_leader(batch("z9"), 0)
+        assert read_all(log)[log.log_end_offset - 1] == "z9"
+    cuts.tell(record_property, f"a live log that {act.__name__}")
+    assert cuts.different > 20

@@ -1,0 +1,325 @@
+"""Logs in many directories: loaded, kept and shut down together."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from cordwood.config import overrides
+from cordwood.errors import IllegalStateError, KafkaStorageError, LockedError, LogDirNotFoundError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.service.log import FetchIsolation, Log
+from cordwood.service.log_manager import LogManager
+from cordwood.service.scheduler import SteppedScheduler
+from cordwood.storage.formats import checkpoints
+from cordwood.storage.log.files import read_file
+from cordwood.types import TopicPartition
+from tests.kafka_tools import Broker, Line
+from tests.service.live_logs import NOW_MS, batch, read_all
+
+ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
+CONFIG = ("log.segment.delete.delay.ms=60000",)
+
+
+class Node:
+    """A manager with its clock and its tasks, on a file system that outlives it."""
+
+    def __init__(self, fs: LocalFileSystem | None = None, *, dirs: tuple[str, ...] = ("d1", "d2")) -> None:
+        self.now_ms = NOW_MS
+        self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000) if fs is None else fs
+        self.dirs = dirs
+        self.start()
+
+    def start(self) -> None:
+        self.scheduler = SteppedScheduler(lambda: self.now_ms)
+        self.manager = LogManager(
+            self.fs, self.dirs, overrides(CONFIG), clock=lambda: self.now_ms, scheduler=self.scheduler
+        )
+
+    def pass_time(self, ms: int) -> None:
+        self.now_ms += ms
+        self.scheduler.run_due()
+
+    def append(self, partition: TopicPartition, *values: str) -> Log:
+        log = self.manager.get_or_create_log(partition, is_new=True)
+        for value in values:
+            log.append_as_leader(batch(value), 0)
+        log.update_high_watermark(log.log_end_offset)
+        return log
+
+    def offsets(self, path: str) -> dict[TopicPartition, int]:
+        return checkpoints.decode(read_file(self.fs, path))
+
+
+@pytest.fixture
+def node() -> Node:
+    made = Node()
+    made.manager.startup()
+    return made
+
+
+def test_logs_are_there_again_after_a_shutdown_and_nothing_is_recovered(node: Node) -> None:
+    node.append(ONE, "a1", "b1")
+    node.append(TWO, "c1")
+    assert sorted(log.parent_directory for log in node.manager.all_logs) == ["/d1", "/d2"]
+    node.manager.shutdown()
+    assert node.fs.exists("d1/.kafka_cleanshutdown")
+    assert read_file(node.fs, "d1/recovery-point-offset-checkpoint") == b"0\n1\nt 0 2\n"
+    node.start()
+    seen: list[tuple[str, int, int]] = []
+    node.manager.startup(lambda *progress: seen.append(progress))
+    assert sorted(seen) == [("/d1", 1, 1), ("/d2", 1, 1)]
+    assert not node.fs.exists("d1/.kafka_cleanshutdown"), "a crash from now on is one"
+    log = node.manager.get_log(ONE)
+    assert log is not None
+    assert (read_all(log), log.recovery_point) == ({0: "a1", 1: "b1"}, 2)
+
+
+def test_after_a_crash_logs_are_recovered_from_their_recovery_points(node: Node) -> None:
+    log = node.append(ONE, "a1")
+    log.flush()
+    node.pass_time(60_000)  # the tasks write the checkpoints
+    assert node.offsets("d1/recovery-point-offset-checkpoint") == {ONE: 1}
+    assert node.offsets("d1/replication-offset-checkpoint") == {ONE: 1}
+    node.append(ONE, "b1")
+    with node.fs.open_for_update("d1/t-0/00000000000000000000.log") as file:
+        file.truncate(file.size() - 1)
+    again = Node(_unlocked(node.fs))
+    again.manager.startup()
+    recovered = again.manager.get_log(ONE)
+    assert recovered is not None
+    assert read_all(recovered) == {0: "a1"}
+
+
+def _unlocked(fs: LocalFileSystem) -> MemoryFileSystem:
+    """The disk as after a crash: all of it is there, and nobody holds it."""
+    assert isinstance(fs, MemoryFileSystem)
+    return fs.crash(lambda change: change.parts)
+
+
+def test_a_directory_has_one_manager_at_a_time(node: Node) -> None:
+    other = LogManager(node.fs, ["d2"])
+    with pytest.raises(LockedError):
+        other.startup()
+    node.manager.shutdown()
+    other.startup()
+    other.shutdown()
+
+
+def test_retention_deletes_from_logs_that_are_not_compacted(node: Node) -> None:
+    node.append(ONE, "a1")
+    kept = node.append(TWO, "b1")
+    node.manager.update_topic_config("t", {"retention.ms": "1000"})
+    node.manager.update_topic_config("k", {"cleanup.policy": "compact", "retention.ms": "1000"})
+    compacted = node.append(TopicPartition("k", 0), "c1")
+    log = node.manager.get_log(ONE)
+    assert log is not None
+    node.pass_time(30_000)
+    assert (read_all(log), read_all(kept)) == ({}, {})
+    assert read_all(compacted) == {0: "c1"}
+
+
+def test_configs_of_a_topic_change_while_it_is_used(node: Node) -> None:
+    log = node.append(ONE, "a1")
+    node.manager.update_topic_config("t", {"segment.bytes": "2000000"})
+    assert log.config.segment_bytes == 2_000_000
+    assert node.append(TWO, "b1").config.segment_bytes == 2_000_000
+
+
+def test_a_deleted_log_is_renamed_at_once_and_removed_after_its_delay(node: Node) -> None:
+    node.append(ONE, "a1")
+    node.append(TWO, "b1")
+    node.pass_time(30_000)
+    deleted = node.manager.async_delete(ONE)
+    assert deleted is not None
+    assert node.manager.get_log(ONE) is None
+    assert deleted.directory.endswith("-delete")
+    assert deleted.read(0, 100, FetchIsolation.LOG_END).records, "readers are not disturbed"
+    assert node.offsets("d1/recovery-point-offset-checkpoint") == {}
+    node.pass_time(59_999)
+    assert node.fs.exists(deleted.directory)
+    node.pass_time(60_000)
+    assert not node.fs.exists(deleted.directory)
+    assert node.manager.async_delete(ONE) is None
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished(node: Node) -> None:
+    node.append(ONE, "a1")
+    deleted = node.manager.async_delete(ONE)
+    assert deleted is not None
+    again = Node(_unlocked(node.fs))
+    again.manager.startup()
+    assert again.manager.get_log(ONE) is None
+    for _ in range(3):
+        again.pass_time(60_000)
+    assert not again.fs.exists(deleted.directory)
+
+
+def test_truncation_writes_the_recovery_point_down(node: Node) -> None:
+    node.append(ONE, "a1", "b1").flush()
+    node.manager.truncate_to({ONE: 1, TWO: 0})
+    assert node.offsets("d1/recovery-point-offset-checkpoint") == {ONE: 1}
+    node.manager.truncate_fully_and_start_at(ONE, 7)
+    log = node.manager.get_log(ONE)
+    assert log is not None
+    assert (log.log_start_offset, node.offsets("d1/recovery-point-offset-checkpoint")) == (7, {ONE: 1})
+
+
+def test_a_log_moves_to_another_directory_while_it_is_used(node: Node) -> None:
+    log = node.append(ONE, *(f"a{number}" for number in range(30)))
+    source = log.parent_directory
+    (target,) = set(node.manager.live_log_dirs) - {source}
+    log.maybe_increment_log_start_offset(3)
+    expected = read_all(log)
+    moved = node.manager.move_partition(ONE, target)
+    assert node.manager.get_log(ONE) is moved and moved.parent_directory == target
+    assert read_all(moved) == expected and moved.log_start_offset == 3
+    assert moved.high_watermark == log.log_end_offset == 30
+    for call in (lambda: log.append_as_leader(batch("b1"), 0), lambda: read_all(log)):
+        with pytest.raises(KafkaStorageError):
+            call()
+    assert node.manager.failures.failures == ()
+    node.append(ONE, "b2")
+    assert node.manager.move_partition(ONE, target) is moved
+    node.pass_time(120_000)
+    assert [info.name for info in node.fs.list(source) if info.is_directory] == []
+    assert ONE in node.offsets(f"{target}/recovery-point-offset-checkpoint")
+    assert ONE not in node.offsets(f"{source}/recovery-point-offset-checkpoint")
+    node.manager.shutdown()
+    node.start()
+    node.manager.startup()
+    log = node.manager.get_or_create_log(ONE)
+    assert read_all(log) == expected | {30: "b2"} and log.parent_directory == target
+
+
+def test_a_move_that_was_interrupted_goes_on(node: Node) -> None:
+    log = node.append(ONE, "a0", "a1")
+    (target,) = set(node.manager.live_log_dirs) - {log.parent_directory}
+    future = node.manager._future_log(ONE, target)
+    future.append_as_follower(log.read(0, 60, FetchIsolation.LOG_END).records, 9)
+    node.manager.shutdown()
+    node.start()
+    node.manager.startup()
+    found = node.manager.get_log(ONE, is_future=True)
+    assert found is not None and found.log_end_offset == 1
+    node.append(ONE, "a2")
+    assert read_all(node.manager.move_partition(ONE, target)) == {0: "a0", 1: "a1", 2: "a2"}
+    assert node.manager.get_log(ONE, is_future=True) is None
+
+
+def test_a_log_moves_only_to_a_directory_of_the_manager_that_works(node: Node) -> None:
+    node.append(ONE, "a0")
+    with pytest.raises(LogDirNotFoundError):
+        node.manager.move_partition(ONE, "d3")
+    with pytest.raises(KafkaStorageError, match="no log"):
+        node.manager.move_partition(TWO, "d1")
+
+
+def test_a_partition_in_two_directories_ends_the_start(node: Node) -> None:
+    node.append(ONE, "a1")
+    node.manager.shutdown()
+    node.fs.make_directory("d2/t-0")
+    node.start()
+    with pytest.raises(IllegalStateError, match="Duplicate log directories for t-0"):
+        node.manager.startup()
+    # It holds nothing now.
+    LogManager(node.fs, ["d1"]).startup()
+
+
+class Failing(WrappedFileSystem):
+    """A disk on which one directory cannot be listed any more."""
+
+    fails = ""
+
+    def list(self, path: str):
+        if self.fails and path.startswith(self.fails):
+            raise OSError(errno.EIO, "the disk fails", path)
+        return super().list(path)
+
+
+def test_a_failing_directory_goes_offline_and_the_others_live_on() -> None:
+    disk = Failing(MemoryFileSystem(lambda: NOW_MS * 1_000_000))
+    node = Node(disk)
+    node.manager.startup()
+    node.append(ONE, "a1")
+    node.append(TWO, "b1")
+    node.manager.shutdown()
+    disk.fails = "/d1/t-0"
+    node.start()
+    node.manager.startup()
+    assert (node.manager.get_log(ONE), node.manager.live_log_dirs) == (None, ("/d2",))
+    assert not node.manager.is_log_dir_online("d1")
+    with pytest.raises(LogDirNotFoundError):
+        node.manager.is_log_dir_online("d3")
+    kept = node.manager.get_log(TWO)
+    assert kept is not None
+    assert read_all(kept) == {0: "b1"}
+    with pytest.raises(KafkaStorageError, match="offline"):
+        node.manager.get_or_create_log(ONE)
+    node.append(TopicPartition("new", 0), "c1")
+    node.manager.shutdown()
+    assert node.fs.exists("d2/.kafka_cleanshutdown")
+    assert not node.fs.exists("d1/.kafka_cleanshutdown"), "d1 was not shut down properly"
+
+
+def test_without_any_directory_left_there_is_no_start() -> None:
+    disk = Failing(MemoryFileSystem(lambda: NOW_MS * 1_000_000))
+    disk.make_directory("d1")
+    disk.fails = "/d1"
+    with pytest.raises(KafkaStorageError, match="No log directory is left"):
+        Node(disk, dirs=("d1",)).manager.startup()
+
+
+def test_tasks_of_a_manager_run_in_threads_of_its_own(tmp_path: Path) -> None:
+    manager = LogManager(
+        PosixFileSystem(), [str(tmp_path / "d")], overrides(["log.initial.task.delay.ms=1", "segment.bytes=1048576"])
+    )
+    manager.startup()
+    log = manager.get_or_create_log(ONE, is_new=True)
+    log.append_as_leader(batch("a1"), 0)
+    log.roll()  # flushed by a thread
+    manager.shutdown()
+    assert log.recovery_point == 1
+    assert (tmp_path / "d/recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_broker_and_a_manager_take_turns_on_a_directory(kafka_broker: Broker, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    topic: Line = {"do": "create_topic", "topic": "t", "partitions": 1, "config": {}}
+    wrote = ["b0"]
+    kafka_broker.start(data, log_cleaner_enable="false")
+    kafka_broker.client(data, [topic, *send("b0")])
+    for turn in range(2):
+        kafka_broker("stop", data)
+        manager = LogManager(PosixFileSystem(), [str(data)])
+        manager.startup()
+        log = manager.get_log(ONE)
+        assert log is not None
+        assert list(read_all(log).values()) == wrote
+        log.append_as_leader(batch(f"o{turn}", "o"), log.leader_epochs.latest_epoch or 0)
+        log.update_high_watermark(log.log_end_offset)
+        manager.shutdown()
+        kafka_broker.start(data, log_cleaner_enable="false")
+        wrote += [f"o{turn}", "o", f"b{turn + 1}"]
+        kafka_broker.client(data, send(f"b{turn + 1}"))
+        lines = kafka_broker.client(data, [{"do": "consume", "topic": "t", "partition": 0}])
+        assert [line["value"] for line in lines if "offset" in line] == wrote
+    said = [line for line in kafka_broker("logs", data).splitlines() if "partition=t-0" in line]
+    assert said
+    assert not [line for line in said if "Recovering" in line or "WARN" in line or "ERROR" in line]
+
+
+def send(value: str) -> list[Line]:
+    """What has the broker's client write a record."""
+    return [
+        {"do": "producer", "id": value, "config": {}},
+        {"do": "send", "id": value, "topic": "t", "partition": 0, "value": value},
+        {"do": "flush", "id": value},
+    ]
