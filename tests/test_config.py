@@ -34,7 +34,6 @@ KAFKA = [
 NOT_OURS = {
     "alter.config.policy.class.name",
     "auto.create.topics.enable",
-    "cordoned.log.dirs",
     "create.topic.policy.class.name",
     "log.dir",
     "log.dirs",
@@ -64,6 +63,8 @@ def test_names_types_defaults_and_ranges_are_those_of_kafka(line: dict[str, str]
         return
     ours = (TOPIC_CONFIGS if line["level"] == "topic" else BROKER_CONFIGS)[line["name"]]
     valid = None if ours.valid is None else str(ours.valid)
+    if line["name"] == "cordoned.log.dirs":  # checked by code, without words for it
+        valid = ""
     default = in_kafkas_words(ours.default).replace("e+308", "E308")
     assert (ours.type.name, default, valid) == (line["type"], line["default"], line["valid"])
 

@@ -361,6 +361,8 @@ _VALID_ONCE: Mapping[str, Validity] = {"segment.bytes": Range(14)}
 def _broker_configs() -> Iterator[Definition]:
     """Those of their own first, then the synonyms that equal their topic config but for the name."""
     yield from (
+        Definition("background.threads", _INT, 10, _AT_LEAST_1),
+        Definition("cordoned.log.dirs", _LIST, ()),
         Definition("log.cleaner.backoff.ms", _LONG, 15_000, _AT_LEAST_0),
         Definition("log.cleaner.dedupe.buffer.size", _LONG, 128 * 1024 * 1024),
         Definition("log.cleaner.enable", _BOOL, True),
@@ -385,7 +387,9 @@ def _broker_configs() -> Iterator[Definition]:
         Definition("num.recovery.threads.per.data.dir", _INT, 2, _AT_LEAST_1),
         Definition("producer.id.expiration.check.interval.ms", _INT, 10 * MINUTE_MS, _AT_LEAST_1),
         Definition("producer.id.expiration.ms", _INT, DAY_MS, _AT_LEAST_1),
+        Definition("replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000),
         Definition("transaction.max.timeout.ms", _INT, 15 * MINUTE_MS, _AT_LEAST_1),
+        Definition("transaction.partition.verification.enable", _BOOL, True),
     )
     for definition in TOPIC_CONFIGS.values():
         for synonym in definition.synonyms:

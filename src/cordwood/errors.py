@@ -256,10 +256,27 @@ class IllegalArgumentError(LogError, ValueError):
     protocol_error = "UNKNOWN_SERVER_ERROR"
 
 
+class Rejection(StrEnum):
+    """Why batches or records are refused, as far as brokers count it."""
+
+    MAGIC = "magic"  #: formats are mixed
+    CHECKSUM = "checksum"  #: it is not that of the bytes
+    OFFSET_OR_SEQUENCE = "offset or sequence"  #: offsets, counts, sequences, or markers of a client
+    NO_KEY = "no key"  #: a record without a key for a compacted topic
+
+
 class InvalidRecordError(LogError):
-    """A batch is not what a producer may send: its offsets, its sequence, its kind."""
+    """A batch is not what a producer may send: its offsets, its sequence, its kind.
+
+    Attributes:
+        rejection: how brokers count it; None: they do not.
+    """
 
     protocol_error = "INVALID_RECORD"
+
+    def __init__(self, message: str, rejection: Rejection | None = None) -> None:
+        super().__init__(message)
+        self.rejection = rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +286,12 @@ class RecordProblem:
     Attributes:
         index: of the record in its batch.
         message: what is wrong.
+        rejection: how brokers count it; None: they do not.
     """
 
     index: int
     message: str
+    rejection: Rejection | None = None
 
 
 class RecordValidationError(LogError):
@@ -289,9 +308,17 @@ class RecordValidationError(LogError):
 
 
 class CorruptRecordError(LogError):
-    """The bytes of an append are no batch, or not the batch that their checksum was made of."""
+    """The bytes of an append are no batch, or not the batch that their checksum was made of.
+
+    Attributes:
+        rejection: how brokers count it; None: they do not.
+    """
 
     protocol_error = "CORRUPT_MESSAGE"
+
+    def __init__(self, message: str, rejection: Rejection | None = None) -> None:
+        super().__init__(message)
+        self.rejection = rejection
 
 
 class RecordTooLargeError(LogError):
@@ -393,6 +420,12 @@ class CleanFailedError(LogError):
     def __init__(self, message: str, *, is_disk_full: bool = False) -> None:
         super().__init__(message)
         self.is_disk_full = is_disk_full
+
+
+class InconsistentTopicIdError(LogError):
+    """The partition's directory belongs to another topic of the same name."""
+
+    protocol_error = "INCONSISTENT_TOPIC_ID"
 
 
 class LogDirNotFoundError(LogError):

@@ -37,9 +37,9 @@ from cordwood.storage.formats import (
     quorum_state,
     transaction_index,
 )
+from cordwood.storage.formats.properties import encode_partition_metadata
 from cordwood.types import Codec, TopicPartition
 from tests.fixtures import PACKED, Isolation, copy_of, fixture, reads
-from tests.storage.encoders import encode_partition_metadata
 
 Line = dict[str, Any]
 

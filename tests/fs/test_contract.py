@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cordwood.errors import RequestError
 from cordwood.fs.base import Bytes, LocalFileSystem, PutMode
 from cordwood.fs.memory import MemoryFileSystem, every_cut, lose_all
+from cordwood.fs.pooled import PooledFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.workspace import Workspace
 from tests.fs.contract import outcome, steps
@@ -25,17 +26,21 @@ from tests.fs.lock_holders import on_linux
 from tests.fs.trees import content, put, sync_everything, tree
 
 
-@pytest.fixture(params=["posix", "memory"])
+@pytest.fixture(params=["posix", "memory", "pooled", "pooled, one file open"])
 def fs(request: pytest.FixtureRequest) -> LocalFileSystem:
-    return PosixFileSystem() if request.param == "posix" else MemoryFileSystem(now_ns=itertools.count().__next__)
+    if request.param == "memory":
+        return MemoryFileSystem(now_ns=itertools.count().__next__)
+    if request.param == "posix":
+        return PosixFileSystem()
+    return PooledFileSystem(PosixFileSystem(), 1 if "one" in request.param else 100)
 
 
 @pytest.fixture
 def root(fs: LocalFileSystem, tmp_path: Path) -> str:
-    if isinstance(fs, PosixFileSystem):
-        return str(tmp_path)
-    fs.make_directory("/logs")
-    return "/logs"
+    if isinstance(fs, MemoryFileSystem):
+        fs.make_directory("/logs")
+        return "/logs"
+    return str(tmp_path)
 
 
 # Bytes
@@ -552,7 +557,7 @@ def test_an_absolute_path_has_no_detours(fs: LocalFileSystem) -> None:
     assert fs.absolute_path("/missing//a/./b/../c/") == "/missing/a/c"
     here = fs.absolute_path(".")
     assert fs.absolute_path("a") == posixpath.join(here, "a")
-    assert here == (os.getcwd() if isinstance(fs, PosixFileSystem) else "/")
+    assert here == ("/" if isinstance(fs, MemoryFileSystem) else os.getcwd())
 
 
 def test_a_path_in_memory_does_not_follow_symlinks_of_the_machine(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,7 +185,7 @@ def test_a_log_that_cannot_be_cleaned_is_left_longer_each_time_others_are_cleane
     marked = node.cleaner.manager.uncleanable(PARTITION)
     assert marked is not None and "offset 0" in marked.reason and marked.failures == 1
     of = f'logDirectory="{node.manager.live_log_dirs[0]}"'
-    metrics = node.cleaner.metrics()
+    metrics: dict[str, Any] = {str(name): value for name, value in node.cleaner.metrics().items()}
     assert metrics[f"kafka.log:type=LogCleanerManager,name=uncleanable-partitions-count,{of}"] == 1
     assert metrics[f"kafka.log:type=LogCleanerManager,name=uncleanable-bytes,{of}"] > 500
     assert metrics["kafka.log:type=LogCleaner,name=DeadThreadCount"] == 0

@@ -13,47 +13,13 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
-from cordwood.service.log import FetchIsolation, Log
+from cordwood.service.log import FetchIsolation
 from cordwood.service.log_manager import LogManager
-from cordwood.service.scheduler import SteppedScheduler
-from cordwood.storage.formats import checkpoints
 from cordwood.storage.log.files import read_file
 from cordwood.types import TopicPartition
 from tests.kafka_tools import Broker, Line
 from tests.service.live_logs import NOW_MS, batch, read_all
-
-ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
-CONFIG = ("log.segment.delete.delay.ms=60000",)
-
-
-class Node:
-    """A manager with its clock and its tasks, on a file system that outlives it."""
-
-    def __init__(self, fs: LocalFileSystem | None = None, *, dirs: tuple[str, ...] = ("d1", "d2")) -> None:
-        self.now_ms = NOW_MS
-        self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000) if fs is None else fs
-        self.dirs = dirs
-        self.start()
-
-    def start(self) -> None:
-        self.scheduler = SteppedScheduler(lambda: self.now_ms)
-        self.manager = LogManager(
-            self.fs, self.dirs, overrides(CONFIG), clock=lambda: self.now_ms, scheduler=self.scheduler
-        )
-
-    def pass_time(self, ms: int) -> None:
-        self.now_ms += ms
-        self.scheduler.run_due()
-
-    def append(self, partition: TopicPartition, *values: str) -> Log:
-        log = self.manager.get_or_create_log(partition, is_new=True)
-        for value in values:
-            log.append_as_leader(batch(value), 0)
-        log.update_high_watermark(log.log_end_offset)
-        return log
-
-    def offsets(self, path: str) -> dict[TopicPartition, int]:
-        return checkpoints.decode(read_file(self.fs, path))
+from tests.service.nodes import ONE, TWO, Node
 
 
 @pytest.fixture
@@ -89,7 +55,7 @@ def test_after_a_crash_logs_are_recovered_from_their_recovery_points(node: Node)
     node.append(ONE, "b1")
     with node.fs.open_for_update("d1/t-0/00000000000000000000.log") as file:
         file.truncate(file.size() - 1)
-    again = Node(_unlocked(node.fs))
+    again = Node(fs=_unlocked(node.fs))
     again.manager.startup()
     recovered = again.manager.get_log(ONE)
     assert recovered is not None
@@ -152,7 +118,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(node: Node) -> None:
     node.append(ONE, "a1")
     deleted = node.manager.async_delete(ONE)
     assert deleted is not None
-    again = Node(_unlocked(node.fs))
+    again = Node(fs=_unlocked(node.fs))
     again.manager.startup()
     assert again.manager.get_log(ONE) is None
     for _ in range(3):
@@ -244,7 +210,7 @@ class Failing(WrappedFileSystem):
 
 def test_a_failing_directory_goes_offline_and_the_others_live_on() -> None:
     disk = Failing(MemoryFileSystem(lambda: NOW_MS * 1_000_000))
-    node = Node(disk)
+    node = Node(fs=disk)
     node.manager.startup()
     node.append(ONE, "a1")
     node.append(TWO, "b1")
@@ -272,7 +238,7 @@ def test_without_any_directory_left_there_is_no_start() -> None:
     disk.make_directory("d1")
     disk.fails = "/d1"
     with pytest.raises(KafkaStorageError, match="No log directory is left"):
-        Node(disk, dirs=("d1",)).manager.startup()
+        Node(fs=disk, dirs=("d1",)).manager.startup()
 
 
 def test_tasks_of_a_manager_run_in_threads_of_its_own(tmp_path: Path) -> None:

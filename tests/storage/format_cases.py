@@ -19,7 +19,6 @@ from cordwood.storage.formats import (
     transaction_index,
 )
 from cordwood.storage.formats.filenames import FileKind
-from tests.storage.encoders import encode_partition_metadata
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ FORMATS: dict[str, Format] = {
         b"0\n2\n0 0\n5 1187\n",
     ),
     FileKind.PARTITION_METADATA: Format(
-        lambda data, _: encode_partition_metadata(properties.decode_partition_metadata(data)),
+        lambda data, _: properties.encode_partition_metadata(properties.decode_partition_metadata(data)),
         none,
         b"version: 0\ntopic_id: kh0ERQ6WToCnIzrMNpUr_A",
     ),

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from cordwood.errors import CorruptFileError
 from cordwood.java_properties import Properties
 from cordwood.storage.formats import properties
-from cordwood.storage.formats.properties import MetaProperties, PartitionMetadata
-from tests.storage.encoders import encode_partition_metadata
+from cordwood.storage.formats.properties import MetaProperties, PartitionMetadata, encode_partition_metadata
 
 ID_TEXT = "kh0ERQ6WToCnIzrMNpUr_A"
 ID = uuid.UUID("921d0445-0e96-4e80-a723-3acc36952bfc")

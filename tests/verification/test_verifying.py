@@ -18,7 +18,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record import plain
 from cordwood.record.plain import read_batch
 from cordwood.spark.verify_sql import verify_pairs
-from cordwood.storage.formats import checkpoints, filenames, leader_epochs
+from cordwood.storage.formats import checkpoints, filenames, leader_epochs, properties
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.producer_state import ProducerEntry
@@ -32,7 +32,6 @@ from cordwood.verification.violations import MEANINGS, Verdict
 from tests.commands.fixture_pairs import PAIRS
 from tests.commands.fixture_pairs import Pair as KafkasPair
 from tests.fixtures import facts, fixture
-from tests.storage.encoders import encode_partition_metadata
 from tests.verification.planting import NOW, State, Stored, copy_tree, data, example, marker
 
 HORIZON = NOW + 86_400_000
@@ -453,7 +452,7 @@ def test_changed_topic_id_is_a_violation(spark: SparkSession, tmp_path: Path) ->
     ids = {"before": 1, "same": 1, "other": 2}
     for folder in folders[:3]:
         metadata = PartitionMetadata(uuid.UUID(int=ids[folder.parent.name]))
-        (folder / FileKind.PARTITION_METADATA).write_bytes(encode_partition_metadata(metadata))
+        (folder / FileKind.PARTITION_METADATA).write_bytes(properties.encode_partition_metadata(metadata))
     sides = [Side(str(folder), 0) for folder in folders]
     verdicts = verify_pairs(spark, PosixFileSystem(), [Pair(None, sides[0], side, now_ms=NOW) for side in sides[1:]])
     assert [verdict.totals for verdict in verdicts] == [{}, {B.TOPIC_ID: 1}, {B.TOPIC_ID: 1}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
@@ -21,6 +22,12 @@ def memory_bytes() -> int:
 def local_cores() -> int:
     """How many cores this process may use; Spark's `local[*]` runs that many tasks at once."""
     return len(os.sched_getaffinity(0))
+
+
+def open_files_max() -> int:
+    """How many files of logs this process may keep open: half of its limit, at most 50,000."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(50_000, limit // 2) if limit > 0 else 50_000
 
 
 def container_memory_bytes(fs: Store, machine_bytes: int) -> int:

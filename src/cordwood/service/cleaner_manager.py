@@ -28,9 +28,9 @@ from cordwood.cleaning.selection import (
     segments_between,
 )
 from cordwood.clock import Clock, system_clock
-from cordwood.errors import DataError, IllegalStateError, KafkaStorageError, LogCleaningAbortedError
+from cordwood.errors import CorruptFileError, IllegalStateError, KafkaStorageError, LogCleaningAbortedError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.service.failures import LogDirFailureChannel
+from cordwood.service.failures import LogDirFailureChannel, io_error_of
 from cordwood.service.log import Log
 from cordwood.service.segment import LogSegment
 from cordwood.storage.formats import checkpoints, filenames
@@ -477,8 +477,13 @@ class LogCleanerManager:
         with self._failures.guarded(path, f"reading {filenames.CLEANER_OFFSETS}", "the log directory"):
             try:
                 return checkpoints.decode(read_file(self._fs, file), file)
-            except DataError as error:
-                raise OSError(str(error)) from error
+            except CorruptFileError as error:
+                known = io_error_of(error)
+                if isinstance(known, OSError):
+                    raise known from error
+                # A number that is none ends Kafka's cleaner thread. Without offsets a clean has more to read, no more.
+                _log.error("%s does not count, its logs are cleaned from their starts: %s", file, error)
+                return {}
 
     def _write(self, path: str, offsets: Mapping[TopicPartition, int]) -> None:
         file = self._files[path]

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from cordwood.errors import KafkaStorageError
+from cordwood.errors import CorruptFileError, KafkaStorageError, TextProblem
+
+
+def io_error_of(error: CorruptFileError) -> Exception:
+    """The error that Kafka's reader of a text file raises: an I/O error where the file is not in its format."""
+    return OSError(errno.EIO, str(error)) if error.kind is TextProblem.MALFORMED else error
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +30,14 @@ class LogDirFailureChannel:
     Source: Kafka LogDirFailureChannel.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_failure: Callable[[LogDirFailure], None] = lambda _: None) -> None:
+        """Without failures.
+
+        Args:
+            on_failure: called with the first failure of each directory, by the thread that met it, whatever it holds.
+        """
         self._offline: dict[str, LogDirFailure] = {}
+        self._on_failure = on_failure
 
     def is_offline(self, directory: str) -> bool:
         """Whether a log directory has failed."""
@@ -38,7 +50,9 @@ class LogDirFailureChannel:
 
     def maybe_add_offline_log_dir(self, directory: str, message: str, error: OSError) -> None:
         """Report an error; only the first one of a directory counts."""
-        self._offline.setdefault(directory, LogDirFailure(directory, message, error))
+        failure = LogDirFailure(directory, message, error)
+        if self._offline.setdefault(directory, failure) is failure:
+            self._on_failure(failure)
 
     def guarded(self, directory: str, doing: str, name: str) -> Guard:
         """Convert an I/O error of a `with` block into a failure of the directory.

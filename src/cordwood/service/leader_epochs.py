@@ -9,8 +9,9 @@ import contextlib
 import threading
 from bisect import bisect_right
 
-from cordwood.errors import IllegalArgumentError
+from cordwood.errors import CorruptFileError, IllegalArgumentError
 from cordwood.fs.base import LocalFileSystem
+from cordwood.service.failures import io_error_of
 from cordwood.service.scheduler import Scheduler
 from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.filenames import FileKind
@@ -26,7 +27,8 @@ class LeaderEpochCache:
         """Read the file; a missing one is made, empty.
 
         Raises:
-            CorruptFileError: the file cannot be read.
+            OSError: the file cannot be read, or is not in its format.
+            CorruptFileError: it has something else than numbers.
             IllegalArgumentError: an epoch or offset in it is negative.
         """
         self._fs = fs
@@ -39,7 +41,11 @@ class LeaderEpochCache:
         if not fs.exists(self._path):
             fs.create(self._path).close()
         data = read_file(fs, self._path)
-        for entry in leader_epochs.decode(data, self._path) if data else ():
+        try:
+            entries = leader_epochs.decode(data, self._path) if data else ()
+        except CorruptFileError as error:
+            raise io_error_of(error) from error
+        for entry in entries:
             self._add(entry)
 
     @property

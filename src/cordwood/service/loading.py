@@ -11,13 +11,14 @@ Source: Kafka LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cordwood.clock import Clock
 from cordwood.errors import (
+    BadNameError,
     CorruptFileError,
     DataError,
     IllegalArgumentError,
@@ -42,7 +43,7 @@ from cordwood.service.segment import LogSegment
 from cordwood.service.segments import LogSegments
 from cordwood.service.snapshots import ProducerSnapshots
 from cordwood.service.validation import read_records
-from cordwood.storage.formats.filenames import FileKind, Temporary
+from cordwood.storage.formats.filenames import FileKind, Temporary, parse_file
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.recovery import Verb, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET
@@ -208,6 +209,7 @@ class Loader:
         new_state: an empty producer state.
         log_start_offset, recovery_point: as the log directory's checkpoints have them.
         clean_shutdown: whether the log was closed properly.
+        on_recovered: called with the number of segments that are still to be recovered.
     """
 
     fs: LocalFileSystem
@@ -219,6 +221,7 @@ class Loader:
     log_start_offset: int
     recovery_point: int
     clean_shutdown: bool
+    on_recovered: Callable[[int], None]
 
     def load(self) -> Loaded:
         """Load the partition.
@@ -226,6 +229,7 @@ class Loader:
         Raises:
             OSError: a file cannot be read, written or renamed.
             CorruptFileError: the transaction index has an unknown version, or the leader epochs cannot be read.
+            BadNameError: a file is named like one of a log, without an offset.
         """
         snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state)
         self._finish_interrupted()
@@ -274,7 +278,14 @@ class Loader:
 
     def _finish_interrupted(self) -> None:
         """Remove what a clean, a swap or a deletion left, and finish the swaps that count."""
-        for action in plan_recovery(self.fs, self.directory, self.fs.list(self.directory)).actions:
+        entries = self.fs.list(self.directory)
+        for info in entries:
+            if not info.is_directory and parse_file(info.name) is None:
+                raise BadNameError(
+                    f"{self.directory}/{info.name} is named like a file of a log, but no offset starts its name. A "
+                    "broker does not start on it, either. Move it out of the directory, or rename it to what it was"
+                )
+        for action in plan_recovery(self.fs, self.directory, entries).actions:
             path = f"{self.directory}/{action.file}"
             if action.verb is Verb.DELETE:
                 self.fs.unlink(path)
@@ -312,6 +323,7 @@ class Loader:
         if not self.clean_shutdown and len(segments):
             pending = list(segments.values(self.recovery_point, MAX_OFFSET))
             while pending:
+                self.on_recovered(len(pending))
                 segment = pending.pop(0)
                 try:
                     cut = self._recover_segment(segments, segment)
@@ -322,6 +334,7 @@ class Loader:
                     _discard(discarded)
                     segments.replace(removed=[one.base_offset for one in discarded])
                     break
+            self.on_recovered(0)
         return discarded, segments.active.read_next_offset() if len(segments) else 0
 
     def _recover_segment(self, segments: LogSegments, segment: LogSegment) -> int:

@@ -9,6 +9,7 @@ Source: Kafka LocalLog.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from cordwood.errors import IllegalArgumentError, KafkaError, KafkaStorageError,
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.failures import Guard, LogDirFailureChannel
 from cordwood.service.log_config import LogConfig
+from cordwood.service.metrics import LogStats
 from cordwood.service.scheduler import Scheduler
 from cordwood.service.segment import LogSegment, Place
 from cordwood.service.segments import LogSegments
@@ -88,8 +90,10 @@ class LocalLog:
         *,
         log_end_offset: int,
         recovery_point: int,
+        stats: LogStats,
     ) -> None:
         self.fs = fs
+        self._stats = stats
         self.directory = directory
         self.log_directory = directory.rpartition("/")[0]
         self.name = name
@@ -276,7 +280,9 @@ class LocalLog:
         segments = self.segments.values(start, offset)
         try:
             for segment in segments:
+                began = time.monotonic()
                 segment.flush()
+                self._stats.flushed(began)
             if any(segment.base_offset >= start for segment in segments):
                 with self._naming:
                     self.fs.sync_directory(self.directory)

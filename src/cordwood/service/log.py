@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from cordwood.errors import (
     IllegalArgumentError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
+    LogError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     RecordBatchTooLargeError,
@@ -50,6 +52,7 @@ from cordwood.service.lookup import (
     first_record_since,
     newest_record,
 )
+from cordwood.service.metrics import LogStats
 from cordwood.service.producer_state import (
     NO_GUARD,
     UNKNOWN_VERSION,
@@ -61,6 +64,7 @@ from cordwood.service.producer_state import (
 )
 from cordwood.service.scheduler import Scheduled, Scheduler
 from cordwood.service.segment import LogSegment, SegmentGoneError
+from cordwood.service.topic_id import TopicIdFile
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.formats.transaction_index import AbortedTransaction
@@ -98,8 +102,14 @@ class ProducerLimits:
 class Log:
     """The log of one partition; `load_log` makes one."""
 
-    def __init__(self, local: LocalLog, loaded: Loaded, limits: ProducerLimits) -> None:
+    def __init__(
+        self, local: LocalLog, loaded: Loaded, limits: ProducerLimits, topic_id: TopicIdFile, stats: LogStats
+    ) -> None:
         self._local = local
+        self._topic_id = topic_id
+        self._stats = stats
+        #: `RetentionSizeInPercent`, as of the last retention run.
+        self.retention_size_percent = 0
         self._lock = threading.RLock()
         self._limits = limits
         self._snapshots = loaded.snapshots
@@ -130,6 +140,11 @@ class Log:
     def name(self) -> str:
         """Topic and partition."""
         return self._local.name
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        """The id of the topic; None: the log has none."""
+        return self._topic_id.topic_id
 
     @property
     def directory(self) -> str:
@@ -206,6 +221,21 @@ class Log:
     def producers(self) -> ProducerState:
         """What is known of producers."""
         return self._producers
+
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Say which topic the log belongs to; the file `partition.metadata` is written soon, or by the next append.
+
+        Raises:
+            InconsistentTopicIdError: it belongs to another one.
+        """
+        self._topic_id.assign(topic_id)
+        if self._topic_id.is_pending:
+            self._local.scheduler.schedule("flush-metadata-file", self._maybe_flush_metadata_file)
+
+    def _maybe_flush_metadata_file(self) -> None:
+        if self._topic_id.is_pending:
+            with self._local.guarded("flushing partition.metadata"):
+                self._topic_id.maybe_flush()
 
     def update_config(self, config: TopicConfig) -> None:
         """Use other configs from now on."""
@@ -309,11 +339,28 @@ class Log:
         return self._append(append, records, NO_GUARD, UNKNOWN_VERSION)
 
     def _append(self, append: Append, records: Bytes, guard: int, transaction_version: int) -> AppendInfo:
+        self._maybe_flush_metadata_file()
         data = bytearray(view_of(records))
-        info, batches = append.analyse(data, self._log_start_offset)
-        if not batches:
-            return info
-        del data[info.valid_bytes :]
+        size_bytes = len(data)
+        try:
+            info, batches = append.analyse(data, self._log_start_offset)
+            if not batches:
+                return info
+            del data[info.valid_bytes :]
+            return self._append_analysed(append, data, batches, info, guard, transaction_version)
+        except LogError as error:
+            self._stats.refused(self.name.rpartition("-")[0], error, size_bytes)
+            raise
+
+    def _append_analysed(
+        self,
+        append: Append,
+        data: bytearray,
+        batches: list[Batch],
+        info: AppendInfo,
+        guard: int,
+        transaction_version: int,
+    ) -> AppendInfo:
         local = self._local
         with self._lock, self._local.guarded("appending records to"):
             local.check_open()
@@ -667,10 +714,14 @@ class Log:
         Returns:
             how many segments.
         """
-        deleted = self._delete_below_start()
-        if self.config.delete:
-            deleted += self._delete_by_size() + self._delete_by_time()
-        return deleted
+        try:
+            deleted = self._delete_below_start()
+            if self.config.delete:
+                deleted += self._delete_by_size() + self._delete_by_time()
+            return deleted
+        finally:
+            limit = self.config.retention_bytes
+            self.retention_size_percent = self.size_bytes * 100 // limit if limit > 0 else 0
 
     def _delete_below_start(self) -> int:
         return self._delete_oldest(
@@ -828,6 +879,7 @@ class Log:
         with self._lock:
             local.check_open()
             self._expiry.cancel()
+            self._maybe_flush_metadata_file()
             with local.guarded("closing"):
                 self._snapshots.take()
                 local.close()
@@ -844,9 +896,11 @@ class Log:
     def rename_directory(self, directory: str) -> None:
         """Give the partition's directory another name, in the same log directory; readers are not disturbed."""
         with self._lock, self._local.guarded("renaming the directory"):
+            self._topic_id.maybe_flush()
             self._local.rename_directory(directory)
             self._snapshots.directory = directory
             self._epochs.move_to(directory)
+            self._topic_id.move_to(directory)
 
     def delete(self) -> None:
         """Remove the partition's directory, with all that is in it."""
@@ -870,6 +924,9 @@ def load_log(
     recovery_point: int = 0,
     clean_shutdown: bool = True,
     limits: ProducerLimits = ProducerLimits(),
+    topic_id: uuid.UUID | None = None,
+    stats: LogStats | None = None,
+    on_recovered: Callable[[int], None] = lambda _: None,
 ) -> Log:
     """Load a partition's directory, or begin a new log there.
 
@@ -883,10 +940,14 @@ def load_log(
         log_start_offset, recovery_point: as the log directory's checkpoints have them.
         clean_shutdown: whether the log was closed properly.
         limits: of producers and transactions.
+        topic_id: of the topic that the log belongs to; None: what its files say.
+        stats: counts flushes and refused appends.
+        on_recovered: called with the number of segments that are still to be recovered, before each one and at the end.
 
     Raises:
-        OSError: a file cannot be read or written.
+        OSError: a file cannot be read or written, or is a text file that is not in its format.
         CorruptFileError: a file cannot be what its name says, and cannot be rebuilt.
+        InconsistentTopicIdError: the log belongs to another topic.
     """
     directory = fs.absolute_path(directory)
     if not fs.exists(directory):
@@ -895,8 +956,12 @@ def load_log(
     settings = LogConfig.of(config)
     state = ProducerState(expiration_ms=limits.expiration_ms, transaction_verification=limits.transaction_verification)
     epochs = LeaderEpochCache(fs, directory, name, scheduler)
-    loader = Loader(fs, directory, settings, clock, epochs, state, log_start_offset, recovery_point, clean_shutdown)
+    loader = Loader(
+        *(fs, directory, settings, clock, epochs, state, log_start_offset, recovery_point, clean_shutdown),
+        on_recovered=on_recovered,
+    )
     loaded = loader.load()
+    stats = stats or LogStats(clock)
     local = LocalLog(
         fs,
         directory,
@@ -908,6 +973,10 @@ def load_log(
         loaded.segments,
         log_end_offset=loaded.log_end_offset,
         recovery_point=loaded.recovery_point,
+        stats=stats,
     )
     local.delete_files(loaded.discarded)
-    return Log(local, loaded, limits)
+    log = Log(local, loaded, limits, TopicIdFile(fs, directory, name), stats)
+    if topic_id is not None:
+        log.assign_topic_id(topic_id)
+    return log

@@ -33,6 +33,7 @@ from cordwood.service.clean import PROGRESS, CleanedLog, clean_log, run_here
 from cordwood.service.cleaner_manager import LogCleanerManager, LogToClean
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import Log
+from cordwood.service.metrics import MetricName, Reading
 from cordwood.spark.hanging import looked_at
 from cordwood.spark.jobs import Jobs
 from cordwood.spark.session import LOCAL_MASTER, session
@@ -230,6 +231,10 @@ class LogCleaner:
         """See `LogCleanerManager.resume_cleaning`."""
         self.manager.resume_cleaning(partitions)
 
+    def pause_cleaning_for_non_compacted_partitions(self) -> dict[TopicPartition, Log]:
+        """See `LogCleanerManager.pause_cleaning_for_non_compacted_partitions`."""
+        return self.manager.pause_cleaning_for_non_compacted_partitions()
+
     def update_checkpoints(self, log_dir: str, *, remove: TopicPartition | None = None) -> None:
         """See `LogCleanerManager.update_checkpoints`."""
         self.manager.update_checkpoints(log_dir, remove=remove)
@@ -266,23 +271,26 @@ class LogCleaner:
         with self._lock:
             return tuple(self._last.values())
 
-    def metrics(self) -> dict[str, int]:
-        """Kafka's metrics of a cleaner, by their JMX names; what is about Kafka's buffers is left out."""
+    def metrics(self) -> dict[MetricName, Reading]:
+        """Kafka's metrics of a cleaner; what is about Kafka's buffers is left out."""
         last, manager = self.last_stats, self.manager
         read, written = sum(one.bytes_read for one in last), sum(one.bytes_written for one in last)
-        found = {
-            "kafka.log:type=LogCleaner,name=cleaner-recopy-percent": 100 * written // max(read, 1),
-            "kafka.log:type=LogCleaner,name=max-clean-time-secs": int(max((one.seconds for one in last), default=0)),
-            "kafka.log:type=LogCleaner,name=max-compaction-delay-secs": manager.longest_delay_ms // 1000,
-            "kafka.log:type=LogCleaner,name=DeadThreadCount": self.dead_thread_count,
-            "kafka.log:type=LogCleanerManager,name=max-dirty-percent": int(100 * manager.dirtiest_ratio),
-            "kafka.log:type=LogCleanerManager,name=time-since-last-run-ms": self._clock() - manager.last_run_ms,
-        }
+        found: dict[MetricName, Reading] = {}
+        for kind, name, value in (
+            ("LogCleaner", "cleaner-recopy-percent", 100 * written // max(read, 1)),
+            ("LogCleaner", "max-clean-time-secs", int(max((one.seconds for one in last), default=0))),
+            ("LogCleaner", "max-compaction-delay-secs", manager.longest_delay_ms // 1000),
+            ("LogCleaner", "DeadThreadCount", self.dead_thread_count),
+            ("LogCleanerManager", "max-dirty-percent", int(100 * manager.dirtiest_ratio)),
+            ("LogCleanerManager", "time-since-last-run-ms", self._clock() - manager.last_run_ms),
+        ):
+            found[MetricName("kafka.log", kind, name)] = value
         for path in manager.log_dirs:
-            of = f'logDirectory="{path}"'
-            marked = manager.uncleanable_partitions(path)
-            found[f"kafka.log:type=LogCleanerManager,name=uncleanable-partitions-count,{of}"] = len(marked)
-            found[f"kafka.log:type=LogCleanerManager,name=uncleanable-bytes,{of}"] = manager.uncleanable_bytes(path)
+            for name, value in (
+                ("uncleanable-partitions-count", len(manager.uncleanable_partitions(path))),
+                ("uncleanable-bytes", manager.uncleanable_bytes(path)),
+            ):
+                found[MetricName("kafka.log", "LogCleanerManager", name, (("logDirectory", path),))] = value
         return found
 
     # ---- a thread ----------------------------------------------------------------------------------------------------

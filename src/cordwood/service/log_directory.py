@@ -1,23 +1,25 @@
-"""A log directory of a live manager: its lock, its checkpoint files, and how it was left.
+"""A log directory of a live manager: its lock, its identity, its checkpoint files, and how it was left.
 
 Source: the part of Kafka's LogManager that is about one directory.
 """
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import uuid
 from collections.abc import Mapping
 
-from cordwood.errors import DataError
+from cordwood.errors import CorruptFileError, DataError
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
-from cordwood.service.failures import LogDirFailureChannel
+from cordwood.service.failures import LogDirFailureChannel, io_error_of
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState, PartitionDirectory
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.node.directory import LogDirectory, Partition
 from cordwood.types import TopicPartition
 
+_log = logging.getLogger(__name__)
 _CHECKPOINTS = (filenames.RECOVERY_POINTS, filenames.LOG_START_OFFSETS)
 
 
@@ -26,6 +28,7 @@ class LiveDirectory:
 
     Attributes:
         path: of the directory.
+        directory_id: that its `meta.properties` gives it; None: it has none.
         was_clean: its last manager, or broker, shut it down properly.
         is_loaded: all its logs are loaded.
     """
@@ -36,7 +39,7 @@ class LiveDirectory:
         Raises:
             LockedError: a broker, or another manager, has it.
             RequestError: it cannot be locked.
-            OSError: it cannot be made or read.
+            OSError: it cannot be made or read, or its `meta.properties` is not one.
         """
         self.path = fs.absolute_path(path)
         self.was_clean = self.is_loaded = False
@@ -46,12 +49,27 @@ class LiveDirectory:
             fs.make_directory(self.path)
             fs.sync_directory(posixpath.dirname(self.path))
         self._lock: DirectoryLock = fs.lock_directory(self.path)
-        for name in _CHECKPOINTS:
-            if not fs.exists(self._file(name)):
-                fs.create(self._file(name)).close()
+        try:
+            self.directory_id = self._read_directory_id()
+            for name in _CHECKPOINTS:
+                if not fs.exists(self._file(name)):
+                    fs.create(self._file(name)).close()
+        except BaseException:
+            self._lock.release()
+            raise
 
     def _file(self, name: str) -> str:
         return f"{self.path}/{name}"
+
+    def _read_directory_id(self) -> uuid.UUID | None:
+        path = self._file(filenames.META_PROPERTIES)
+        if not self._fs.exists(path):
+            return None
+        try:
+            found = properties.decode_properties(read_file(self._fs, path), path)
+            return properties.meta_properties(found, path).directory_id
+        except DataError as error:
+            raise OSError(str(error)) from error
 
     def take_clean_shutdown(self) -> None:
         """Note whether it was shut down properly, and remove the mark: a crash from now on is one."""
@@ -78,13 +96,19 @@ class LiveDirectory:
         return found
 
     def offsets(self, name: str) -> dict[TopicPartition, int]:
-        """The entries of a checkpoint file; none if it cannot be read. An I/O error takes the directory offline."""
+        """The entries of a checkpoint file; none if it is missing or cannot be read.
+
+        An I/O error, or a file that is not in its format, takes the directory offline.
+        """
         try:
+            if not self._fs.exists(self._file(name)):
+                return {}
             return checkpoints.decode(read_file(self._fs, self._file(name)), self._file(name))
-        except DataError:
-            return {}
-        except OSError as error:
-            self._failures.maybe_add_offline_log_dir(self.path, f"Error while reading {name}", error)
+        except (CorruptFileError, OSError) as error:
+            known = io_error_of(error) if isinstance(error, CorruptFileError) else error
+            _log.warning("%s of directory %s cannot be read, and does not count: %s", name, self.path, known)
+            if isinstance(known, OSError):
+                self._failures.maybe_add_offline_log_dir(self.path, f"Error while reading {name}", known)
             return {}
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -97,19 +121,26 @@ class LiveDirectory:
             path = self._file(name)
             self._fs.put(path, checkpoints.encode(offsets), beside=f"{path}.tmp")
 
-    def write_clean_shutdown(self, broker_epoch: int = -1) -> None:
+    def write_clean_shutdown(self, broker_epoch: int) -> None:
         """Mark the directory as shut down properly."""
         write_file(self._fs, self._file(filenames.CLEAN_SHUTDOWN), properties.encode_clean_shutdown(broker_epoch))
 
-    def directory_for_deletion(self, partition: TopicPartition) -> str:
-        """A new name for the directory of a partition that is to be removed."""
-        name = PartitionDirectory(partition, DirectoryState.DELETED, uuid.uuid4().hex).name
-        return self._file(name)
-
-    def directory_for_future(self, partition: TopicPartition) -> str:
-        """The name of the directory of a log that is to take a partition's place."""
-        return self._file(PartitionDirectory(partition, DirectoryState.FUTURE, uuid.uuid4().hex).name)
+    def place_for(self, partition: TopicPartition, state: DirectoryState) -> str:
+        """A path for the directory of a partition; for a deleted, future or stray log it is a new one each time."""
+        uniq = "" if state is DirectoryState.CURRENT else uuid.uuid4().hex
+        return self._file(PartitionDirectory(partition, state, uniq).name)
 
     def release(self) -> None:
         """Give the lock back."""
         self._lock.release()
+
+
+def broker_epoch_at_shutdown(fs: LocalFileSystem, path: str) -> int | None:
+    """The broker epoch in a directory's mark of a proper shutdown; None: there is none.
+
+    Source: Kafka CleanShutdownFileHandler.read.
+    """
+    try:
+        return properties.decode_clean_shutdown(read_file(fs, f"{path}/{filenames.CLEAN_SHUTDOWN}"))
+    except OSError:
+        return None

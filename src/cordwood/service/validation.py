@@ -26,6 +26,7 @@ from cordwood.errors import (
     InvalidRecordError,
     RecordProblem,
     RecordValidationError,
+    Rejection,
     UnsupportedForMessageFormatError,
 )
 from cordwood.kernels import encode, validate
@@ -218,26 +219,35 @@ class Leader:
     def _check_batch(self, batch: Batch, first: Batch) -> None:
         if batch.magic != first.magic:
             raise InvalidRecordError(
-                f"Batch magic {batch.magic} is not the same as the first batch's magic byte {first.magic}"
+                f"Batch magic {batch.magic} is not the same as the first batch's magic byte {first.magic}",
+                Rejection.MAGIC,
             )
         if self.origin is AppendOrigin.CLIENT and batch.magic == 2:
             span = batch.last_offset - batch.base_offset + 1
             if span <= 0:
                 raise InvalidRecordError(
-                    f"Batch has an invalid offset range: [{batch.base_offset}, {batch.last_offset}]"
+                    f"Batch has an invalid offset range: [{batch.base_offset}, {batch.last_offset}]",
+                    Rejection.OFFSET_OR_SEQUENCE,
                 )
             if batch.record_count <= 0:
-                raise InvalidRecordError(f"Invalid reported count for record batch: {batch.record_count}")
+                raise InvalidRecordError(
+                    f"Invalid reported count for record batch: {batch.record_count}", Rejection.OFFSET_OR_SEQUENCE
+                )
             if span != batch.record_count:
                 raise InvalidRecordError(
                     f"Inconsistent batch offset range [{batch.base_offset}, {batch.last_offset}] and count of records "
-                    f"{batch.record_count}"
+                    f"{batch.record_count}",
+                    Rejection.OFFSET_OR_SEQUENCE,
                 )
             if batch.is_control:
-                raise InvalidRecordError("Clients are not allowed to write control records")
+                raise InvalidRecordError(
+                    "Clients are not allowed to write control records", Rejection.OFFSET_OR_SEQUENCE
+                )
             if batch.producer_id >= 0 and batch.base_sequence < 0:
                 raise InvalidRecordError(
-                    f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"
+                    f"Invalid sequence number {batch.base_sequence} in record batch with producerId "
+                    f"{batch.producer_id}",
+                    Rejection.OFFSET_OR_SEQUENCE,
                 )
         if self.magic < 2 and batch.is_transactional:
             raise UnsupportedForMessageFormatError(
@@ -287,7 +297,11 @@ class Leader:
             timestamp = record.timestamp
             if self.config.compact and record.key is None:
                 problems.append(
-                    RecordProblem(index, f"Compacted topic cannot accept message without key (record {index})")
+                    RecordProblem(
+                        index,
+                        f"Compacted topic cannot accept message without key (record {index})",
+                        Rejection.NO_KEY,
+                    )
                 )
             elif not self.config.log_append_time and timestamp != NONE:
                 if not lowest <= timestamp <= highest:
@@ -424,7 +438,7 @@ def _columns(data: bytes | bytearray, batch: Batch) -> Iterator[RecordColumns]:
         yield from decode(BatchWindow(0, view, row, read), max_batch_bytes=_MAX_BODY_BYTES)
     except DataError as error:
         if error.kind is BatchProblem.INNER_CRC:
-            raise CorruptRecordError(str(error)) from error
+            raise CorruptRecordError(str(error), Rejection.CHECKSUM) from error
         raise InvalidRecordError(str(error)) from error
 
 

@@ -87,6 +87,11 @@ def decode_partition_metadata(data: Bytes, path: str | None = None) -> Partition
     return PartitionMetadata(topic_id, version)
 
 
+def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
+    """The contents of `partition.metadata`, as Kafka writes it."""
+    return f"version: {metadata.version}\ntopic_id: {encode_id(metadata.topic_id)}".encode()
+
+
 def _value(number: int, line: str, path: str | None) -> str:
     parts = split(_COLON, line)
     if len(parts) != 2:

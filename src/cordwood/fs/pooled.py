@@ -1,0 +1,228 @@
+"""A file system that keeps only some of its files open, however many are in use.
+
+A program with 10,000 logs uses 30,000 files, and may open fewer. A file that is opened for update here is opened when
+it is first read or written. When too many are open, one that was not used lately is closed, and opened again by its
+name when it is needed.
+
+An open file stays the same file when its name is replaced or removed: such a file is opened before that happens, and
+is not closed any more until its user is done with it. Renames are followed, those of directories too.
+
+To close a file here is to forget it: whoever reads it at that moment has a reference of his own, and the last reference
+closes the descriptor.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+import threading
+import weakref
+from collections import deque
+
+from cordwood.fs.base import Bytes, File, LocalFileSystem, refuse_lock_file
+from cordwood.fs.location import Location
+from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.types import override
+
+
+class PooledFileSystem(WrappedFileSystem):
+    """Delegates to another file system; at most `open_files_max` files that were opened for update are open.
+
+    Files whose names are gone do not count. Names have to be changed through this object only.
+    """
+
+    def __init__(self, fs: LocalFileSystem, open_files_max: int) -> None:
+        super().__init__(fs)
+        self._open_files_max = open_files_max
+        #: Held while a file is opened, and while names change: what is opened by a name has that name.
+        self._names = threading.RLock()
+        #: All files in use, by directory and name.
+        self._files: dict[str, dict[str, weakref.WeakSet[_PooledFile]]] = {}
+        #: Those that are open and may be closed; the one to be looked at next comes first.
+        self._open: deque[weakref.ref[_PooledFile]] = deque()
+
+    @override
+    def location(self) -> Location[LocalFileSystem]:
+        return self._fs.location()
+
+    @override
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        with self._names:
+            return self._new(path, self._fs.create(path, exclusive=exclusive, mode=mode))
+
+    @override
+    def open_for_update(self, path: str) -> File:
+        refuse_lock_file(path)
+        with self._names:
+            if self._fs.stat(path).is_directory:
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+            return self._new(path, None)
+
+    @override
+    def rename(self, source: str, target: str) -> None:
+        with self._names:
+            old, new = self._fs.absolute_path(source), self._fs.absolute_path(target)
+            is_directory = self._fs.exists(source) and self._fs.stat(source).is_directory
+            if old != new:
+                self._hold(new)
+            self._fs.rename(source, target)
+            if old == new:
+                return
+            if is_directory:
+                self._follow_directory(old, new)
+            else:
+                self._follow(old, new)
+
+    @override
+    def unlink(self, path: str) -> None:
+        with self._names:
+            self._hold(self._fs.absolute_path(path))
+            self._fs.unlink(path)
+
+    # ---- names -------------------------------------------------------------------------------------------------------
+
+    def _new(self, path: str, file: File | None) -> _PooledFile:
+        made = _PooledFile(self, self._fs.absolute_path(path), file)
+        self._named(made.path).add(made)
+        if file is not None:
+            self._remember(made)
+        return made
+
+    def _named(self, path: str) -> weakref.WeakSet[_PooledFile]:
+        directory, name = posixpath.split(path)
+        return self._files.setdefault(directory, {}).setdefault(name, weakref.WeakSet())
+
+    def _take(self, path: str) -> weakref.WeakSet[_PooledFile] | None:
+        """The files in use under a name, which is forgotten."""
+        directory, name = posixpath.split(path)
+        names = self._files.get(directory, {})
+        found = names.pop(name, None)
+        if not names:
+            self._files.pop(directory, None)
+        return found
+
+    def _hold(self, path: str) -> None:
+        """The name of a file is about to go: open those in use under it for good."""
+        for file in self._take(path) or ():
+            file.hold()
+
+    def _follow(self, old: str, new: str) -> None:
+        for file in self._take(old) or ():
+            file.path = new
+            self._named(new).add(file)
+
+    def _follow_directory(self, old: str, new: str) -> None:
+        for directory in [one for one in self._files if one == old or one.startswith(f"{old}/")]:
+            for name in list(self._files[directory]):
+                self._follow(f"{directory}/{name}", f"{new}{directory[len(old) :]}/{name}")
+
+    # ---- open files --------------------------------------------------------------------------------------------------
+
+    def reopen(self, file: _PooledFile) -> File:
+        """Open a file that is not open; for files of this module."""
+        with self._names:
+            opened = file.opened
+            if opened is None:
+                opened = file.opened = self._fs.open_for_update(file.path)
+                self._remember(file)
+            return opened
+
+    def size_of(self, file: _PooledFile) -> int:
+        """The size of a file that may not be open; for files of this module."""
+        with self._names:
+            opened = file.opened
+            return self._fs.stat(file.path).size_bytes if opened is None else opened.size()
+
+    def names(self) -> threading.RLock:
+        """To be held while a file is opened by its name; for files of this module."""
+        return self._names
+
+    def _remember(self, file: _PooledFile) -> None:
+        """A file was opened; close others, if there are too many."""
+        file.was_used = True
+        self._open.append(weakref.ref(file))
+        while len(self._open) > self._open_files_max:
+            reference = self._open.popleft()
+            candidate = reference()
+            if candidate is None or candidate.is_held:
+                continue
+            if candidate.was_used:  # since it was looked at last, so others come first
+                candidate.was_used = False
+                self._open.append(reference)
+            else:
+                candidate.opened = None
+
+
+class _PooledFile(File):
+    """A file of a pool.
+
+    Attributes:
+        path: of the file, now.
+        opened: the open file; None: not now.
+        was_used: since the pool looked last.
+        is_held: it is not closed before its user is done with it.
+    """
+
+    def __init__(self, pool: PooledFileSystem, path: str, opened: File | None) -> None:
+        self.path = path
+        self.opened = opened
+        self.was_used = self.is_held = False
+        self._pool = pool
+        self._is_closed = False
+
+    def hold(self) -> None:
+        """Open it for good."""
+        if not self._is_closed:
+            if self.opened is None:
+                self._pool.reopen(self)
+            self.is_held = True
+
+    def _file(self) -> File:
+        file = self.opened
+        if file is None:
+            self._check_open()
+            file = self._pool.reopen(self)
+        self.was_used = True
+        return file
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the file is closed", self.path)
+
+    @override
+    def size(self) -> int:
+        self._check_open()
+        file = self.opened
+        return self._pool.size_of(self) if file is None else file.size()
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        return self._file().read_into(position, target)
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        return self._file().read(position, size_bytes)
+
+    @override
+    def write(self, position: int, data: Bytes) -> None:
+        self._file().write(position, data)
+
+    @override
+    def truncate(self, size_bytes: int) -> None:
+        self._file().truncate(size_bytes)
+
+    @override
+    def write_back(self, position: int, size_bytes: int) -> None:
+        self._file().write_back(position, size_bytes)
+
+    @override
+    def sync(self) -> None:
+        self._file().sync()
+
+    @override
+    def close(self) -> None:
+        with self._pool.names():
+            self._is_closed = True
+            file, self.opened = self.opened, None
+        if file is not None:
+            file.close()

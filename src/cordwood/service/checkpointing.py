@@ -1,0 +1,75 @@
+"""Writes the checkpoint files of a manager's log directories.
+
+Source: the checkpoint tasks of Kafka's LogManager and ReplicaManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from cordwood.errors import KafkaStorageError
+from cordwood.service.log import Log
+from cordwood.service.log_directory import LiveDirectory
+from cordwood.storage.formats import filenames
+from cordwood.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+def _start_offset(log: Log) -> int | None:
+    """The log start offset, if it is not where the first segment begins."""
+    return log.log_start_offset if log.log_start_offset > log.log_segments[0].base_offset else None
+
+
+#: What each file says of a log; None: it has no entry.
+_OFFSETS: Mapping[str, Callable[[Log], int | None]] = {
+    filenames.RECOVERY_POINTS: lambda log: log.recovery_point,
+    filenames.LOG_START_OFFSETS: _start_offset,
+    filenames.HIGH_WATERMARKS: lambda log: log.high_watermark,
+}
+
+
+class Checkpoints:
+    """The checkpoint files of the live directories. Storage errors are logged: they take a directory offline."""
+
+    def __init__(
+        self, directories: Mapping[str, LiveDirectory], logs: Callable[[], Mapping[TopicPartition, Log]]
+    ) -> None:
+        """Watches both while they change.
+
+        Args:
+            directories: the live ones by path.
+            logs: gives the current logs.
+        """
+        self._directories = directories
+        self._logs = logs
+        #: Held while a file is written, so that older offsets do not come last.
+        self._lock = threading.Lock()
+
+    def write(self, paths: Iterable[str], *names: str) -> None:
+        """Write files of directories; those that are gone are passed over.
+
+        Args:
+            paths: of the directories.
+            names: of the files.
+        """
+        for path in paths:
+            directory = self._directories.get(path)
+            if directory is not None:
+                for name in names:
+                    self._write(directory, name)
+
+    def _write(self, directory: LiveDirectory, name: str) -> None:
+        offset_of = _OFFSETS[name]
+        with self._lock:
+            found = {}
+            for partition, log in self._logs().items():
+                offset = offset_of(log) if log.parent_directory == directory.path else None
+                if offset is not None:
+                    found[partition] = offset
+            try:
+                directory.write_offsets(name, found)
+            except KafkaStorageError:
+                _log.exception("Disk error while writing %s in directory %s", name, directory.path)
