@@ -19,8 +19,13 @@ from cordwood.engine.results import PartitionResult as PartitionResult
 from cordwood.errors import CordwoodError as CordwoodError
 from cordwood.errors import DataError as DataError
 from cordwood.errors import RequestError as RequestError
+from cordwood.fs.posix import PosixFileSystem as PosixFileSystem
 from cordwood.record.batch import Batch as Batch
 from cordwood.record.record import Record as Record
+from cordwood.service.log import FetchIsolation as FetchIsolation
+from cordwood.service.log import Log as Log
+from cordwood.service.log_cleaner import LogCleaner as LogCleaner
+from cordwood.service.log_manager import LogManager as LogManager
 from cordwood.spark.environment import PackedEnvironment as PackedEnvironment
 from cordwood.storage.changes.undo import UndoResult as UndoResult
 from cordwood.storage.check import Finding as Finding

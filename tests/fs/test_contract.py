@@ -26,13 +26,22 @@ from tests.fs.lock_holders import on_linux
 from tests.fs.trees import content, put, sync_everything, tree
 
 
-@pytest.fixture(params=["posix", "memory", "pooled", "pooled, one file open"])
+def memory(*, can_crash: bool = True) -> MemoryFileSystem:
+    return MemoryFileSystem(now_ns=itertools.count().__next__, can_crash=can_crash)
+
+
+_FILE_SYSTEMS: dict[str, Callable[[], LocalFileSystem]] = {
+    "posix": PosixFileSystem,
+    "memory": memory,
+    "memory without crashes": lambda: memory(can_crash=False),
+    "pooled": lambda: PooledFileSystem(PosixFileSystem(), 100),
+    "pooled, one file open": lambda: PooledFileSystem(PosixFileSystem(), 1),
+}
+
+
+@pytest.fixture(params=_FILE_SYSTEMS)
 def fs(request: pytest.FixtureRequest) -> LocalFileSystem:
-    if request.param == "memory":
-        return MemoryFileSystem(now_ns=itertools.count().__next__)
-    if request.param == "posix":
-        return PosixFileSystem()
-    return PooledFileSystem(PosixFileSystem(), 1 if "one" in request.param else 100)
+    return _FILE_SYSTEMS[request.param]()
 
 
 @pytest.fixture
@@ -527,11 +536,12 @@ def test_a_temporary_directory_is_new_and_private(fs: LocalFileSystem) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_memory_answers_as_the_disk_does(script: list[tuple[str, ...]]) -> None:
-    memory = MemoryFileSystem(now_ns=itertools.count().__next__)
+    in_memory = memory(), memory(can_crash=False)
     with tempfile.TemporaryDirectory() as root:
         for step in script:
-            assert outcome(memory, "", *step) == outcome(PosixFileSystem(), root, *step), step
-        assert tree(memory, "/") == tree(PosixFileSystem(), root)
+            said = outcome(PosixFileSystem(), root, *step)
+            assert [outcome(one, "", *step) for one in in_memory] == [said, said], step
+        assert [tree(one, "/") for one in in_memory] == [tree(PosixFileSystem(), root)] * 2
 
 
 # Locks and paths

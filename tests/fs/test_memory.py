@@ -6,6 +6,8 @@ import itertools
 import os
 import random
 import sys
+import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -490,6 +492,49 @@ def test_without_the_directorys_sync_a_finished_replace_can_be_undone() -> None:
     put(fs, "f.tmp", b"new", sync=True)
     fs.rename("f.tmp", "f")
     assert tree(fs.crash(lose_all)) == {"f": b"old"}
+
+
+# Without crashes
+
+
+def test_without_crashes_memory_forgets_what_was_removed() -> None:
+    fs = MemoryFileSystem(now_ns=itertools.count().__next__, can_crash=False)
+    tracemalloc.start()
+    try:
+        for number in range(30):
+            put(fs, "new", b"x" * 1_000_000, sync=number % 2 == 0)
+            fs.rename("new", "f")
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
+        with fs.open_for_update("f") as file:
+            fs.unlink("f")
+            file.write(1_000_000, b"y")
+            assert file.size() == 1_000_001 and file.read(999_999, 2) == b"xy" and not fs.exists("f")
+        del file
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert not fs.operations
+
+
+@settings(max_examples=100)
+@given(st.lists(steps, max_size=40))
+def test_sizes_by_name_follow_each_step(script: list[tuple[str, ...]]) -> None:
+    told: dict[str, int] = {}
+
+    def on_size(name: str, size_bytes: int) -> None:
+        told[name] = told.get(name, 0) + size_bytes
+
+    fs = MemoryFileSystem(now_ns=itertools.count().__next__, can_crash=False, on_size=on_size)
+    for step in script:
+        if step[0] == "link":
+            continue  # the names of one file would share its size
+        outcome(fs, "", *step)
+        sizes: dict[str, int] = {}
+        for path, data in tree(fs, "/").items():
+            if data is not None:
+                name = path.rpartition("/")[2]
+                sizes[name] = sizes.get(name, 0) + len(data)
+        assert +Counter(told) == +Counter(sizes) and min(told.values(), default=0) >= 0
 
 
 # A disk that is nearly full, and threads

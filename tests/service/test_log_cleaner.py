@@ -105,6 +105,19 @@ def test_a_compacted_log_keeps_the_last_value_of_each_key_and_goes_on() -> None:
     assert newest(again.log) == {"a": "a19", "b": "b19", "c": "c1"}
 
 
+def test_each_clean_is_told_with_what_it_went_over() -> None:
+    node, told = Node(), list[tuple[float, int, int]]()
+    node.cleaner.on_clean = lambda found, stats: told.append(
+        (found.cleanable_ratio, stats.end_offset, stats.messages_written)
+    )
+    for _ in range(3):
+        node.fill()
+        node.pass_time()
+    ratios, ends, written = zip(*told, strict=True)
+    assert len(told) == 3 and ratios[0] == 1 > ratios[1] > 0 and ends[-1] == node.checkpoint() and set(written) == {2}
+    assert list(ends) == sorted(ends)
+
+
 def test_a_log_that_is_not_dirty_enough_or_not_compacted_is_left() -> None:
     for configs in (layers(**{"min.cleanable.dirty.ratio": "1.0"}), layers(**{"cleanup.policy": "delete"})):
         node = Node(*configs)

@@ -44,6 +44,10 @@ VERBS = {
     "clean": ("cordwood.cli.clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),
     "verify": ("cordwood.cli.verify", "Prove that a clean kept its guarantees, from the logs before and after it."),
     "undo": ("cordwood.cli.undo", "Restore the files that a clean in place replaced and kept."),
+    "run": (
+        "cordwood.cli.run",
+        "Keep logs alive without a broker: compact them, delete what is old, tell how they are.",
+    ),
     "pack": ("cordwood.cli.pack", "Make an archive of this Python environment, for the executors of a Spark cluster."),
     "demo": ("cordwood.cli.demo", "Make a small log, clean it, and show which records were removed and why."),
     "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log, or cleans one compared with Kafka."),

@@ -48,20 +48,20 @@ def _twin(node: Node, place: LocatedPartition) -> Reason | None:
     return None
 
 
-def _tiered(node: Node, place: LocatedPartition) -> Reason | None:
+def _topic(node: Node, place: LocatedPartition) -> Reason | None:
     assert place.topic is not None, "asked before"
-    if node.metadata is not None and node.metadata.is_tiered(place.topic):
-        said = f"topic {place.topic} in {node.metadata_path}"
-        return Reason("remote.storage.enable: a part of a tiered topic may be elsewhere", said)
-    return None
+    return why_topic_is_left(node, place.topic)
 
 
-def _unknown_policy(node: Node, place: LocatedPartition) -> Reason | None:
-    assert place.topic is not None, "asked before"
+def why_topic_is_left(node: Node, topic: str) -> Reason | None:
+    """Why no partition of a topic may be cleaned or deleted from: it is tiered, or its policy is not known for sure."""
+    if node.metadata is not None and node.metadata.is_tiered(topic):
+        where = f"topic {topic} in {node.metadata_path}"
+        return Reason("remote.storage.enable: a part of a tiered topic may be elsewhere", where)
     give = "give --config cleanup.policy=…, --server-properties or --metadata"
     try:
-        doubt = node.doubt(place.topic)
-        config = node.config_of(place.topic)
+        doubt = node.doubt(topic)
+        config = node.config_of(topic)
     except ConfigError as error:
         return Reason(f"cleanup.policy is unknown: {error}")
     if doubt is not None:
@@ -78,8 +78,7 @@ NEVER_CLEANED: Sequence[Callable[[Node, LocatedPartition], Reason | None]] = (
     _metadata_log,
     _state,
     _twin,
-    _tiered,
-    _unknown_policy,
+    _topic,
 )
 
 

@@ -19,6 +19,9 @@ A change that waits for nothing always survives. For each of the others, the cal
   is a separate change: length without bytes reads as zeros, and so does the hole before a later write.
 * The names of a file are independent: each is created, moved and removed by separate changes. A rename that survives
   moves the name from wherever the crash left it, or creates it if it did not survive. A file without a name is gone.
+
+With `can_crash=False` there is the live disk alone. Memory then holds the files that have a name or are open, however
+much was written and removed before.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ import os
 import posixpath
 import random
 import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -65,7 +69,7 @@ class PowerCut(BaseException):
     """The machine is off. Not an Exception, so that no `except Exception` of the program under test handles it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class _Inode:
     is_directory: bool
     mode: int
@@ -76,6 +80,11 @@ class _Inode:
     data: bytearray = field(default_factory=bytearray)
     entries: dict[str, _Name] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str | None:
+        """The first of its names; None: it has none."""
+        return next((place[1] for place in self.places.values() if place is not None), None)
+
     def copy(self) -> _Inode:
         return replace(self, places=dict(self.places), data=self.data[:], entries=dict(self.entries))
 
@@ -85,7 +94,7 @@ class _Inode:
 
 
 #: A disk: inodes by number. An unreachable inode is kept, as it may still be open.
-_Disk = dict[int, _Inode]
+_Disk = MutableMapping[int, _Inode]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,6 +227,7 @@ class MemoryFile(File):
         self.path = path
         self._fs = fs
         self._inode = inode
+        self._node = fs._live[inode]
         self._writable = writable
         self._closed = False
 
@@ -293,7 +303,7 @@ class MemoryFile(File):
     def _data(self, *, to_change: bool = False) -> bytearray:
         if self._closed or (to_change and not self._writable):
             raise _error(errno.EBADF, self.path)
-        return self._fs._live[self._inode].data
+        return self._node.data
 
 
 class MemoryLock(DirectoryLock):
@@ -323,19 +333,30 @@ class MemoryFileSystem(LocalFileSystem):
         operations: what was done so far, one line per change or sync: `create a/b`, `write a/b 0+100`,
             `truncate a/b 50`, `sync a/b`, `mtime a/b 7`, `owner a/b 0:0`, `mode a/b 640`, `rename a/b → a/c`,
             `link a/c a/d`, `unlink a/c`, `mkdir d`, `rmdir d`, `sync dir a`. Paths are as given; an open file has the
-            path that it was opened by. Failed operations are left out.
+            path that it was opened by. Failed operations are left out. Without crashes there are none.
         capacity_bytes: how many bytes the disk holds; None: no limit, and `free_bytes` is unknown.
         can_clone: what `shares_blocks` returns. Copies take their full size in any case.
         network: what `network_kind` returns.
     """
 
-    def __init__(self, now_ns: Callable[[], int], *, concurrency: int = 1) -> None:
+    def __init__(
+        self,
+        now_ns: Callable[[], int],
+        *,
+        concurrency: int = 1,
+        can_crash: bool = True,
+        on_size: Callable[[str, int], None] | None = None,
+    ) -> None:
         """Start with an empty root directory.
 
         Args:
             now_ns: the clock, in nanoseconds since the epoch.
             concurrency: how many threads callers should use; with 1 the order of operations is always the same.
+            can_crash: keep what a crash needs.
+            on_size: without crashes, called with the name of a file and the bytes that are there under it now and were
+                not before; fewer than 0 are gone. A file that is renamed goes under the old name.
         """
+        assert on_size is None or not can_crash, "only what survives has a size"
         self.operations: list[str] = []
         self.capacity_bytes: int | None = None
         self.can_clone = False
@@ -344,7 +365,12 @@ class MemoryFileSystem(LocalFileSystem):
         self._mutex = threading.RLock()
         self._now_ns = now_ns
         self._operations_left: int | None = None
+        self._can_crash = can_crash
+        self._on_size = on_size
+        self._last_inode = _ROOT - 1
         self._live: _Disk = {}
+        #: Without crashes: files that are open, and have no name any more.
+        self._unnamed: _Disk = weakref.WeakValueDictionary()
         self._durable: _Disk = {}
         self._journal: list[Change] = []
         self._locked: set[int] = set()
@@ -361,6 +387,7 @@ class MemoryFileSystem(LocalFileSystem):
     @_serialized
     def fail_after(self, count: int) -> None:
         """Cut the power after `count` more operations: all operations after those raise PowerCut."""
+        assert self._can_crash
         self._operations_left = count
 
     @property
@@ -384,6 +411,7 @@ class MemoryFileSystem(LocalFileSystem):
         return (self._after(parts_kept) for parts_kept in itertools.product(*choices))
 
     def _after(self, parts_kept: Iterable[int]) -> MemoryFileSystem:
+        assert self._can_crash
         disk = {number: inode.copy() for number, inode in self._durable.items()}
         decisions = iter(parts_kept)
         for change in self._journal:
@@ -395,6 +423,7 @@ class MemoryFileSystem(LocalFileSystem):
         after.capacity_bytes, after.can_clone, after.network = self.capacity_bytes, self.can_clone, self.network
         after._durable = _reachable(disk)
         after._live = {number: inode.copy() for number, inode in after._durable.items()}
+        after._last_inode = max(after._live)
         return after
 
     # Looking
@@ -583,12 +612,35 @@ class MemoryFileSystem(LocalFileSystem):
     def _perform(self, text: str, *changes: Change) -> None:
         if self._operations_left == 0:
             raise PowerCut(f"before: {text}")
+        if not self._can_crash:
+            for change in changes:
+                self._apply_for_good(change)
+            return
         if self._operations_left is not None:
             self._operations_left -= 1
         self.operations.append(text)
         for change in changes:
             change.apply(self._live, change.parts)
             self._journal.append(change)
+
+    def _apply_for_good(self, change: Change) -> None:
+        numbers = [change.inode]
+        if isinstance(change, _Move) and change.target is not None:
+            directory, entry = change.target
+            if (replaced := self._live[directory].entries.get(entry)) is not None:
+                numbers.append(replaced.inode)
+        disk = self._live if change.inode in self._live else self._unnamed
+        before = [(disk[number], disk[number].name, len(disk[number].data)) for number in numbers]
+        change.apply(disk, change.parts)
+        for number, (inode, name, size_bytes) in zip(numbers, before, strict=True):
+            now = inode.name
+            if self._on_size is not None and not inode.is_directory:
+                if name is not None:
+                    self._on_size(name, (len(inode.data) if now == name else 0) - size_bytes)
+                if now is not None and now != name:
+                    self._on_size(now, len(inode.data))
+            if now is None and name is not None:
+                self._unnamed[number] = self._live.pop(number)
 
     def _check_room(self, path: str, growth_bytes: int) -> None:
         if self.capacity_bytes is not None and growth_bytes > (self.free_bytes("/") or 0):
@@ -615,6 +667,8 @@ class MemoryFileSystem(LocalFileSystem):
 
     def _sync(self, text: str, inode: int) -> None:
         self._perform(text)
+        if not self._can_crash:
+            return
         self._stop_waiting_for(inode)
         # Apply from the front only: a change that is sure to survive may come after one that may be lost.
         while self._journal and not self._journal[0].waits_for:
@@ -632,9 +686,11 @@ class MemoryFileSystem(LocalFileSystem):
 
     def _new_inode(self, *, is_directory: bool, mode: int) -> int:
         # Both disks get the inode at once; the journal decides whether a name refers to it.
-        number = max(self._live, default=_ROOT - 1) + 1
+        number = self._last_inode = self._last_inode + 1
         inode = _Inode(is_directory=is_directory, mode=mode, mtime_ns=self._now_ns())
-        self._live[number], self._durable[number] = inode, inode.copy()
+        self._live[number] = inode
+        if self._can_crash:
+            self._durable[number] = inode.copy()
         return number
 
     # Paths

@@ -134,6 +134,7 @@ def task_of(fs: LocalFileSystem, found: LogToClean, now_ms: int, *, strict_kafka
             delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes,
             index=IndexLimits(interval_bytes=config.index_interval_bytes, size_bytes=config.segment_index_bytes),
+            deletes_for_good=log.deletes_for_good,
             strict_kafka=strict_kafka,
         ),
         size_bytes=2 * found.total_bytes,

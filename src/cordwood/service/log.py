@@ -110,6 +110,9 @@ class Log:
         self._stats = stats
         #: `RetentionSizeInPercent`, as of the last retention run.
         self.retention_size_percent = 0
+        #: Whether a clean removes expired tombstones and markers. Another replica that has not yet seen such a delete
+        #: could bring its key back.
+        self.deletes_for_good = True
         self._lock = threading.RLock()
         self._limits = limits
         self._snapshots = loaded.snapshots
@@ -865,6 +868,11 @@ class Log:
         """Forget producers that have been silent for too long."""
         with self._lock:
             self._producers.expire(now_ms)
+
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """(first offset, producer id) of each transaction that is open, or whose marker is not replicated."""
+        with self._lock:
+            return self._producers.open_transactions()
 
     def has_late_transaction(self, now_ms: int) -> bool:
         """Whether a transaction has been open for longer than any may be."""

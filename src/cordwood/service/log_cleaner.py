@@ -14,13 +14,14 @@ Source: Kafka LogCleaner. Which log comes next, and who may touch it meanwhile, 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cordwood.clock import Clock, system_clock
 from cordwood.config import BrokerConfig
@@ -37,6 +38,7 @@ from cordwood.service.metrics import MetricName, Reading
 from cordwood.spark.hanging import looked_at
 from cordwood.spark.jobs import Jobs
 from cordwood.spark.session import LOCAL_MASTER, session
+from cordwood.tables import bytes_text
 from cordwood.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -106,11 +108,21 @@ class CleanerStats:
             counts.records_without_key,
         )
 
+    def document(self) -> dict[str, Any]:
+        """All figures for programs; `size_reduction` is the part of the bytes read that is gone."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | {
+            "partition": str(self.partition),
+            "size_reduction": 1 - self.bytes_written / max(self.bytes_read, 1),
+            "bytes_per_second": round(self.bytes_read / max(self.seconds, 1e-9)),
+        }
+
     def __str__(self) -> str:
+        less = 1 - self.bytes_written / max(self.bytes_read, 1)
         return (
-            f"cleaned {self.partition}: dirty section [{self.first_dirty_offset}, {self.end_offset}), "
-            f"{self.bytes_read} bytes and {self.messages_read} messages read, {self.bytes_written} bytes and "
-            f"{self.messages_written} messages written, {self.seconds:.3f} s"
+            f"cleaned {self.partition}: dirty offsets {self.first_dirty_offset} to {self.end_offset - 1}; "
+            f"{self.messages_read:,} records, {bytes_text(self.bytes_read)} → {self.messages_written:,} records, "
+            f"{bytes_text(self.bytes_written)} ({less:.0%} less) in {self.seconds:.2f} s"
         )
 
 
@@ -120,6 +132,7 @@ class LogCleaner:
     Attributes:
         manager: the states and checkpoints of the logs.
         restarts: how often the loop of a thread failed and began anew.
+        on_clean: called after each clean that succeeded, by the thread that did it, with what it was to go over.
     """
 
     def __init__(
@@ -158,6 +171,7 @@ class LogCleaner:
         self._strict_kafka = strict_kafka
         self.manager = LogCleanerManager(fs, log_dirs, logs, failures, clock)
         self.restarts = 0
+        self.on_clean: Callable[[LogToClean, CleanerStats], None] | None = None
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         #: Of the last successful clean of each thread, by the thread's name.
@@ -333,8 +347,10 @@ class LogCleaner:
             stats = CleanerStats.of(found, cleaned, start_ms, time.monotonic() - started)
             with self._lock:
                 self._last[threading.current_thread().name] = stats
-            _log.info("%s", stats)
+            _log.info("%s", stats, extra={"event": "clean", "fields": stats.document()})
             self.manager.mark_partition_cleanable(log.parent_directory, partition)
+            if self.on_clean is not None:
+                self.on_clean(found, stats)
             return True
         except LogCleaningAbortedError:
             _log.info("the clean of %s was aborted", partition)

@@ -942,7 +942,8 @@ class LogManager:
             if gone is not None:
                 gone.release()
         if not self._directories:
-            raise KafkaStorageError("No log directory is left: all of them failed")
+            causes = "; ".join(f"{one.directory}: {one.message}: {one.error}" for one in self.failures.failures)
+            raise KafkaStorageError(f"No log directory is left: all of them failed. {causes}")
 
     def _fail(self, directory: str, message: str, error: OSError) -> None:
         self.failures.maybe_add_offline_log_dir(directory, message, error)

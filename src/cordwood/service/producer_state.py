@@ -379,6 +379,10 @@ class ProducerState:
         first = min((*self._ongoing[:1], *self._unreplicated[:1]), default=None)
         return None if first is None else (first.first_offset, first.is_placed)
 
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """(first offset, producer id) of the transactions of `first_unstable`, in order."""
+        return sorted((one.first_offset, one.producer_id) for one in (*self._ongoing, *self._unreplicated))
+
     def on_high_watermark(self, offset: int) -> None:
         """The high watermark rose: markers below it are replicated."""
         if self._unreplicated:

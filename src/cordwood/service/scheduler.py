@@ -137,13 +137,23 @@ class SteppedScheduler(Scheduler):
     With a clock that moves by hand, months pass in seconds.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, shortest_period_ms: int = 0) -> None:
+        """No task waits yet.
+
+        Args:
+            clock: the time.
+            shortest_period_ms: a shorter period is taken as this one: who goes through a month in steps of minutes has
+                no use for a checkpoint every five seconds.
+        """
         self._clock = clock
+        self._shortest_period_ms = shortest_period_ms
         self._queue: list[Scheduled] = []
         self._count = itertools.count()
 
     @override
     def schedule(self, name: str, task: Task, *, delay_ms: int = 0, period_ms: int = 0) -> Scheduled:
+        if period_ms > 0:
+            period_ms = max(period_ms, self._shortest_period_ms)
         scheduled = Scheduled(self._clock() + delay_ms, next(self._count), name, task, period_ms)
         if delay_ms <= 0 and period_ms <= 0:
             task()
@@ -164,6 +174,13 @@ class SteppedScheduler(Scheduler):
                 again.append(scheduled)
         for scheduled in again:
             heapq.heappush(self._queue, scheduled)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next task is due; None: none waits."""
+        while self._queue and self._queue[0].is_cancelled:
+            heapq.heappop(self._queue)
+        return self._queue[0].due_ms if self._queue else None
 
     @property
     def waiting(self) -> tuple[str, ...]:

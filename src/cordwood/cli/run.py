@@ -1,0 +1,245 @@
+"""`cordwood run`: keeps the logs in directories alive, as a broker's storage does: cleaner, retention, checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import FrameType, TracebackType
+from typing import Annotated, Any, Self
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, tell
+from cordwood.cli.options import with_options
+from cordwood.cli.run_demo import DEMO_CONFIGS, DemoWriter
+from cordwood.errors import KafkaStorageError, RequestError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.service.exporter import HOST
+from cordwood.service.health import Health
+from cordwood.service.running import LiveNode, LiveOptions
+from cordwood.service.status import PartitionStatus
+from cordwood.tables import Column, bytes_text, printable, table
+from cordwood.types import override
+
+_COLUMNS = (
+    Column("PARTITION"),
+    Column("POLICY"),
+    Column("SIZE", right=True),
+    Column("SEGMENTS", right=True),
+    Column("DIRTY", right=True),
+    Column("CLEANER"),
+    Column("WHY"),
+)
+_REASON_WIDTH_MAX = 100
+
+
+@with_options
+def main(
+    directories: Annotated[
+        list[str] | None, typer.Argument(metavar="[DIR...]", help="Log directories of one broker that is stopped.")
+    ] = None,
+    *,
+    options: LiveOptions,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Make three topics, and write to them, so that there is something to see.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each log line as a JSON document.")] = False,
+) -> int:
+    """Keep the logs in directories alive until told to stop: load them, compact them, delete what is old, as a broker.
+
+    The directories are locked as a broker locks them, so no broker can run on them meanwhile. A topic is compacted or
+    deleted from only if its policy, and limits, are set explicitly: in the cluster's metadata, a server.properties or
+    with --config. A crash of the broker is recovered from first, as at its next start.
+
+    On a terminal a table shows each log, what the cleaner does to it, and why nothing more. Metrics for Prometheus and
+    health are on 127.0.0.1. SIGTERM or Ctrl-C ends it with a clean shutdown, after which a broker starts without
+    recovery; SIGHUP reads the configs anew.
+    """
+    with _directories(directories or [], demo=demo) as paths:
+        if demo:
+            # The user's own words come last, and count.
+            options = replace(options, overrides=(*DEMO_CONFIGS, *options.overrides), retention=True)
+        return _run(paths, options, demo=demo, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _directories(given: Sequence[str], *, demo: bool) -> Iterator[list[str]]:
+    if given:
+        yield [named(path) for path in given]
+        return
+    if not demo:
+        raise RequestError("Give the log directories to run on, or --demo for a directory of its own")
+    folder = tempfile.mkdtemp(prefix="cordwood-run-")
+    try:
+        yield [folder]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(paths: Sequence[str], options: LiveOptions, *, demo: bool, as_json: bool) -> int:
+    stop, reload = threading.Event(), threading.Event()
+    node = LiveNode(PosixFileSystem(), paths, options, is_new=demo)
+    with _signals(stop, reload), _Screen(as_json=as_json) as screen:
+        node.startup(screen.loading)
+        writer = DemoWriter(node.manager) if demo else None
+        try:
+            screen.say(
+                f"{len(node.manager.logs)} partitions in {len(paths)} directories; http://{HOST}:{node.port}/metrics"
+            )
+            if writer is not None:
+                writer.start()
+            node.run(stop, reload, screen.show)
+        except KafkaStorageError as error:
+            tell(str(error))
+            return EXIT_DAMAGE
+        finally:
+            if writer is not None:
+                writer.stop()
+            screen.say("shutting down: flushing and closing the logs")
+            node.shutdown()
+        screen.say("clean shutdown")
+    return EXIT_OK
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event, reload: threading.Event) -> Iterator[None]:
+    """In the block, SIGTERM and SIGINT ask to stop, SIGHUP asks to reload; a second SIGINT ends at once."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in (
+            (signal.SIGTERM, end),
+            (signal.SIGINT, end),
+            (signal.SIGHUP, lambda *_: reload.set()),
+        )
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ---- what is printed -------------------------------------------------------------------------------------------------
+
+
+class _Screen:
+    """A live table on a terminal, with log lines above it; elsewhere log lines alone."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._live = None if as_json or not sys.stdout.isatty() else Live(Text(), console=self._console, screen=False)
+        self._handler = _Lines(self._print, as_json=as_json)
+        self._logger = logging.getLogger("cordwood")
+        self._loading: dict[str, tuple[int, int]] = {}
+
+    def __enter__(self) -> Self:
+        self._logger.addHandler(self._handler)
+        self._logger.setLevel(logging.INFO)
+        self._logger.propagate = False
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        self._logger.removeHandler(self._handler)
+        self._logger.propagate = True
+
+    def _print(self, line: str) -> None:
+        if self._live is not None:
+            self._live.console.print(Text(line))
+        else:
+            print(line, flush=True)
+
+    def say(self, message: str) -> None:
+        """One line of the log."""
+        self._logger.info("%s", message)
+
+    def loading(self, directory: str, done: int, count: int) -> None:
+        """So many logs of a directory are loaded."""
+        self._loading[directory] = done, count
+        if self._live is not None:
+            lines = [f"loading {path}: {one} of {all_} logs" for path, (one, all_) in self._loading.items()]
+            self._live.update(Text("\n".join(lines)))
+        if done == count:
+            self.say(f"loaded {count} logs of {directory}")
+
+    def show(self, statuses: Sequence[PartitionStatus], health: Health) -> None:
+        """What is done to each log now."""
+        if self._live is not None:
+            lines_max = max(3, self._console.size.height - 4 - len(health.problems))
+            self._live.update(Text("\n".join(_lines(statuses, health, lines_max)), no_wrap=True, overflow="ellipsis"))
+
+
+def _lines(statuses: Sequence[PartitionStatus], health: Health, lines_max: int) -> Iterator[str]:
+    size = sum(one.size_bytes for one in statuses)
+    yield f"{len(statuses)} partitions, {bytes_text(size)}; {'healthy' if health.is_well else 'NOT HEALTHY:'}"
+    yield from (f"  {printable(problem)}" for problem in health.problems)
+    yield ""
+    ordered = sorted(statuses, key=_urgency)
+    yield from table(_COLUMNS, [_row(one) for one in ordered[:lines_max]])
+    if len(ordered) > lines_max:
+        yield f"and {len(ordered) - lines_max:,} more"
+
+
+def _urgency(one: PartitionStatus) -> tuple[object, ...]:
+    """What is being cleaned comes first, then what has failed, then what is due, then by the dirty part."""
+    return one.state is None, one.uncleanable is None, not one.is_due, -(one.dirty_ratio or 0), one.partition
+
+
+def _row(one: PartitionStatus) -> list[str]:
+    doing = one.state or ("failed" if one.uncleanable is not None else "due" if one.is_due else "")
+    reason = printable(str(one.reason))
+    if len(reason) > _REASON_WIDTH_MAX:
+        reason = reason[: _REASON_WIDTH_MAX - 1] + "…"
+    dirty = "" if one.dirty_ratio is None else f"{one.dirty_ratio:.0%}"
+    return [str(one.partition), one.policy or "-", bytes_text(one.size_bytes), str(one.segments), dirty, doing, reason]
+
+
+class _Lines(logging.Handler):
+    """One line per event: text for people, or JSON for programs."""
+
+    def __init__(self, write: Any, *, as_json: bool) -> None:
+        super().__init__()
+        self._write = write
+        self._as_json = as_json
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        when = datetime.fromtimestamp(record.created, UTC)
+        message = record.getMessage()
+        error = "" if record.exc_info is None else logging.Formatter().formatException(record.exc_info)
+        if self._as_json:
+            fields = {
+                "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                "level": record.levelname.lower(),
+                "event": getattr(record, "event", record.name.rpartition(".")[2]),
+                "message": message,
+                **getattr(record, "fields", {}),
+            }
+            self._write(json.dumps(fields | ({"error": error} if error else {})))
+            return
+        self._write(f"{when:%Y-%m-%d %H:%M:%S} {record.levelname} {printable(message)}")
+        for line in error.splitlines():
+            self._write(f"  {printable(line)}")

@@ -1,0 +1,82 @@
+"""Which configs live logs get in directories that somebody else made: only what somebody has set.
+
+Kafka's defaults delete what is older than a week. That is what a broker was told to do; a program that finds the
+directory was not. So a topic is cleaned, or deleted from, only by a policy and limits that are set explicitly and
+beyond doubt, as `plan` and `clean` have it; everything else in the topic's configs is Kafka's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cordwood.cleaning.plan import Reason
+from cordwood.commands.policy import policy_in_doubt, why_topic_is_left
+from cordwood.config import Layer, Source, SourceKind, TopicConfig
+from cordwood.storage.node.node import Node
+
+_LIMITS = ("retention.ms", "retention.bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplicitConfigs:
+    """What a manager is given.
+
+    Attributes:
+        layers: configs of the broker and of all topics, in the order in which they count.
+        left_alone: why a topic is neither compacted nor deleted from, by topic.
+        only_compacted: why a topic's limits of time and size do not count, by topic.
+    """
+
+    layers: tuple[Layer, ...]
+    left_alone: Mapping[str, Reason]
+    only_compacted: Mapping[str, Reason]
+
+
+def explicit_configs(node: Node, *, retention: bool) -> ExplicitConfigs:
+    """The configs of a node's topics, as far as somebody has set them.
+
+    Args:
+        node: the directories, with what is said of their topics.
+        retention: whether limits of time and size count, too.
+
+    Raises:
+        ConfigError: a broker config that Kafka would refuse.
+    """
+    topics = sorted({place.topic for place in node.places if place.topic is not None})
+    layers = list(node.broker_layers())
+    left_alone: dict[str, Reason] = {}
+    only_compacted: dict[str, Reason] = {}
+    for topic in topics:
+        reason = why_topic_is_left(node, topic)
+        if reason is None:
+            config = node.config_of(topic)
+            reason = policy_in_doubt(node, config)
+        if reason is not None:
+            left_alone[topic] = reason
+            layers.append(_own(topic, {"cleanup.policy": ""}))
+            continue
+        if node.metadata is not None:
+            layers += node.metadata.layers(topic, node.node_id, node.metadata_path or "")
+        removed = dict(_without_limits(node, config, retention=retention))
+        if removed:
+            layers.append(_own(topic, dict.fromkeys(removed, "-1")))
+            if config.delete:
+                only_compacted[topic] = next(iter(removed.values()))
+    return ExplicitConfigs(tuple(layers), left_alone, only_compacted)
+
+
+def _own(topic: str, texts: Mapping[str, str]) -> Layer:
+    return Layer(Source(SourceKind.TOPIC_OVERRIDE, subject=topic), texts)
+
+
+def _without_limits(node: Node, config: TopicConfig, *, retention: bool) -> Iterator[tuple[str, Reason]]:
+    """The limits that do not count, and why."""
+    for name in _LIMITS:
+        value = config[name]
+        if not retention:
+            yield name, Reason("nothing is deleted by time or size", until="with --retention")
+        elif not value.explicit:
+            yield name, Reason(f"{name} is not set", str(value))
+        elif (doubt := node.doubt(config.topic, name)) is not None:
+            yield name, Reason(f"{name} is unknown: {doubt}", until=f"with --config {name}=…")

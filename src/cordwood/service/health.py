@@ -1,0 +1,95 @@
+"""Whether live logs are well: whether the cleaner keeps up, and nothing has failed; with reasons.
+
+Source: none in Kafka, which leaves this to whoever reads its metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cordwood.service.log_manager import LogManager
+from cordwood.service.status import PartitionStatus
+from cordwood.types import TopicPartition
+
+#: A log that is due for longer than this, or than some turns of the cleaner, waits for too long.
+PATIENCE_MS = 60_000
+_TURNS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is wrong with live logs, in words; nothing: they are well."""
+
+    problems: tuple[str, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+class HealthWatch:
+    """Looks at a manager again and again, and remembers since when each log has been due."""
+
+    def __init__(self, patience_ms: int = PATIENCE_MS) -> None:
+        self._patience_ms = patience_ms
+        self._due_since_ms: dict[TopicPartition, int] = {}
+
+    def look(self, manager: LogManager, statuses: Sequence[PartitionStatus], now_ms: int) -> Health:
+        """What is wrong now.
+
+        Args:
+            manager: of the logs.
+            statuses: of all its logs, as of now.
+            now_ms: the time.
+        """
+        due = {one.partition for one in statuses if one.is_due and one.uncleanable is None}
+        self._due_since_ms = {one: self._due_since_ms.get(one, now_ms) for one in due}
+        found = [
+            *_failed_directories(manager),
+            *self._behind(manager, now_ms),
+            *_uncleanable(statuses),
+            *_late_transactions(manager, now_ms),
+        ]
+        return Health(tuple(found))
+
+    def _behind(self, manager: LogManager, now_ms: int) -> Iterator[str]:
+        """The logs that wait for their clean for too long, as one problem."""
+        if manager.cleaner is None or not self._due_since_ms:
+            return
+        longest_ms = max((int(one.seconds * 1_000) for one in manager.cleaner.last_stats), default=0)
+        backoff_ms = manager.config.integer("log.cleaner.backoff.ms")
+        patience_ms = max(self._patience_ms, _TURNS * (longest_ms + backoff_ms))
+        waiting = sorted((since, one) for one, since in self._due_since_ms.items() if now_ms - since > patience_ms)
+        if not waiting:
+            return
+        since, first = waiting[0]
+        others = f", and {len(waiting) - 1} other logs" if len(waiting) > 1 else ""
+        threads = manager.config.integer("log.cleaner.threads")
+        yield (
+            f"the cleaner does not keep up: {first} has been due for {(now_ms - since) // 1_000} s{others}; "
+            f"log.cleaner.threads={threads}, the longest of the last cleans took {longest_ms / 1_000:.1f} s. More "
+            "threads, a higher log.cleaner.io.max.bytes.per.second or a higher min.cleanable.dirty.ratio help"
+        )
+
+
+def _failed_directories(manager: LogManager) -> Iterator[str]:
+    for failure in manager.failures.failures:
+        yield f"log directory {failure.directory} is offline: {failure.message}: {failure.error}"
+
+
+def _uncleanable(statuses: Sequence[PartitionStatus]) -> Iterator[str]:
+    for one in statuses:
+        if one.uncleanable is not None:
+            yield f"{one.partition} cannot be cleaned, tried {one.uncleanable.failures} times: {one.reason}"
+
+
+def _late_transactions(manager: LogManager, now_ms: int) -> Iterator[str]:
+    for partition, log in manager.logs.items():
+        if log.has_late_transaction(now_ms):
+            offset, producer_id = log.open_transactions()[0]
+            yield (
+                f"a transaction in {partition}, of producer {producer_id} from offset {offset} on, is open for longer "
+                "than any may be: nothing behind it is committed or cleaned"
+            )

@@ -1,0 +1,255 @@
+"""Live logs on directories of a stopped broker: only what somebody has set is done to them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cordwood
+from cordwood.config import overrides
+from cordwood.errors import ConfigError, NotFoundError, RequestError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.service.health import HealthWatch
+from cordwood.service.log_manager import LogManager
+from cordwood.service.running import LiveNode, LiveOptions
+from cordwood.service.status import PartitionStatus, statuses
+from cordwood.storage.formats import filenames
+from cordwood.storage.node.directory import LogDirectory, Partition
+from cordwood.types import TopicPartition
+from tests.fixtures import copy_of, fixture
+from tests.service.live_logs import batch
+from tests.service.nodes import ONE, Node
+
+#: Cleans at once, and again and again.
+QUICK = ("log.cleaner.backoff.ms=1", "log.initial.task.delay.ms=0", "log.retention.check.interval.ms=1")
+
+
+@contextmanager
+def running(path: Path, *configs: str, **options: Any) -> Iterator[LiveNode]:
+    node = LiveNode(PosixFileSystem(), [str(path)], LiveOptions(overrides=(*QUICK, *configs), port=0, **options))
+    node.startup()
+    try:
+        yield node
+    finally:
+        node.shutdown()
+
+
+def logs_of(path: Path) -> dict[str, bytes]:
+    return {str(log.relative_to(path)): log.read_bytes() for log in sorted(path.rglob("*.log"))}
+
+
+def made(tmp_path: Path, **counts: int) -> Path:
+    """A directory that is no broker's, with a log of so many rounds of two keys per topic."""
+    path = tmp_path / "logs"
+    path.mkdir(parents=True)
+    configs = overrides(["log.cleaner.enable=false", "internal.segment.bytes=300"])
+    manager = LogManager(PosixFileSystem(), [str(path)], configs)
+    manager.startup()
+    for topic, count in counts.items():
+        log = manager.get_or_create_log(TopicPartition(topic, 0), is_new=True)
+        for number in range(count):
+            log.append_as_leader(batch(f"a{number}", f"b{number}"), 0)
+        log.update_high_watermark(log.log_end_offset)
+    manager.shutdown()
+    return path
+
+
+def status(node: LiveNode, topic: str) -> PartitionStatus:
+    (found,) = [one for one in node.look()[0] if one.partition.topic == topic]
+    return found
+
+
+def wait(node: LiveNode, topic: str) -> None:
+    """Until a log is cleaned up to its active segment, and old segments are deleted."""
+    partition = TopicPartition(topic, 0)
+    log = node.manager.get_log(partition)
+    assert log is not None and node.manager.cleaner is not None
+    assert node.manager.cleaner.await_cleaned(partition, log.active_segment.base_offset)
+
+
+def test_without_a_policy_that_somebody_has_set_nothing_is_changed(tmp_path: Path) -> None:
+    path = made(tmp_path, t=20, u=20)
+    before = logs_of(path)
+    with running(path, "u:cleanup.policy=compact") as node:
+        wait(node, "u")
+        node.manager.cleanup_logs()
+        assert (status(node, "t").policy, status(node, "u").policy) == ("", "compact")
+        assert "no metadata log" in str(status(node, "t").reason)
+    after = logs_of(path)
+    assert {name: data for name, data in after.items() if name.startswith("t-")} == {
+        name: data for name, data in before.items() if name.startswith("t-")
+    }
+    assert sum(map(len, after.values())) < sum(map(len, before.values()))
+
+
+@pytest.mark.parametrize(
+    ("configs", "retention", "deleted"),
+    [
+        (("cleanup.policy=delete",), True, False),  # no limit
+        (("cleanup.policy=delete", "retention.ms=1"), False, False),
+        (("retention.ms=1",), True, False),  # no policy
+        (("cleanup.policy=delete", "retention.ms=1"), True, True),
+    ],
+)
+def test_old_segments_go_only_by_limits_that_somebody_has_set_and_with_retention(
+    configs: tuple[str, ...], retention: bool, deleted: bool, tmp_path: Path
+) -> None:
+    path = made(tmp_path, t=20)
+    with running(path, *(f"t:{config}" for config in configs), retention=retention) as node:
+        node.manager.cleanup_logs()
+        log = node.manager.logs[ONE]
+        assert (log.log_start_offset > 0) is deleted
+        reason = str(status(node, "t").reason)
+    assert deleted or "retention" in reason or "cleanup.policy" in reason
+
+
+def test_a_brokers_directories_are_cleaned_by_its_own_metadata_up_to_the_high_watermarks(tmp_path: Path) -> None:
+    path = copy_of(fixture("kraft-jbod-before"), tmp_path / "logs") / "a"
+    before = {partition.name.topic_partition for partition in _partitions(path)}
+    with running(path, metadata=str(path)) as node:
+        assert {one.partition for one in node.look()[0]} == before
+        for one in node.look()[0]:
+            assert one.policy, "the metadata has it"
+            assert one.high_watermark == one.log_end_offset, "the only replica"
+    assert [one for one in cordwood.check(str(path)) if one.severity.value == "damage"] == []
+    assert (path / filenames.CLEAN_SHUTDOWN).exists()
+
+
+def _partitions(path: Path) -> list[Partition]:
+    found = LogDirectory.open(PosixFileSystem(), str(path)).partitions
+    return [one for one in found if not one.name.topic_partition.topic.startswith("__cluster_metadata")]
+
+
+def test_expired_tombstones_stay_where_another_replica_may_be(tmp_path: Path) -> None:
+    path = made(tmp_path, t=3)
+    for single_copy in (False, True):
+        with running(path, "t:cleanup.policy=compact", single_copy=single_copy) as node:
+            assert node.manager.logs[ONE].deletes_for_good is single_copy
+
+
+def test_a_log_that_is_being_moved_is_left_alone(tmp_path: Path) -> None:
+    path = made(tmp_path, t=20)
+    shutil.copytree(path / "t-0", path / f"t-0.{'0' * 32}-future")
+    with running(path, "t:cleanup.policy=compact") as node:
+        assert status(node, "t").state == "paused(1)"
+
+
+def test_configs_are_read_anew_and_wrong_ones_leave_the_old(tmp_path: Path) -> None:
+    path = made(tmp_path, t=20)
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.cleanup.policy=delete\n")
+    with running(path, server_properties=str(properties)) as node:
+        assert status(node, "t").policy == "delete"
+        properties.write_text("log.cleanup.policy=compact\nlog.cleaner.backoff.ms=1\n")
+        node.reload()
+        wait(node, "t")
+        properties.write_text("log.cleanup.policy=COMPACT\n")
+        with pytest.raises(ConfigError, match="COMPACT"):
+            node.reload()
+        assert status(node, "t").policy == "compact"
+
+
+def test_what_is_no_log_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        LiveNode(PosixFileSystem(), [str(tmp_path)], LiveOptions())
+
+
+# ---- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+def get(node: LiveNode, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_metrics_and_health_are_served_until_the_end(tmp_path: Path) -> None:
+    path = made(tmp_path, t=20)
+    with running(path, "t:cleanup.policy=compact") as node:
+        wait(node, "t")
+        code, text = get(node, "/metrics")
+        assert code == 200
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        assert 'kafka_log_log_logendoffset{partition="0",topic="t"} 40.0' in lines
+        assert f'kafka_log_logmanager_logdirectoryoffline{{logDirectory="{path}"}} 0.0' in lines
+        assert "kafka_log_logcleaner_deadthreadcount 0.0" in lines
+        assert any(line.startswith("kafka_log_logflushstats_logflushrateandtimems_count") for line in lines)
+        assert "cordwood_healthy 1.0" in lines
+        assert get(node, "/health") == (200, '{\n "healthy": true,\n "problems": []\n}\n')
+        assert get(node, "/else")[0] == 404
+        port = node.port
+        with pytest.raises(RequestError, match=f"Port {port} of 127.0.0.1 cannot be used"):
+            LiveNode(PosixFileSystem(), [str(made(tmp_path / "other", t=1))], LiveOptions(port=port)).startup()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+
+
+def test_health_is_red_with_the_reason_when_a_log_cannot_be_cleaned(tmp_path: Path) -> None:
+    path = made(tmp_path, t=20)
+    first = min(path.rglob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[80] ^= 1
+    first.write_bytes(data)
+    (path / filenames.CLEAN_SHUTDOWN).touch()  # otherwise the start would cut it off
+    with running(path, "t:cleanup.policy=compact") as node:
+        assert node.manager.cleaner is not None
+        while node.manager.cleaner.manager.uncleanable(ONE) is None:
+            pass
+        node.look()
+        code, text = get(node, "/health")
+        assert code == 503
+        (problem,) = json.loads(text)["problems"]
+        assert problem.startswith("t-0 cannot be cleaned, tried 1 times: the last clean failed:")
+        assert "cordwood_healthy 0.0" in get(node, "/metrics")[1]
+
+
+# ---- what counts as not keeping up -----------------------------------------------------------------------------------
+
+
+def watched(change: Callable[[Node], None] = lambda _: None) -> list[tuple[str, ...]]:
+    """A log that is due while no cleaner runs, looked at every 30 s."""
+    node = Node("t:cleanup.policy=compact", "t:internal.segment.bytes=300", "log.cleaner.backoff.ms=1000000000")
+    node.manager.startup()
+    node.pass_time(1)
+    node.append(ONE, *(f"a{number}" for number in range(30)))
+    watch, found = HealthWatch(), []
+    change(node)
+    for _ in range(4):
+        found.append(watch.look(node.manager, statuses(node.manager, node.now_ms, {}, {}), node.now_ms).problems)
+        node.now_ms += 30_000
+    return found
+
+
+def test_a_log_that_is_due_for_long_is_a_problem_once_it_exceeds_all_patience() -> None:
+    def be_quick(node: Node) -> None:
+        node.manager.reconfigure(overrides([*node.configs, "log.cleaner.backoff.ms=1000"]))
+
+    assert watched() == [()] * 4, "the cleaner's turn comes later"
+    *early, late = watched(be_quick)
+    assert early == [()] * 3
+    (problem,) = late
+    assert problem.startswith("the cleaner does not keep up: t-0 has been due for 90 s; log.cleaner.threads=1")
+
+
+def test_a_directory_that_failed_and_a_transaction_that_hangs_are_problems() -> None:
+    def fail(node: Node) -> None:
+        log = node.manager.logs[ONE]
+        data = batch("t1", producer_id=7, transactional=True)
+        guard = log.maybe_start_transaction_verification(7, 0, 0, supports_epoch_bump=False)
+        log.append_as_leader(data, 0, guard=guard)
+        node.now_ms += 2_000_000
+        node.manager.failures.maybe_add_offline_log_dir("/d2", "Error while writing x", OSError(5, "it fails"))
+
+    first, *_ = watched(fail)
+    assert any("log directory /d2 is offline: Error while writing x" in problem for problem in first)
+    assert any("a transaction in t-0, of producer 7 from offset 30 on" in problem for problem in first)
