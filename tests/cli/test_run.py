@@ -69,7 +69,7 @@ def lines_until(process: subprocess.Popen[str], wanted: Callable[[dict[str, Any]
     raise AssertionError(f"it ended before: {found} {process.stderr.read()}")
 
 
-def test_a_log_is_cleaned_configs_are_read_anew_and_a_signal_ends_with_a_clean_shutdown(tmp_path: Path) -> None:
+def test_a_log_is_cleaned_configs_are_read_anew_and_a_signal_shuts_down(tmp_path: Path) -> None:
     path = directory(tmp_path)
     properties = tmp_path / "server.properties"
     properties.write_text("")

@@ -111,7 +111,7 @@ def test_old_segments_go_only_by_limits_that_somebody_has_set_and_with_retention
     assert deleted or "retention" in reason or "cleanup.policy" in reason
 
 
-def test_a_brokers_directories_are_cleaned_by_its_own_metadata_up_to_the_high_watermarks(tmp_path: Path) -> None:
+def test_a_brokers_directories_are_cleaned_by_its_own_metadata(tmp_path: Path) -> None:
     path = copy_of(fixture("kraft-jbod-before"), tmp_path / "logs") / "a"
     before = {partition.name.topic_partition for partition in _partitions(path)}
     with running(path, metadata=str(path)) as node:

@@ -11,8 +11,8 @@ Source: Kafka LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from cordwood.errors import (
     IndexProblem,
     LogSegmentOffsetOverflowError,
 )
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.control import control_type, coordinator_epoch
@@ -45,7 +45,7 @@ from cordwood.service.snapshots import ProducerSnapshots
 from cordwood.service.validation import read_records
 from cordwood.storage.formats.filenames import FileKind, Temporary, parse_file
 from cordwood.storage.formats.transaction_index import AbortedTransaction
-from cordwood.storage.log.recovery import Verb, plan_recovery
+from cordwood.storage.log.recovery import Recovery, SegmentFiles, Verb, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter, fitting
 from cordwood.types import NONE
@@ -222,6 +222,7 @@ class Loader:
     recovery_point: int
     clean_shutdown: bool
     on_recovered: Callable[[int], None]
+    _has_recovered: bool = field(default=False, init=False)
 
     def load(self) -> Loaded:
         """Load the partition.
@@ -231,18 +232,24 @@ class Loader:
             CorruptFileError: the transaction index has an unknown version, or the leader epochs cannot be read.
             BadNameError: a file is named like one of a log, without an offset.
         """
-        snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state)
-        self._finish_interrupted()
+        entries = self.fs.list(self.directory)
+        plan = self._plan(entries)
+        if self._finish_interrupted(plan):
+            entries = self.fs.list(self.directory)
+        snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state, entries)
         segments = LogSegments()
         while True:
             try:
-                self._open_segments(segments)
+                self._open_segments(segments, plan.segments)
                 discarded, next_offset = self._recover(segments)
                 break
             except LogSegmentOffsetOverflowError:
                 split = [segment for segment in segments.all if self._split_overflowed(segment)]
                 if not split:
                     raise
+                plan = self._plan(self.fs.list(self.directory))
+        if self._has_recovered:
+            snapshots.list()  # recovery has removed some and written others
         start, recovery_point = self.log_start_offset, self.recovery_point
         if len(segments) and next_offset < start:
             _discard(segments.all)
@@ -276,28 +283,32 @@ class Loader:
         recovery_point = max(min(recovery_point, next_offset), log_start)
         return Loaded(segments, snapshots, self.epochs, log_start, next_offset, recovery_point, tuple(discarded))
 
-    def _finish_interrupted(self) -> None:
-        """Remove what a clean, a swap or a deletion left, and finish the swaps that count."""
-        entries = self.fs.list(self.directory)
+    def _plan(self, entries: Sequence[FileInfo]) -> Recovery:
+        """What is to be done about the files that are there."""
         for info in entries:
             if not info.is_directory and parse_file(info.name) is None:
                 raise BadNameError(
                     f"{self.directory}/{info.name} is named like a file of a log, but no offset starts its name. A "
                     "broker does not start on it, either. Move it out of the directory, or rename it to what it was"
                 )
-        for action in plan_recovery(self.fs, self.directory, entries).actions:
+        return plan_recovery(self.fs, self.directory, entries)
+
+    def _finish_interrupted(self, plan: Recovery) -> bool:
+        """Remove what a clean, a swap or a deletion left, and finish the swaps that count; returns whether any."""
+        changes = [action for action in plan.actions if action.verb in (Verb.DELETE, Verb.RENAME)]
+        for action in changes:
             path = f"{self.directory}/{action.file}"
             if action.verb is Verb.DELETE:
                 self.fs.unlink(path)
-            elif action.verb is Verb.RENAME:
+            else:
                 self.fs.rename(path, f"{self.directory}/{action.target}")
+        return bool(changes)
 
-    def _open_segments(self, segments: LogSegments) -> None:
+    def _open_segments(self, segments: LogSegments, found: Sequence[SegmentFiles]) -> None:
         for segment in segments.all:
             segment.close_handlers()
         segments.replace(removed=[segment.base_offset for segment in segments.all])
-        plan = plan_recovery(self.fs, self.directory, self.fs.list(self.directory))
-        for files in plan.segments:
+        for files in found:
             segment = LogSegment(self.fs, self.directory, files.base_offset, self.config, self.clock)
             segments.replace([segment])
             if not self._has_sane_indexes(segment):
@@ -339,6 +350,7 @@ class Loader:
 
     def _recover_segment(self, segments: LogSegments, segment: LogSegment) -> int:
         """Rebuild what can be rebuilt of a segment from its batches; returns how many bytes of it were cut off."""
+        self._has_recovered = True
         snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state.fresh())
         rebuild_producer_state(snapshots, segments, self.log_start_offset, segment.base_offset, self.clock())
         cut = self._rebuild_segment(segment, snapshots.state)

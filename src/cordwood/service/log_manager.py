@@ -107,6 +107,8 @@ class LogManager:
         """
         self.failures = LogDirFailureChannel(self._on_failure)
         self._layers = list(layers)
+        #: The configs of topics, with the layers that they are made of.
+        self._topic_configs: dict[str, tuple[list[Layer], TopicConfig]] = {}
         self.config: BrokerConfig = resolve_broker(self._layers)
         #: Of many logs only some files are open.
         self._fs = PooledFileSystem(fs, open_files_max())
@@ -765,7 +767,11 @@ class LogManager:
 
     def topic_config(self, topic: str) -> TopicConfig:
         """The configs of a topic."""
-        return resolve(topic, self._layers)
+        layers = self._layers
+        known = self._topic_configs.get(topic)
+        if known is None or known[0] is not layers:
+            known = self._topic_configs[topic] = layers, resolve(topic, layers)
+        return known[1]
 
     def initializing_log(self, partition: TopicPartition) -> None:
         """A log is about to be made: a change of the topic's configs from now on is for it, too."""

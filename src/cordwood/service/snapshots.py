@@ -5,10 +5,10 @@ Source: the files of Kafka's ProducerStateManager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cordwood.errors import CorruptFileError
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.service.producer_state import ProducerState
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
@@ -23,18 +23,28 @@ class ProducerSnapshots:
         directory: of the partition.
     """
 
-    def __init__(self, fs: LocalFileSystem, directory: str, state: ProducerState) -> None:
+    def __init__(
+        self, fs: LocalFileSystem, directory: str, state: ProducerState, entries: Sequence[FileInfo] | None = None
+    ) -> None:
+        """Look which snapshots there are.
+
+        Args:
+            fs: where they are.
+            directory: of the partition.
+            state: of the producers.
+            entries: of the directory; None: they are listed.
+        """
         self.state = state
         self.directory = directory
         self._fs = fs
         self._offsets: set[int] = set()
         self._last_offset = 0
-        self.list()
+        self.list(entries)
 
-    def list(self) -> None:
-        """Look which snapshots there are."""
+    def list(self, entries: Sequence[FileInfo] | None = None) -> None:
+        """Look which snapshots there are, among the entries of the directory."""
         self._offsets = set()
-        for info in self._fs.list(self.directory):
+        for info in self._fs.list(self.directory) if entries is None else entries:
             file = None if info.is_directory else parse_file(info.name)
             if file and file.kind is FileKind.PRODUCER_SNAPSHOT and file.temporary is Temporary.NONE:
                 self._offsets.add(file.offset)
@@ -84,7 +94,6 @@ class ProducerSnapshots:
 
     def remove_strays(self, bases: Iterable[int]) -> None:
         """Remove the snapshots that are of no segment's base offset, but for the newest one behind all of them."""
-        self.list()
         known = set(bases)
         strays = sorted(offset for offset in self._offsets if offset not in known)
         if strays and (not known or strays[-1] >= max(known)):
