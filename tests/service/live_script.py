@@ -528,6 +528,12 @@ class LiveScript:
 
     def _files(self, directory: str, log: Log | None) -> Step:
         found: Step = {}
+        if log is not None:
+            # Kafka's entries are in its files at once, as these are mapped into memory.
+            active = log.active_segment
+            for index in (active._offset_index, active._time_index):
+                if index is not None:
+                    index.write()
         for info in self.fs.list(directory):
             content = read_file(self.fs, f"{directory}/{info.name}")
             if log is not None:

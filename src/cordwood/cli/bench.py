@@ -99,12 +99,24 @@ def main(
     threads: Annotated[
         int, typer.Option(min=1, help="With --against-kafka: of Kafka's cleaner, for several partitions.")
     ] = 2,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="Append to, read, recover and load live logs instead; with --against-kafka beside Kafka's own.",
+        ),
+    ] = False,
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: the ratios as a chart.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Measure how fast this machine reads a log, beside cp; or how fast it cleans one, beside Kafka's own cleaner."""
+    if live:
+        if against_copy or shapes or chart:
+            raise RequestError("--against-copy, --shape and --svg do not go with --live")
+        _live(directory, size * 1_000_000, passes, against_kafka=against_kafka, as_json=as_json)
+        return
     if against_kafka:
         names = list(WORKLOADS) if shapes == ["all"] else shapes or list(USUAL)
         if unknown := sorted(set(names) - WORKLOADS.keys()):
@@ -148,6 +160,26 @@ def main(
                 f"{f.arrow_memory_mb:.0f} MB",
             )
         )
+
+
+def _live(directory: str | None, size_bytes: int, runs: int, *, against_kafka: bool, as_json: bool) -> None:
+    from cordwood.testing import beside_kafka, live_bench
+
+    oracle = beside_kafka.find_oracle() if against_kafka else None
+    with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
+        ours, kafkas = live_bench.measure(Path(folder), size_bytes, runs, oracle)
+    if as_json:
+        print(json.dumps({"cordwood": ours, "kafka": kafkas}, indent=2))
+        return
+    columns = [Column("ONE THREAD, A LIVE LOG"), *(Column(title, right=True) for title in ("CORDWOOD", "TARGET"))]
+    if kafkas is not None:
+        columns.append(Column("KAFKA", right=True))
+    rows = []
+    for target in live_bench.TARGETS:
+        unit, divisor = target.unit
+        values = [ours[target.name], target.limit, *([kafkas[target.name]] if kafkas else [])]
+        rows.append([target.title, *(f"{value / divisor:,.4g} {unit}" for value in values)])
+    print("\n".join(table(columns, rows)))
 
 
 def _compare(

@@ -69,6 +69,11 @@ class Append:
     config: LogConfig
     magic: int | None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its batches may be such as `assign_plain` takes."""
+        return self.origin is AppendOrigin.CLIENT and self.magic == 2
+
     def analyse(self, data: bytearray, log_start_offset: int) -> tuple[AppendInfo, list[Batch]]:
         """Check batches by themselves.
 

@@ -1,7 +1,9 @@
 """The three indexes of a segment that is being written; their entries are in memory and in their files.
 
 An offset or time index file has its full size from its creation, filled up with zeros, and is cut to its entries when
-the segment is closed or a new one begins. Nothing is read or created before an index is needed.
+the segment is closed or a new one begins. Nothing is read or created before an index is needed. Some hundred entries
+are written at a time, and all before the log counts as flushed: what a crash takes of them is made anew from the log,
+as the segment is recovered then.
 
 Reads take no lock: an entry is complete before the number of entries counts it, and entries in use never move.
 """
@@ -9,6 +11,7 @@ Reads take no lock: an entry is complete before the number of entries counts it,
 from __future__ import annotations
 
 import sys
+import threading
 from abc import abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
@@ -23,6 +26,8 @@ from cordwood.types import NONE, override
 
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
+#: Entries are written once they are so many bytes.
+_PENDING_BYTES_MAX = 4_096
 assert _OFFSET_ENTRY.size == offset_index.ENTRY.itemsize
 assert _TIME_ENTRY.size == time_index.ENTRY.itemsize
 assert array("q").itemsize == 8, "an entry's numbers have 64 bits"
@@ -42,6 +47,10 @@ class _IndexFile:
         self._entry = entry
         #: The two numbers of each entry. Both grow together, the second first; what is cut off is replaced by copies.
         self._columns = (array("q"), array("q"))
+        #: Entries that are not in the file yet, encoded.
+        self._pending = bytearray()
+        #: Held while entries come, go or are written: who flushes holds no lock of the log.
+        self._lock = threading.RLock()
         if fs.exists(path):
             data = read_file(fs, path)
             self._file: File = fs.open_for_update(path)
@@ -69,22 +78,35 @@ class _IndexFile:
         return self.entries * self._entry.size
 
     def _append(self, first: int, second: int, *encoded: int) -> None:
-        at = self.entries * self._entry.size
-        self._columns[1].append(second)
-        self._columns[0].append(first)
-        self._file.write(at, self._entry.pack(*encoded))
+        with self._lock:
+            self._columns[1].append(second)
+            self._columns[0].append(first)
+            self._pending += self._entry.pack(*encoded)
+            if len(self._pending) >= _PENDING_BYTES_MAX:
+                self.write()
+
+    def write(self) -> None:
+        """Write what is in memory only."""
+        with self._lock:
+            if self._pending:
+                self._file.write(self.size_bytes - len(self._pending), self._pending)
+                self._pending = bytearray()
 
     def _cut(self, entries: int) -> None:
         """Drop entries from here on; the file keeps its size."""
-        first, second = self._columns
-        self._columns = first[:entries], second[:entries]
+        with self._lock:
+            self.write()
+            first, second = self._columns
+            self._columns = first[:entries], second[:entries]
 
     def resize(self, max_bytes: int) -> None:
         """Give the file another size; entries stay."""
-        self.max_entries = max(max_bytes // self._entry.size, self.entries)
-        # What was dropped may still be in the file, where zeros have to be.
-        self._file.truncate(self.entries * self._entry.size)
-        self._file.truncate(self.max_entries * self._entry.size)
+        with self._lock:
+            self.write()
+            self.max_entries = max(max_bytes // self._entry.size, self.entries)
+            # What was dropped may still be in the file, where zeros have to be.
+            self._file.truncate(self.entries * self._entry.size)
+            self._file.truncate(self.max_entries * self._entry.size)
 
     def trim(self) -> None:
         """Cut the file to its entries."""
@@ -92,10 +114,12 @@ class _IndexFile:
 
     def fill(self, data: bytes) -> None:
         """Replace all entries by those of a file, without room for more."""
-        self._columns = self._decode(data)
-        self._file.truncate(0)
-        self._file.write(0, data)
-        self.max_entries = self.entries
+        with self._lock:
+            self._pending = bytearray()
+            self._columns = self._decode(data)
+            self._file.truncate(0)
+            self._file.write(0, data)
+            self.max_entries = self.entries
 
     def reset(self, max_bytes: int) -> None:
         """Drop all entries, and give the file its full size."""
@@ -104,6 +128,7 @@ class _IndexFile:
 
     def flush(self) -> None:
         """Make the entries durable."""
+        self.write()
         self._file.sync()
 
     def close(self) -> None:

@@ -65,11 +65,12 @@ from cordwood.service.producer_state import (
 from cordwood.service.scheduler import Scheduled, Scheduler
 from cordwood.service.segment import LogSegment, SegmentGoneError
 from cordwood.service.topic_id import TopicIdFile
+from cordwood.service.validation import assign_plain
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.files import remove_tree
-from cordwood.types import NONE
+from cordwood.types import NONE, Codec
 
 _INT_MAX = 2**31 - 1
 
@@ -346,60 +347,79 @@ class Log:
         data = bytearray(view_of(records))
         size_bytes = len(data)
         try:
+            if append.is_plain:
+                info = self._append_plain(append, data, guard, transaction_version)
+                if info is not None:
+                    return info
             info, batches = append.analyse(data, self._log_start_offset)
             if not batches:
                 return info
             del data[info.valid_bytes :]
-            return self._append_analysed(append, data, batches, info, guard, transaction_version)
+            local = self._local
+            with self._lock, local.guarded("appending records to"):
+                local.check_open()
+                data, batches, info = append.place(data, batches, info, local.log_end_offset, local.clock())
+                return self._append_placed(data, batches, info, append.origin, guard, transaction_version)
         except LogError as error:
             self._stats.refused(self.name.rpartition("-")[0], error, size_bytes)
             raise
 
-    def _append_analysed(
+    def _append_plain(self, append: Append, data: bytearray, guard: int, transaction_version: int) -> AppendInfo | None:
+        """Append one batch that needs no change but its offsets; None: it is not such a one."""
+        local = self._local
+        with self._lock, local.guarded("appending records to"):
+            local.check_open()
+            offset = local.log_end_offset
+            batch = assign_plain(data, append.config, offset, append.leader_epoch, local.clock())
+            if batch is None:
+                return None
+            info = AppendInfo(
+                *(offset, batch.last_offset, batch.max_timestamp, NONE, self._log_start_offset, append.leader_epoch),
+                *(Codec.NONE, len(data), batch.last_offset),
+            )
+            return self._append_placed(data, [batch], info, append.origin, guard, transaction_version)
+
+    def _append_placed(
         self,
-        append: Append,
         data: bytearray,
         batches: list[Batch],
         info: AppendInfo,
+        origin: AppendOrigin,
         guard: int,
         transaction_version: int,
     ) -> AppendInfo:
+        """Append batches that have their offsets; the caller holds the lock."""
         local = self._local
-        with self._lock, self._local.guarded("appending records to"):
-            local.check_open()
-            data, batches, info = append.place(data, batches, info, local.log_end_offset, local.clock())
-            for batch in batches:
-                if batch.magic == 2:
-                    self._epochs.assign(batch.leader_epoch, batch.base_offset)
-                elif self._epochs.entries:
-                    self._epochs.clear()
-            if len(data) > local.config.segment_bytes:
-                raise RecordBatchTooLargeError(
-                    f"Message batch size is {len(data)} bytes in append to partition {self.name}, which exceeds the "
-                    f"maximum configured segment size of {local.config.segment_bytes}."
-                )
-            self._maybe_roll(len(data), info)
-            duplicate, appends, completed = self._check_producers(
-                data, batches, append.origin, guard, transaction_version
+        for batch in batches:
+            if batch.magic == 2:
+                self._epochs.assign(batch.leader_epoch, batch.base_offset)
+            elif self._epochs.entries:
+                self._epochs.clear()
+        if len(data) > local.config.segment_bytes:
+            raise RecordBatchTooLargeError(
+                f"Message batch size is {len(data)} bytes in append to partition {self.name}, which exceeds the "
+                f"maximum configured segment size of {local.config.segment_bytes}."
             )
-            if duplicate is not None:
-                return replace(
-                    info,
-                    first_offset=duplicate.first_offset,
-                    last_offset=duplicate.last_offset,
-                    append_time=duplicate.timestamp,
-                    log_start_offset=self._log_start_offset,
-                    is_duplicate=True,
-                )
-            segment = local.segments.active
-            segment.append(info.last_offset, data, batches)
-            local.log_end_offset = info.last_offset + 1
-            if self._high_watermark >= local.log_end_offset:
-                self._set_high_watermark(local.log_end_offset)
-            self._finish_append(segment, appends, completed)
-            if local.log_end_offset - local.recovery_point >= local.config.flush_messages:
-                self.flush()
-            return info
+        self._maybe_roll(len(data), info)
+        duplicate, appends, completed = self._check_producers(data, batches, origin, guard, transaction_version)
+        if duplicate is not None:
+            return replace(
+                info,
+                first_offset=duplicate.first_offset,
+                last_offset=duplicate.last_offset,
+                append_time=duplicate.timestamp,
+                log_start_offset=self._log_start_offset,
+                is_duplicate=True,
+            )
+        segment = local.segments.active
+        segment.append(info.last_offset, data, batches)
+        local.log_end_offset = info.last_offset + 1
+        if self._high_watermark >= local.log_end_offset:
+            self._set_high_watermark(local.log_end_offset)
+        self._finish_append(segment, appends, completed)
+        if local.log_end_offset - local.recovery_point >= local.config.flush_messages:
+            self.flush()
+        return info
 
     def _maybe_roll(self, size_bytes: int, info: AppendInfo) -> None:
         if self._local.must_roll(size_bytes, info.max_timestamp, info.last_offset):

@@ -922,9 +922,14 @@ class LogManager:
     def _on_failure(self, failure: LogDirFailure) -> None:
         """A directory has just failed: drop it soon, in a thread that holds no lock of a log."""
         _log.error("%s: %s; %s goes offline", failure.message, failure.error, failure.directory)
-        self._scheduler.schedule(
-            "handle-log-dir-failure", lambda: self.handle_log_dir_failure(failure.directory), delay_ms=1
-        )
+
+        def handle() -> None:
+            try:
+                self.handle_log_dir_failure(failure.directory)
+            except KafkaStorageError as error:  # there is nothing left to handle
+                _log.critical("%s", error)
+
+        self._scheduler.schedule("handle-log-dir-failure", handle, delay_ms=1)
 
     def handle_log_dir_failure(self, directory: str) -> None:
         """Drop a directory that failed, with its logs; done by a task as soon as the failure is known.

@@ -8,6 +8,8 @@ The checks come in Kafka's order, and fail with Kafka's errors. Source: Kafka Lo
 
 from __future__ import annotations
 
+import ctypes
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -153,6 +155,48 @@ class Validated(NamedTuple):
     max_timestamp: int
 
 
+_places = threading.local()
+
+
+def assign_plain(data: bytearray, config: LogConfig, offset: int, leader_epoch: int, now_ms: int) -> Batch | None:
+    """Give the batch of a client's append its offsets, if it is one that the log takes as it is: most are.
+
+    Args:
+        data: the append; changed in place.
+        config: of the topic.
+        offset: of the first record.
+        leader_epoch: of this leader.
+        now_ms: the time.
+
+    Returns:
+        its header as it is now; None: nothing was changed, `Leader.validate` says what becomes of it.
+    """
+    size = len(data)
+    if config.log_append_time or (config.codec or Codec.NONE) is not Codec.NONE or not HEADER.size <= size:
+        return None
+    if size > config.max_message_bytes:
+        return None
+    try:
+        scratch, told = _places.arrays
+    except AttributeError:
+        scratch, told = _places.arrays = np.empty(1, RECORD_ROW), np.empty(validate.TOLD, np.int64)
+    lowest, highest = timestamp_limits(config, now_ms)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(data))
+    if not validate.assign_plain(address, size, offset, leader_epoch, lowest, highest, config.compact, scratch, told):
+        return None
+    last_offset, base_timestamp, max_timestamp, id, epoch, sequence, count, attributes, crc = told.tolist()
+    return Batch(
+        *(0, size, offset, last_offset, base_timestamp, max_timestamp, id, leader_epoch, sequence, count),
+        *(crc, crc, attributes, epoch, 2),
+    )
+
+
+def timestamp_limits(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    """The lowest and the highest timestamp that a record may have."""
+    lowest = now_ms - config.timestamp_before_max_ms
+    return max(lowest, -LONG_MAX - 1), min(now_ms + config.timestamp_after_max_ms, LONG_MAX)
+
+
 @dataclass(frozen=True, slots=True)
 class Leader:
     """What a leader validates with.
@@ -263,7 +307,7 @@ class Leader:
         view = memoryview(data)[batch.position + HEADER.size : batch.position + batch.size_bytes]
         body = _body(view, batch)
         own = batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else NONE
-        lowest, highest = self._timestamps()
+        lowest, highest = timestamp_limits(self.config, self.now_ms)
         status, count, largest, found = validate.check_records(
             body.ctypes.data, body.size, batch.record_count, batch.base_timestamp, own, lowest, highest, _scratch()
         )
@@ -278,10 +322,6 @@ class Leader:
             self._refuse(batch, read_records(data, batch))
         return int(count), int(largest), bool(found & validate.GAPS)
 
-    def _timestamps(self) -> tuple[int, int]:
-        lowest = self.now_ms - self.config.timestamp_before_max_ms
-        return max(lowest, -LONG_MAX - 1), min(self.now_ms + self.config.timestamp_after_max_ms, LONG_MAX)
-
     def _check_messages(self, data: bytearray, batch: Batch) -> tuple[int, int, bool]:
         records = read_records(data, batch)
         self._refuse(batch, records)
@@ -292,7 +332,7 @@ class Leader:
 
     def _refuse(self, batch: Batch, records: Sequence[Record]) -> None:
         problems, timestamps = [], False
-        lowest, highest = self._timestamps()
+        lowest, highest = timestamp_limits(self.config, self.now_ms)
         for index, record in enumerate(records):
             timestamp = record.timestamp
             if self.config.compact and record.key is None:

@@ -1,0 +1,172 @@
+"""How fast a live log appends, reads, recovers and loads, on one thread; beside Kafka's own log classes if asked for.
+
+Batches are what a producer sends: 16 records of 1 KiB, uncompressed. They are checked as a broker checks them, and the
+indexes are kept. Nothing is synced but what a roll syncs, as in Kafka. Each side does everything once before it is
+timed, in the same folder, and they take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cordwood.clock import system_clock
+from cordwood.config import overrides
+from cordwood.errors import RequestError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.service.failures import LogDirFailureChannel
+from cordwood.service.log import FetchIsolation, Log, load_log
+from cordwood.service.log_manager import LogManager
+from cordwood.service.scheduler import SteppedScheduler
+from cordwood.service.validation import read_batches
+from cordwood.types import TopicPartition
+
+_RECORD_BYTES, _BATCH_RECORDS = 1_024, 16
+_READ_BYTES = 1 << 20
+SINGLES, PARTITIONS = 50_000, 1_000
+
+
+#: What was measured on one side: a figure for each of `TARGETS`, by its name.
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTarget:
+    """What is to be reached on one core.
+
+    Attributes:
+        title: what is measured.
+        name: of the figure.
+        limit: at least so much; of seconds, at most.
+        unit: of the figure, and by what it is divided for people.
+    """
+
+    title: str
+    name: str
+    limit: float
+    unit: tuple[str, float]
+
+
+TARGETS = (
+    LiveTarget("append 16 KiB batches of 1 KiB records", "append_bytes_per_second", 300e6, ("MB/s", 1e6)),
+    LiveTarget("append single records", "single_appends_per_second", 20_000, ("/s", 1)),
+    LiveTarget("read back", "read_bytes_per_second", 1e9, ("MB/s", 1e6)),
+    LiveTarget("recover after a kill", "recover_bytes_per_second", 500e6, ("MB/s", 1e6)),
+    LiveTarget("load 1,000 partitions after a clean shutdown", "load_seconds", 3, ("s", 1)),
+)
+
+
+def measure(folder: Path, size_bytes: int, runs: int, oracle: Path | None) -> tuple[Figures, Figures | None]:
+    """Measure ours, and Kafka's if there is an oracle, in turns.
+
+    Args:
+        folder: for the logs; on a disk that counts.
+        size_bytes: of the log that is appended and read.
+        runs: how often; the first is not counted.
+        oracle: the program that runs Kafka's log classes; None: ours alone.
+    """
+    ours: list[Figures] = []
+    kafkas: list[Figures] = []
+    for number in range(runs + 1):
+        here = folder / str(number)
+        here.mkdir()
+        ours.append(_ours(here, size_bytes))
+        if oracle is not None and number:  # it warms up by itself
+            kafkas.append(_kafkas(oracle, here / "kafka", size_bytes))
+        shutil.rmtree(here)
+    return _median(ours[1:]), _median(kafkas) if kafkas else None
+
+
+def _median(runs: Sequence[Figures]) -> Figures:
+    return {target.name: statistics.median(one[target.name] for one in runs) for target in TARGETS}
+
+
+def _kafkas(oracle: Path, folder: Path, size_bytes: int) -> Figures:
+    words = [str(oracle), "bench-log", str(folder), "--bytes", str(size_bytes)]
+    words += ["--singles", str(SINGLES), "--partitions", str(PARTITIONS)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RequestError(f"Kafka's log classes failed: {done.stderr.strip()}")
+    line: Figures = json.loads(done.stdout.splitlines()[-1])
+    return {target.name: line[target.name] for target in TARGETS}
+
+
+def _ours(folder: Path, size_bytes: int) -> Figures:
+    fs = PosixFileSystem()
+    manager = LogManager(fs, [str(folder / "ours")], overrides(["log.cleaner.enable=false"]))
+    manager.startup()
+    log = manager.get_or_create_log(TopicPartition("bench", 0), is_new=True)
+    chosen = random.Random(1)
+    batch, single = _batch(_BATCH_RECORDS, chosen), _batch(1, chosen)
+    append = _seconds(lambda: _append(log, batch, size_bytes // len(batch)))
+    log.update_high_watermark(log.log_end_offset)
+    read = _seconds(lambda: _read(log))
+    stored = log.size_bytes
+    topic = manager.topic_config("bench")
+
+    def recover() -> None:
+        recovered = load_log(
+            *(fs, log.directory, topic, system_clock, SteppedScheduler(system_clock), LogDirFailureChannel()),
+            clean_shutdown=False,
+        )
+        assert recovered.size_bytes == stored, "nothing was torn"
+
+    recovery = _seconds(recover)
+    other = manager.get_or_create_log(TopicPartition("single", 0), is_new=True)
+    singles = _seconds(lambda: _append(other, single, SINGLES))
+    manager.shutdown()
+    return {
+        "append_bytes_per_second": stored / append,
+        "single_appends_per_second": SINGLES / singles,
+        "read_bytes_per_second": stored / read,
+        "recover_bytes_per_second": stored / recovery,
+        "load_seconds": _load(folder / "many"),
+    }
+
+
+def _load(directory: Path) -> float:
+    fs, config = PosixFileSystem(), overrides(["log.cleaner.enable=false"])
+    manager = LogManager(fs, [str(directory)], config)
+    manager.startup()
+    batch = _batch(1, random.Random(1))
+    for number in range(PARTITIONS):
+        manager.get_or_create_log(TopicPartition("many", number), is_new=True).append_as_leader(batch, 0)
+    manager.shutdown()
+    again = LogManager(fs, [str(directory)], config)
+    seconds = _seconds(again.startup)
+    again.shutdown()
+    return seconds
+
+
+def _seconds(do: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    do()
+    return time.perf_counter() - began
+
+
+def _batch(records: int, chosen: random.Random) -> bytes:
+    now_ms = system_clock()
+    made = [Record(at, now_ms, b"k%09d" % at, chosen.randbytes(_RECORD_BYTES - 10)) for at in range(records)]
+    return encode_batch(made, base_offset=0)
+
+
+def _append(log: Log, batch: bytes, count: int) -> None:
+    for _ in range(count):
+        log.append_as_leader(batch, 0)
+
+
+def _read(log: Log) -> None:
+    at = log.log_start_offset
+    while at < log.log_end_offset:
+        data = log.read(at, _READ_BYTES, FetchIsolation.HIGH_WATERMARK).records
+        for one in read_batches(data):
+            at = one.last_offset + 1
