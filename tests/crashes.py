@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -26,6 +26,8 @@ State = frozenset[tuple[str, int]]
 class Cuts:
     """The states that power cuts during an act can leave; each that differs from all others is given out once.
 
+    A state that was right at first may be a loss later: `known` says what counts as lost by now.
+
     Attributes:
         start: the file system before the act, all of it durable.
         act: what is cut off after each of its operations.
@@ -33,6 +35,7 @@ class Cuts:
         seed: of these.
         subsets_max: exhaustive up to so many changes.
         every: cut only before every so-manieth operation.
+        known: what the act has been promised so far; states are told apart by it, too.
         states: how many there were.
         different: how many of them differ in names or files.
     """
@@ -43,9 +46,10 @@ class Cuts:
     seed: int = 1
     subsets_max: int = EXHAUSTIVE
     every: int = 1
+    known: Callable[[], Hashable] = lambda: None
     states: int = field(default=0, init=False)
     different: int = field(default=0, init=False)
-    _seen: set[State] = field(default_factory=set, init=False)
+    _seen: set[tuple[State, Hashable]] = field(default_factory=set, init=False)
 
     def __iter__(self) -> Iterator[MemoryFileSystem]:
         source = random.Random(self.seed)
@@ -53,7 +57,7 @@ class Cuts:
         for fs in itertools.islice(cuts, 0, None, self.every):
             for after in self._left(fs, source):
                 self.states += 1
-                if (state := names_of(after)) not in self._seen:
+                if (state := (names_of(after), self.known())) not in self._seen:
                     self._seen.add(state)
                     self.different += 1
                     yield after

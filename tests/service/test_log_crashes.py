@@ -96,7 +96,7 @@ def test_what_was_flushed_is_there_after_a_power_cut(
         known.__init__()  # type: ignore[misc]
         act(World(fs).load(CONFIG), known)
 
-    cuts = Cuts(durable(start.fs), run, sampled=12, subsets_max=4)
+    cuts = Cuts(durable(start.fs), run, sampled=12, subsets_max=4, known=lambda: known.safe)
     for after in cuts:
         world = World(after)
         log = world.load(CONFIG, clean_shutdown=False, recovery_point=known.safe)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -271,7 +272,7 @@ def final(fs: MemoryFileSystem) -> Tree:
     return tree(after, PATH)
 
 
-def check_loads(fs: MemoryFileSystem, record_property: RecordProperty, **choice: int) -> None:
+def check_loads(fs: MemoryFileSystem, record_property: RecordProperty, **choice: Any) -> None:
     expected = final(fs)
     cuts = Cuts(fs, lambda fs: load(fs, crashed=True), **choice)
     for after in cuts:
@@ -350,7 +351,7 @@ def with_leftovers(scene: Scene, suffixes: Sequence[str]) -> Scene:
     return replace(scene, fs=durable(fs))
 
 
-def check_leftovers(name: str, left: str, record_property: RecordProperty, **choice: int) -> None:
+def check_leftovers(name: str, left: str, record_property: RecordProperty, **choice: Any) -> None:
     scene = built(name)
     planted = with_leftovers(scene, LEFT[left])
 

@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,7 @@ def table(fs: MemoryFileSystem) -> dict[bytes | None, bytes | None]:
 # ---- power cuts ------------------------------------------------------------------------------------------------------
 
 
-def check_cuts(name: str, record_property: RecordProperty, **choice: int) -> None:
+def check_cuts(name: str, record_property: RecordProperty, **choice: Any) -> None:
     scene = built(name)
     cuts = Cuts(scene.fs, scene.swap, **choice)
     known: set[frozenset[str]] = set()

@@ -980,6 +980,8 @@ def load_log(
     directory = fs.absolute_path(directory)
     if not fs.exists(directory):
         fs.make_directory(directory)
+        # Otherwise a power cut could take the directory with all that is flushed in it.
+        fs.sync_directory(directory.rpartition("/")[0] or "/")
     name = directory.rpartition("/")[2]
     settings = LogConfig.of(config)
     state = ProducerState(expiration_ms=limits.expiration_ms, transaction_verification=limits.transaction_verification)
