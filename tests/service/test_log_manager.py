@@ -17,7 +17,6 @@ from cordwood.service.log import FetchIsolation
 from cordwood.service.log_manager import LogManager
 from cordwood.storage.log.files import read_file
 from cordwood.types import TopicPartition
-from tests.kafka_tools import Broker, Line
 from tests.service.live_logs import NOW_MS, batch, read_all
 from tests.service.nodes import ONE, TWO, Node
 
@@ -252,40 +251,3 @@ def test_tasks_of_a_manager_run_in_threads_of_its_own(tmp_path: Path) -> None:
     manager.shutdown()
     assert log.recovery_point == 1
     assert (tmp_path / "d/recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-def test_a_broker_and_a_manager_take_turns_on_a_directory(kafka_broker: Broker, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    topic: Line = {"do": "create_topic", "topic": "t", "partitions": 1, "config": {}}
-    wrote = ["b0"]
-    kafka_broker.start(data, log_cleaner_enable="false")
-    kafka_broker.client(data, [topic, *send("b0")])
-    for turn in range(2):
-        kafka_broker("stop", data)
-        manager = LogManager(PosixFileSystem(), [str(data)])
-        manager.startup()
-        log = manager.get_log(ONE)
-        assert log is not None
-        assert list(read_all(log).values()) == wrote
-        log.append_as_leader(batch(f"o{turn}", "o"), log.leader_epochs.latest_epoch or 0)
-        log.update_high_watermark(log.log_end_offset)
-        manager.shutdown()
-        kafka_broker.start(data, log_cleaner_enable="false")
-        wrote += [f"o{turn}", "o", f"b{turn + 1}"]
-        kafka_broker.client(data, send(f"b{turn + 1}"))
-        lines = kafka_broker.client(data, [{"do": "consume", "topic": "t", "partition": 0}])
-        assert [line["value"] for line in lines if "offset" in line] == wrote
-    said = [line for line in kafka_broker("logs", data).splitlines() if "partition=t-0" in line]
-    assert said
-    assert not [line for line in said if "Recovering" in line or "WARN" in line or "ERROR" in line]
-
-
-def send(value: str) -> list[Line]:
-    """What has the broker's client write a record."""
-    return [
-        {"do": "producer", "id": value, "config": {}},
-        {"do": "send", "id": value, "topic": "t", "partition": 0, "value": value},
-        {"do": "flush", "id": value},
-    ]
