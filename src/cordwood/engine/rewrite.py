@@ -24,14 +24,18 @@ from cordwood.engine.readahead import (
 )
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError, RequestError
-from cordwood.fs.base import OWNER_WRITES, LocalFileSystem
+from cordwood.fs.base import OWNER_WRITES, LocalFileSystem, ReadableFile
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment import Segment
-from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter
+from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentIndexes, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
+
+
+#: Windows of small logs share no blocks: to find out whether the disk can takes longer than to write them.
+_SHARED_BYTES_MIN = 256 << 10
 
 
 class GroupWriter:
@@ -56,10 +60,16 @@ class GroupWriter:
         limits, mode = self._settings.index, self._mode | OWNER_WRITES
         return SegmentWriter(self._fs, self._target, base_offset, limits, suffix=self._suffix, mode=mode)
 
-    def append(self, pieces: Sequence[np.ndarray], batches: BatchRows, aborted: Sequence[AbortedTransaction]) -> None:
+    def append(
+        self,
+        pieces: Sequence[np.ndarray],
+        batches: BatchRows,
+        aborted: Sequence[AbortedTransaction],
+        origin: Origin | None,
+    ) -> None:
         """Write batches (their bytes, and a row each) and the aborted transactions whose markers are among them."""
         self._check_offsets(batches)
-        while (done := self._writer.append(pieces, batches)) < batches.size:
+        while (done := self._writer.append(pieces, batches, origin)) < batches.size:
             # If offsets are too far above the base offset, Kafka, too, starts a new segment.
             if self._settings.strict_kafka and done < self._writer.fitting(batches):
                 raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._settings.index))
@@ -180,7 +190,10 @@ def rewrite_groups(
     written = []
     kept = {group[0].base_offset: kept_group(group, newest, settings.index) for group in groups}
     changed = [group for group in groups if kept[group[0].base_offset] is None]
-    with reading_threads(list(itertools.chain.from_iterable(changed))) as threads:
+    with (
+        reading_threads(list(itertools.chain.from_iterable(changed))) as threads,
+        closing(_Sources(fs, target)) as sources,
+    ):
         copied = _windows_to_copy(log, groups, {base for base, one in kept.items() if one is not None}, tracker)
         windows = _rewritten(threads, copied, rules, old_horizon_ms, newest)
         coming = next(windows, None)
@@ -197,12 +210,47 @@ def rewrite_groups(
                 while coming is not None and coming[0].segment.base_offset <= last.base_offset:
                     window, rewritten = coming
                     counts[window.segment.base_offset].add(rewritten.counts)
-                    writer.append(rewritten.pieces, rewritten.batches, window.kept)
+                    writer.append(rewritten.pieces, rewritten.batches, window.kept, sources.origin_of(window))
                     del coming, window, rewritten  # large ones must be gone before more is read
                     coming = next(windows, None)
                 outputs = writer.finish(last.files.log.mtime_ns)
             written.append(WrittenGroup(tuple(counts), outputs, tuple(counts.values())))
     return written
+
+
+class _Sources:
+    """The files that are read, opened once more where outputs can share their blocks."""
+
+    def __init__(self, fs: LocalFileSystem, target: str) -> None:
+        self._fs, self._target = fs, target
+        self._can_share: bool | None = None
+        self._path = ""
+        self._file: ReadableFile | None = None
+
+    def origin_of(self, tracked: TrackedWindow) -> Origin | None:
+        """Where the bytes of a window come from; None: nothing can be shared, or nothing that is worth it."""
+        if tracked.window.data.size < _SHARED_BYTES_MIN:
+            return None
+        if self._can_share is None:
+            self._can_share = self._fs.shares_blocks(self._target)
+        if not self._can_share:
+            return None
+        if self._path != tracked.segment.path:
+            self.close()
+            try:
+                self._file = self._fs.open(tracked.segment.path)
+            except FileNotFoundError:  # what is read is on another file system
+                self._can_share = False
+                return None
+            self._path = tracked.segment.path
+        assert self._file is not None, "just opened"
+        return Origin(self._file, tracked.window.position, tracked.window.data)
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _windows_to_copy(

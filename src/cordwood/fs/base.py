@@ -119,6 +119,13 @@ class File(ReadableFile, Protocol):
     def write(self, position: int, data: Bytes) -> None:
         """Write all of `data` at `position`, extending the file where needed."""
 
+    def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
+        """Write bytes that `source` has at `source_position`, sharing its blocks on disk where that is supported.
+
+        By default they are written as any others are.
+        """
+        self.write(position, data)
+
     @abstractmethod
     def truncate(self, size_bytes: int) -> None:
         """Shorten the file, or extend it with zeros."""

@@ -47,6 +47,7 @@ from cordwood.fs.base import (
     FileInfo,
     LocalFileSystem,
     LockHolder,
+    ReadableFile,
     refuse_lock_file,
     view_of,
 )
@@ -276,6 +277,13 @@ class MemoryFile(File):
             self._fs._perform(text, length, write)
 
     @override
+    def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
+        view = view_of(data)
+        assert source.read(source_position, len(view)) == view, "these are the source's bytes"
+        self.write(position, view)
+        self._fs.shared_bytes += len(view)
+
+    @override
     @_serialized
     def truncate(self, size_bytes: int) -> None:
         self._data(to_change=True)
@@ -336,6 +344,7 @@ class MemoryFileSystem(LocalFileSystem):
             path that it was opened by. Failed operations are left out. Without crashes there are none.
         capacity_bytes: how many bytes the disk holds; None: no limit, and `free_bytes` is unknown.
         can_clone: what `shares_blocks` returns. Copies take their full size in any case.
+        shared_bytes: how many were written that could have been shared.
         network: what `network_kind` returns.
     """
 
@@ -360,6 +369,7 @@ class MemoryFileSystem(LocalFileSystem):
         self.operations: list[str] = []
         self.capacity_bytes: int | None = None
         self.can_clone = False
+        self.shared_bytes = 0
         self.network: str | None = None
         self._concurrency = concurrency
         self._mutex = threading.RLock()

@@ -12,12 +12,23 @@ import ctypes
 import errno
 import os
 import stat
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cordwood.fs.base import Bytes, File, FileInfo, LocalFileSystem, LockHolder, copy_bytes, refuse_lock_file, view_of
+from cordwood.fs.base import (
+    Bytes,
+    File,
+    FileInfo,
+    LocalFileSystem,
+    LockHolder,
+    ReadableFile,
+    copy_bytes,
+    refuse_lock_file,
+    view_of,
+)
 from cordwood.fs.location import Location
 from cordwood.fs.locks import RecordLock, lock_holder, network_file_system, record_lock
 from cordwood.types import override
@@ -27,8 +38,15 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
-#: The ioctl of Linux that makes a file share all blocks of another (btrfs, XFS, bcachefs, NFS 4.2).
-_FICLONE = 0x40049409
+#: The ioctls of Linux that make a file share the blocks of another, or of a range of it (XFS, btrfs, NFS 4.2 …).
+#: Unlike copy_file_range they fail where that is not supported: there, bytes in memory are written as quickly.
+_FICLONE, _FICLONERANGE = 0x40049409, 0x4020940D
+#: The source's descriptor and position, the size, and the position in the target.
+_RANGE = struct.Struct("@qQQQ")
+#: Shared ranges begin and end at multiples of this, as all file systems that share have blocks of it or smaller.
+_BLOCK_BYTES = 4_096
+#: A range that is not worth an ioctl is copied.
+_SHARED_BYTES_MIN = 64 << 10
 #: The most bytes that the kernel is asked to copy in one call.
 _PIECE_BYTES = 1 << 30
 #: Errors from a file system or kernel that cannot clone a file, or cannot copy between two files.
@@ -85,6 +103,19 @@ class PosixFile(File):
         except OSError as error:  # as `_named`, which costs as much as the call: a live log writes a lot of little
             error.filename = self.path
             raise
+
+    @override
+    def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
+        view = view_of(data)
+        before = -position % _BLOCK_BYTES
+        size = (len(view) - before) // _BLOCK_BYTES * _BLOCK_BYTES
+        if (position - source_position) % _BLOCK_BYTES or size < _SHARED_BYTES_MIN or not isinstance(source, PosixFile):
+            self.write(position, view)
+            return
+        self.write(position, view[:before])
+        asked = _RANGE.pack(source.fileno(), source_position + before, size, position + before)
+        end = before + size if _share(self._open_descriptor(), asked) else before
+        self.write(position + end, view[end:])
 
     @override
     def truncate(self, size_bytes: int) -> None:
@@ -316,6 +347,19 @@ def _clone(source: File, target: File) -> bool:
 
     try:
         fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
+    except OSError as error:
+        if error.errno not in _CANNOT_COPY:
+            raise
+        return False
+    return True
+
+
+def _share(target: int, asked: bytes) -> bool:
+    """Let a file share a range of another; return False if that is not supported."""
+    import fcntl
+
+    try:
+        fcntl.ioctl(target, _FICLONERANGE, asked)
     except OSError as error:
         if error.errno not in _CANNOT_COPY:
             raise

@@ -350,6 +350,15 @@ class _ThrottledFile(_ThrottledReadableFile, File):
             position += piece.nbytes
 
     @override
+    def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
+        # Nobody says how much will be shared, so all of it waits.
+        for piece in _pieces(view_of(data), self._throttle.piece_bytes):
+            self._throttle.wait_for(piece.nbytes)
+        if isinstance(source, _ThrottledReadableFile):
+            source = source._file
+        self._written.write_shared(position, data, source, source_position)
+
+    @override
     def truncate(self, size_bytes: int) -> None:
         self._written.truncate(size_bytes)
 

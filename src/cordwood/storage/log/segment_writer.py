@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.fs.base import File, LocalFileSystem
+from cordwood.fs.base import File, LocalFileSystem, ReadableFile
 from cordwood.kernels import encode
 from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.storage.formats import offset_index, time_index, transaction_index
@@ -97,6 +97,26 @@ class SegmentIndexes:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where bytes that are in memory come from.
+
+    Attributes:
+        file: that they were read from.
+        position: of the first one.
+        data: uint8[bytes].
+    """
+
+    file: ReadableFile
+    position: int
+    data: U8Array
+
+    def position_of(self, piece: U8Array) -> int | None:
+        """The position of a piece of the bytes; None: it is something else."""
+        start = piece.ctypes.data - self.data.ctypes.data
+        return self.position + start if start >= 0 and start + piece.size <= self.data.size else None
+
+
 class SegmentWriter:
     """A segment that is being written to a directory.
 
@@ -134,12 +154,13 @@ class SegmentWriter:
         """The path of one of its files."""
         return f"{self._directory}/{offset_name(self.base_offset, kind + self._suffix)}"
 
-    def append(self, pieces: Sequence[U8Array], batches: BatchRows) -> int:
+    def append(self, pieces: Sequence[U8Array], batches: BatchRows, origin: Origin | None = None) -> int:
         """Append batches.
 
         Args:
             pieces: their bytes, in order; a piece may hold several.
             batches: BATCH_ROW[batches].
+            origin: where pieces that have not changed come from, if their blocks may be shared.
 
         Returns:
             how many were appended: fewer than given if an index is full, or offsets are too far above the base.
@@ -152,7 +173,7 @@ class SegmentWriter:
         for piece in pieces:
             part = piece[:left]
             if part.size:
-                self._log.write(self.size_bytes, part)
+                self._write_log(part, origin)
             self.size_bytes += part.size
             left -= part.size
         if self.size_bytes - self._sent_bytes >= self._write_back_bytes:
@@ -160,6 +181,13 @@ class SegmentWriter:
         if done:
             self.next_offset = int(batches["last_offset"][done - 1]) + 1
         return done
+
+    def _write_log(self, part: U8Array, origin: Origin | None) -> None:
+        position = None if origin is None else origin.position_of(part)
+        if origin is None or position is None:
+            self._log.write(self.size_bytes, part)
+        else:
+            self._log.write_shared(self.size_bytes, part, origin.file, position)
 
     def _write_back(self) -> None:
         self._log.write_back(self._sent_bytes, self.size_bytes - self._sent_bytes)
