@@ -33,7 +33,6 @@ from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentInde
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
 
-
 #: Windows of small logs share no blocks: to find out whether the disk can takes longer than to write them.
 _SHARED_BYTES_MIN = 256 << 10
 
