@@ -17,22 +17,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cleaning.scenarios import NOT_AT_ALL, PARTLY, SCENARIOS
+from tests.cleaning.scenarios import SCENARIOS
 from tests.cleaning.transcript import FOLDER, cases
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "cases.md"
 REWRITE = "CORDWOOD_REWRITE_DOCS" in os.environ
 NUMBERS = r"(?P<numbers>\d+b?(?:-\d+)?(?:, \d+b?(?:-\d+)?)*)"
-#: Kafka does these in a scenario, and nothing in the scenario's replay does them here.
-KAFKA_ALONE = {
-    "clean-aborted": "21",
-    "duplicate-sequences": "175",
-    "follower-compacted-batch": "178",
-    "keyless-rejected": "157",
-    "one-key": "163",
-    "selection": "25-27",
-}
+#: What only Kafka does in a scenario that is replayed: the live log does all of it, but for what Kafka's checks count.
+KAFKA_ALONE = {"clean-aborted": "21"}
 
 
 def numbers(text: str) -> Iterator[str]:
@@ -84,8 +77,7 @@ def shown() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     for name, path in SCENARIOS.items():
         alone = set(numbers(KAFKA_ALONE[name])) if name in KAFKA_ALONE else set()
         for number in named(json.loads(path.read_text())["why"]):
-            only_kafka = name in PARTLY or name in NOT_AT_ALL or number in alone
-            (kafkas if only_kafka else ours)[number].append(f"[{path.name}](../tests/{path.relative_to(TESTS)})")
+            (kafkas if number in alone else ours)[number].append(f"[{path.name}](../tests/{path.relative_to(TESTS)})")
     return {at: list(dict.fromkeys(links)) for at, links in ours.items()}, kafkas
 
 

@@ -215,6 +215,16 @@ def test_a_throttled_file_is_read_and_written_in_pieces(tmp_path: Path) -> None:
     assert (tmp_path / "b.log").read_bytes() == bytes(7) + data
 
 
+def test_of_a_window_that_is_larger_than_its_file_only_the_file_counts(tmp_path: Path) -> None:
+    fs = limited(tmp_path, rate=50 * 1000)
+    (tmp_path / "a.log").write_bytes(bytes(2000))
+    with fs.open(f"{tmp_path}/a.log") as file:
+        for position, size in ((0, 2000), (1500, 500), (2000, 0), (5000, 0)):
+            assert file.read_into(position, memoryview(bytearray(1 << 20))) == size
+    (counter,) = (tmp_path / "throttle").iterdir()
+    assert int.from_bytes(counter.read_bytes()[:8], "little") == 2000, "the other 500 are less than a piece"
+
+
 def test_tasks_in_other_processes_share_the_limit(tmp_path: Path) -> None:
     fs = limited(tmp_path)
     for again in (fs, pickle.loads(pickle.dumps(fs.location())).open()):

@@ -18,7 +18,7 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import MAX_SEQUENCE, encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.service.clean import CleanedLog, clean_log, run_here
+from cordwood.service.clean import CleanedLog
 from cordwood.service.cleaner_manager import LogCleanerManager, LogToClean, log_to_clean
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import FetchIsolation, Log, ProducerLimits, load_log
@@ -31,6 +31,7 @@ from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.types import NONE, ControlType, TimestampType, TopicPartition
 from tests.cleaning.replay import CODECS, _shown, plain
+from tests.service.cleaning import clean_log
 
 Step = dict[str, Any]
 
@@ -325,7 +326,7 @@ class LiveScript:
 
     def _cleaned(self, found: LogToClean, now_ms: int, check: Callable[[], None]) -> CleanedLog:
         try:
-            return clean_log(self.fs, found, now_ms, run_here, check, strict_kafka=True)
+            return clean_log(self.fs, found, now_ms, check, strict_kafka=True)
         except CleanFailedError as error:
             if "do not ascend" in str(error) or "are not from" in str(error):
                 raise NotModelledError from error  # of a follower; a difference that is listed

@@ -2,90 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
-import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cordwood.config import overrides
-from cordwood.errors import ConfigError, IllegalStateError, LogError
-from cordwood.fs.base import File, LocalFileSystem
+from cordwood.config import BrokerConfig, Source, SourceKind, overrides, resolve, resolve_broker
+from cordwood.errors import ConfigError, IllegalStateError
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.wrapped import WrappedFileSystem
-from cordwood.service.clean import clean_log, run_here
 from cordwood.service.cleaner_manager import LogCleanerManager, Paused, log_to_clean
 from cordwood.service.log import Log
-from cordwood.service.log_cleaner import LogCleaner
+from cordwood.service.log_cleaner import CleanerThread, LogCleaner
 from cordwood.service.log_manager import LogManager
-from cordwood.service.scheduler import SteppedScheduler
 from cordwood.storage.formats import checkpoints
-from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.crashes import Cuts, durable
 from tests.kafka_tools import Oracle
+from tests.service.cleaner_nodes import COMPACT, PARTITION, Node, Slow, damage, layers, newest, repair, send
+from tests.service.cleaning import clean_log
 from tests.service.live_logs import NOW_MS, World, batch, read_all
-
-PARTITION = TopicPartition("t", 0)
-COMPACT = {"cleanup.policy": "compact", "internal.segment.bytes": "300", "min.cleanable.dirty.ratio": "0.01"}
-#: How long calls are thrown at a cleaner; more by hand.
-CONTENTION_SECONDS = float(os.environ.get("CORDWOOD_CONTENTION_SECONDS", "4"))
-
-
-def layers(*more: str, **configs: str) -> list[str]:
-    """The configs of a manager's topic `t`, and of its broker."""
-    return [*(f"t:{name}={value}" for name, value in (COMPACT | configs).items()), *more]
-
-
-class Node:
-    """A manager whose clock is set by hand; its cleaner is a task."""
-
-    def __init__(self, *configs: str, fs: LocalFileSystem | None = None, dirs: tuple[str, ...] = ("d1",)) -> None:
-        self.now_ms = NOW_MS
-        self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000) if fs is None else fs
-        self.scheduler = SteppedScheduler(lambda: self.now_ms)
-        self.manager = LogManager(
-            self.fs,
-            dirs,
-            overrides(configs or layers()),
-            clock=lambda: self.now_ms,
-            scheduler=self.scheduler,
-        )
-        self.manager.startup()
-        self.log = self.manager.get_or_create_log(PARTITION, is_new=True)
-
-    @property
-    def cleaner(self) -> LogCleaner:
-        assert self.manager.cleaner is not None
-        return self.manager.cleaner
-
-    def append(self, *values: str) -> None:
-        self.log.append_as_leader(batch(*values), 0)
-        self.log.update_high_watermark(self.log.log_end_offset)
-
-    def fill(self, rounds: int = 20) -> None:
-        for number in range(rounds):
-            self.append(f"a{number}", f"b{number}")
-
-    def pass_time(self, ms: int = 15_000) -> None:
-        self.now_ms += ms
-        self.scheduler.run_due()
-
-    def checkpoint(self) -> int | None:
-        return checkpoints.decode(read_file(self.fs, "d1/cleaner-offset-checkpoint")).get(PARTITION)
-
-
-def newest(log: Log) -> dict[str, str]:
-    """The last value of each key; the first letter of a value is its key."""
-    return {value[:1]: value for _, value in sorted(read_all(log).items())}
 
 
 def test_a_compacted_log_keeps_the_last_value_of_each_key_and_goes_on() -> None:
@@ -172,19 +118,6 @@ def test_a_deleted_log_leaves_the_checkpoint_file() -> None:
     assert node.checkpoint() is None
 
 
-def damage(node: Node) -> bytes:
-    """Damage the first batch; returns the bytes that were there."""
-    with node.fs.open_for_update(node.log.log_segments[0].path(FileKind.LOG)) as file:
-        before = file.read(80, 1)
-        file.write(80, bytes([before[0] ^ 1]))
-    return before
-
-
-def repair(node: Node, byte: bytes) -> None:
-    with node.fs.open_for_update(node.log.log_segments[0].path(FileKind.LOG)) as file:
-        file.write(80, byte)
-
-
 def test_a_log_that_cannot_be_cleaned_is_left_longer_each_time_others_are_cleaned() -> None:
     node = Node()
     node.fill()
@@ -228,19 +161,28 @@ def test_other_configs_are_a_reason_to_try_again_at_once() -> None:
 # ---- threads ---------------------------------------------------------------------------------------------------------
 
 
+#: Of a manager whose cleaner looks again and again.
+QUICK = layers("log.cleaner.backoff.ms=5", **{"file.delete.delay.ms": "0"})
+
+
+def broker_config(*configs: str, check: bool = True) -> BrokerConfig:
+    """A broker's configs; without `check` also those that Kafka would refuse as too small."""
+    if check:
+        return resolve_broker(overrides(configs))
+    values = dict(resolve_broker())
+    for config in configs:
+        name, _, text = config.partition("=")
+        values[name] = replace(values[name], value=int(text), source=Source(SourceKind.OVERRIDE))
+    return BrokerConfig(values)
+
+
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[LogManager]:
     (tmp_path / "logs").mkdir()
-    configs = layers("log.cleaner.backoff.ms=5", "log.cleaner.threads=2", **{"file.delete.delay.ms": "0"})
-    running = LogManager(PosixFileSystem(), [str(tmp_path / "logs")], overrides(configs))
+    running = LogManager(PosixFileSystem(), [str(tmp_path / "logs")], overrides([*QUICK, "log.cleaner.threads=2"]))
     running.startup()
     yield running
     running.shutdown()
-
-
-def send(log: Log, *values: str) -> None:
-    log.append_as_leader(batch(*values), 0)
-    log.update_high_watermark(log.log_end_offset)
 
 
 def test_threads_clean_and_no_reader_misses_a_last_value_meanwhile(manager: LogManager) -> None:
@@ -278,151 +220,276 @@ def test_threads_clean_and_no_reader_misses_a_last_value_meanwhile(manager: LogM
     assert manager.failures.failures == () and cleaner.restarts == 0 and cleaner.dead_thread_count == 0
 
 
-POLICIES = ("compact", "compact,delete", "delete")
-
-
-def calls(
-    manager: LogManager, cleaner: LogCleaner, partition: TopicPartition, chosen: random.Random
-) -> list[Callable[[], object]]:
-    """What may be called while a cleaner runs."""
-    log = manager.get_log(partition)
-
-    def pause() -> None:
-        cleaner.abort_and_pause_cleaning(partition)
-        cleaner.resume_cleaning([partition])
-
-    def append() -> None:
-        if log is not None:
-            send(log, chosen.choice("abc") + "1", "d2")
-
-    def read() -> None:
-        if log is not None:
-            newest(log)
-
-    return [
-        pause,
-        read,
-        manager.cleanup_logs,
-        lambda: cleaner.abort_cleaning(partition),
-        lambda: manager.truncate_to({partition: chosen.randrange(40)}),
-        lambda: manager.truncate_fully_and_start_at(partition, chosen.randrange(40)),
-        lambda: manager.async_delete(partition),
-        lambda: manager.get_or_create_log(partition, is_new=True),
-        lambda: cleaner.update_checkpoints(manager.live_log_dirs[0]),
-        lambda: cleaner.await_cleaned(partition, 0, 1),
-        lambda: manager.update_topic_config("t", COMPACT | {"cleanup.policy": chosen.choice(POLICIES)}),
-        *[append] * 12,
-    ]
-
-
-def test_the_calls_of_others_during_cleans_end_and_fail_only_as_they_may(manager: LogManager) -> None:
-    partitions = [TopicPartition("t", number) for number in range(3)]
-    for partition in partitions:
-        manager.get_or_create_log(partition, is_new=True)
-    cleaner = manager.cleaner
-    assert cleaner is not None
-    unexpected: list[BaseException] = []
-    end = time.monotonic() + CONTENTION_SECONDS
-
-    def throw(seed: int) -> None:
-        chosen = random.Random(seed)
-        while time.monotonic() < end:
-            partition = chosen.choice(partitions)
-            try:
-                chosen.choice(calls(manager, cleaner, partition, chosen))()
-            except LogError:
-                pass  # a log that is gone, or another thread that waits for the same abort
-            except BaseException as error:
-                unexpected.append(error)
-
-    threads = [threading.Thread(target=throw, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(CONTENTION_SECONDS + 60)
-    assert not any(thread.is_alive() for thread in threads), "nobody waits for ever"
-    if unexpected:
-        raise unexpected[0]
-    assert manager.failures.failures == (), manager.failures.failures
-    assert cleaner.restarts == 0
-
-
-class Slow(WrappedFileSystem):
-    """Waits in each read of a log by a clean, until it is told to go on."""
-
-    def __init__(self, fs: LocalFileSystem) -> None:
-        super().__init__(fs)
-        self.reading, self.go_on = threading.Event(), threading.Event()
-
-    def open(self, path: str) -> File:
-        if threading.current_thread().name.startswith("kafka-log-cleaner") and path.endswith(".log"):
-            self.reading.set()
-            self.go_on.wait(20)
-        return super().open(path)
-
-
-def test_an_abort_stops_a_clean_and_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[tuple[LogManager, Log, Slow]]:
+    """A manager, a log whose clean has begun, and the file system that holds it up."""
     (tmp_path / "logs").mkdir()
     fs = Slow(PosixFileSystem())
-    manager = LogManager(fs, [str(tmp_path / "logs")], overrides(layers("log.cleaner.backoff.ms=5")))
+    manager = LogManager(fs, [str(tmp_path / "logs")], overrides(QUICK))
     manager.startup()
-    cleaner = manager.cleaner
-    assert cleaner is not None
     try:
         log = manager.get_or_create_log(PARTITION, is_new=True)
         for number in range(20):
             send(log, f"a{number}")
-        assert fs.reading.wait(20)
-        threading.Timer(0.2, fs.go_on.set).start()
-        cleaner.abort_and_pause_cleaning(PARTITION)
-        assert cleaner.manager.cleaning_state(PARTITION) == Paused(1)
-        assert len(read_all(log)) == 20 and cleaner.manager.all_cleaner_checkpoints() == {}
-        cleaner.resume_cleaning([PARTITION])
-        assert cleaner.await_cleaned(PARTITION, log.active_segment.base_offset, 30_000)
-        assert newest(log) == {"a": "a19"}
-        with pytest.raises(IllegalStateError, match="not paused"):
-            cleaner.resume_cleaning([PARTITION])
+        assert fs.reading.wait(60)
+        yield manager, log, fs
     finally:
         fs.go_on.set()
         manager.shutdown()
 
 
-def test_a_thread_goes_on_whatever_a_round_raises() -> None:
+def cleaner_of(manager: LogManager) -> LogCleaner:
+    assert manager.cleaner is not None
+    return manager.cleaner
+
+
+def test_an_abort_returns_while_the_clean_still_reads_and_the_log_stays_as_it_was(
+    slow: tuple[LogManager, Log, Slow],
+) -> None:
+    # case 21, case 64
+    manager, log, fs = slow
+    cleaner = cleaner_of(manager)
+    before = {info.name for info in fs.list(log.directory)}
+    cleaner.abort_and_pause_cleaning(PARTITION)
+    assert not fs.go_on.is_set(), "nobody has told the clean to go on"
+    assert cleaner.manager.cleaning_state(PARTITION) == Paused(1)
+    assert len(read_all(log)) == 20 and cleaner.manager.all_cleaner_checkpoints() == {}
+    fs.go_on.set()
+    until(lambda: {info.name for info in fs.list(log.directory)} == before - {".cordwood"})
+    assert len(read_all(log)) == 20 and cleaner.manager.all_cleaner_checkpoints() == {}
+    assert cleaner.manager.uncleanable(PARTITION) is None
+    cleaner.resume_cleaning([PARTITION])
+    assert cleaner.await_cleaned(PARTITION, log.active_segment.base_offset, 60_000)
+    assert newest(log) == {"a": "a19"}
+    with pytest.raises(IllegalStateError, match="not paused"):
+        cleaner.resume_cleaning([PARTITION])
+
+
+def test_a_log_can_be_deleted_and_made_anew_while_a_clean_of_it_still_reads(
+    slow: tuple[LogManager, Log, Slow],
+) -> None:
+    manager, _, fs = slow
+    manager.async_delete(PARTITION)
+    log = manager.get_or_create_log(PARTITION, is_new=True)
+    send(log, "a0", "b0", "c0")
+    fs.go_on.set()
+    for number in range(20):
+        send(log, f"a{number}")
+    assert cleaner_of(manager).await_cleaned(PARTITION, log.active_segment.base_offset, 60_000)
+    assert newest(log) == {"a": "a19", "b": "b0", "c": "c0"}
+    assert manager.failures.failures == () and cleaner_of(manager).restarts == 0
+
+
+def test_a_reconfiguration_ends_cleans_and_their_checkpoints_stay(slow: tuple[LogManager, Log, Slow]) -> None:
+    manager, log, fs = slow
+    cleaner = cleaner_of(manager)
+    configs = overrides(layers("log.cleaner.backoff.ms=1", **{"min.cleanable.dirty.ratio": "1"}))
+    log.update_config(resolve("t", configs))  # it is not due any more
+    threading.Timer(0.2, fs.go_on.set).start()
+    manager.reconfigure(configs)
+    assert cleaner.manager.cleaning_state(PARTITION) is None
+    assert cleaner.manager.all_cleaner_checkpoints() == {PARTITION: 0}, "where the clean began"
+    assert len(read_all(log)) == 20 and cleaner.manager.uncleanable(PARTITION) is None
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for something that threads do."""
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end, "it never happens"
+        time.sleep(0.01)
+
+
+def names_of_threads() -> list[str]:
+    return sorted(one.name for one in threading.enumerate() if "cleaner" in one.name)
+
+
+@pytest.mark.parametrize("error", [MemoryError, ValueError, KeyboardInterrupt, SystemExit])
+def test_a_thread_goes_on_whatever_a_round_raises(error: type[BaseException]) -> None:
     world, rounds = World(), itertools.count()
 
     def logs() -> dict[TopicPartition, Log]:
         if next(rounds) < 3:
-            raise MemoryError
+            raise error
         return {}
 
-    config = LogManager(world.fs, ["logs"], overrides(["log.cleaner.backoff.ms=1"])).config
-    cleaner = LogCleaner(world.fs, config, ["logs"], logs, world.failures)
+    cleaner = LogCleaner(world.fs, broker_config("log.cleaner.backoff.ms=1"), ["logs"], logs, world.failures)
     cleaner.startup()
     try:
-        end = time.monotonic() + 20
-        while next(rounds) < 20 and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: next(rounds) > 20)
         assert cleaner.restarts >= 1 and cleaner.dead_thread_count == 0
+        assert shown(cleaner)["cordwood.log:type=LogCleaner,name=thread-restart-count"] == cleaner.restarts
     finally:
         cleaner.shutdown()
 
 
-def test_reconfiguring_checks_how_many_threads_there_are(manager: LogManager) -> None:
+def test_an_interrupted_thread_goes_on_and_a_dead_one_is_counted_and_replaced() -> None:
+    # case 66
+    world = World()
+    config = broker_config("log.cleaner.backoff.ms=1", "log.cleaner.threads=2")
+    cleaner = LogCleaner(world.fs, config, ["logs"], dict, world.failures)
+    cleaner.startup()
+    try:
+        for thread in threading.enumerate():
+            if isinstance(thread, CleanerThread):
+                interrupt(thread)
+        until(lambda: cleaner.restarts >= 2)
+        assert cleaner.dead_thread_count == 0, "Kafka's would be dead"
+        killed = CleanerThread(9, lambda _: None)
+        killed.start()
+        killed.join()
+        cleaner._threads = (*cleaner._threads, killed)
+        assert cleaner.dead_thread_count == 1
+        assert shown(cleaner)["kafka.log:type=LogCleaner,name=DeadThreadCount"] == 1
+        cleaner.reconfigure(config, config)
+        assert cleaner.dead_thread_count == 0
+        assert names_of_threads() == ["kafka-log-cleaner-thread-0", "kafka-log-cleaner-thread-1"]
+    finally:
+        cleaner.shutdown()
+
+
+def interrupt(thread: threading.Thread) -> None:
+    """Raise KeyboardInterrupt in a thread, wherever it is."""
+    assert thread.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
+
+
+def test_the_number_of_threads_may_be_halved_or_doubled_and_no_more(manager: LogManager) -> None:
+    cleaner = cleaner_of(manager)
+    assert set(cleaner.reconfigurable_configs) >= {"log.cleaner.threads", "log.cleaner.backoff.ms", "message.max.bytes"}
+    for threads, words in ((5, "increased to more than double the current value 2"), (0, "at least 1")):
+        with pytest.raises(ConfigError, match=words):
+            manager.reconfigure(overrides([*QUICK, f"log.cleaner.threads={threads}"]))
+    of_four = LogCleaner(*world_of(World(), broker_config("log.cleaner.threads=4")))
+    with pytest.raises(ConfigError, match="reduced to less than half the current value 4"):
+        of_four.validate_reconfiguration(broker_config("log.cleaner.threads=1"))
+    assert len(names_of_threads()) == 2 and manager.config.integer("log.cleaner.threads") == 2
+
+
+def world_of(world: World, config: BrokerConfig) -> tuple[Any, ...]:
+    return world.fs, config, ["logs"], dict, world.failures
+
+
+def test_other_threads_take_over_after_a_change_of_the_cleaners_configs(manager: LogManager) -> None:
     before = set(threading.enumerate())
-    with pytest.raises(ConfigError, match="double"):
-        manager.reconfigure(overrides(layers("log.cleaner.threads=5")))
-    manager.reconfigure(
-        overrides(
-            layers("log.cleaner.threads=4", "log.cleaner.backoff.ms=5", "log.cleaner.io.max.bytes.per.second=1000000")
-        )
-    )
-    begun = [one.name for one in threading.enumerate() if one not in before and "cleaner" in one.name]
-    assert sorted(begun) == [f"kafka-log-cleaner-thread-{number}" for number in range(4)]
+    manager.reconfigure(overrides([*QUICK, "log.cleaner.threads=2", "log.retention.ms=70000"]))
+    assert names_of_threads() == [f"kafka-log-cleaner-thread-{number}" for number in range(2)]
+    assert set(threading.enumerate()) <= before, "nothing that is the cleaner's has changed"
+    manager.reconfigure(overrides([*QUICK, "log.cleaner.threads=4", "log.cleaner.io.max.bytes.per.second=1000000"]))
+    assert names_of_threads() == [f"kafka-log-cleaner-thread-{number}" for number in range(4)]
+    assert not [one for one in threading.enumerate() if one in before and "cleaner" in one.name]
     log = manager.get_or_create_log(PARTITION, is_new=True)
     for number in range(20):
         send(log, f"a{number}")
-    assert manager.cleaner is not None
-    assert manager.cleaner.await_cleaned(PARTITION, log.active_segment.base_offset, 30_000)
+    assert cleaner_of(manager).await_cleaned(PARTITION, log.active_segment.base_offset, 60_000)
+
+
+def test_startup_again_adds_threads_and_a_reconfiguration_goes_back_to_the_number() -> None:
+    config = broker_config("log.cleaner.threads=2")
+    cleaner = LogCleaner(*world_of(World(), config))
+    cleaner.reconfigure(config, config)
+    assert names_of_threads() == [], "it was not started"
+    cleaner.startup()
+    cleaner.startup()
+    assert names_of_threads() == [f"kafka-log-cleaner-thread-{number}" for number in range(4)]
+    cleaner.reconfigure(config, config)
+    assert names_of_threads() == [f"kafka-log-cleaner-thread-{number}" for number in range(2)]
+    cleaner.shutdown()
+    assert names_of_threads() == []
+    cleaner.reconfigure(config, config)
+    assert names_of_threads() == [], "it was shut down"
+
+
+def test_a_cleaner_that_is_a_task_stays_one_after_a_reconfiguration() -> None:
+    node = Node()
+    node.manager.reconfigure(overrides(layers("log.cleaner.threads=2", "log.cleaner.io.max.bytes.per.second=1")))
+    assert names_of_threads() == []
+    node.fill()
+    node.pass_time()
+    assert len(read_all(node.log)) < 10, "and at a clock that is set by hand nothing waits for its bytes"
+
+
+# ---- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def shown(cleaner: LogCleaner) -> dict[str, Any]:
+    return {str(name): value for name, value in cleaner.metrics().items()}
+
+
+def test_all_metrics_of_kafkas_cleaner_are_there_until_the_shutdown() -> None:
+    node = Node(*layers("log.cleaner.threads=1", **{"max.compaction.lag.ms": "10000"}), dirs=("d1", "d2"))
+    at_first = shown(node.cleaner)
+    names = {
+        *(f"kafka.log:type=LogCleaner,name={name}" for name in OF_THREADS),
+        *(f"kafka.log:type=LogCleanerManager,name={name}" for name in ("max-dirty-percent", "time-since-last-run-ms")),
+        *(
+            f'kafka.log:type=LogCleanerManager,name={name},logDirectory="/{path}"'
+            for name in ("uncleanable-partitions-count", "uncleanable-bytes")
+            for path in ("d1", "d2")
+        ),
+        "kafka.utils:type=Throttler,name=cleaner-io",
+        "cordwood.log:type=LogCleaner,name=thread-restart-count",
+    }
+    assert at_first.keys() == names
+    io = at_first.pop("kafka.utils:type=Throttler,name=cleaner-io")
+    assert (io.count, set(at_first.values())) == (0, {0})
+    node.fill()
+    dirty_bytes = sum(segment.size_bytes for segment in node.log.log_segments[:-1])
+    node.pass_time(20_000)
+    now = shown(node.cleaner)
+    (stats,) = node.cleaner.last_stats
+    of = "kafka.log:type=LogCleaner,name="
+    assert now[f"{of}cleaner-recopy-percent"] == 100 * stats.bytes_written // stats.bytes_read > 0
+    assert now[f"{of}max-clean-time-secs"] == int(stats.seconds)
+    assert now[f"{of}max-compaction-delay-secs"] == 10
+    assert stats.bytes_read == dirty_bytes and stats.key_share > 0
+    # Each byte is read for its key and once more to be copied.
+    assert now["kafka.utils:type=Throttler,name=cleaner-io"].count == 2 * dirty_bytes + stats.bytes_written
+    assert node.cleaner.max_over_cleaner_threads(lambda one: 1000 * one.key_share) == int(1000 * stats.key_share)
+    manager = "kafka.log:type=LogCleanerManager,name="
+    assert now[f"{manager}max-dirty-percent"] == 0, "of the last selection, after the clean"
+    assert now[f"{manager}time-since-last-run-ms"] == 0
+    node.now_ms += 1234
+    assert shown(node.cleaner)[f"{manager}time-since-last-run-ms"] == 1234
+    node.cleaner.shutdown()
+    assert shown(node.cleaner).keys() == {"kafka.utils:type=Throttler,name=cleaner-io"}
+
+
+OF_THREADS = (
+    "max-buffer-utilization-percent",
+    "cleaner-recopy-percent",
+    "max-clean-time-secs",
+    "max-compaction-delay-secs",
+    "DeadThreadCount",
+)
+
+
+def test_with_a_dedupe_buffer_that_is_set_the_utilization_is_that_of_kafkas_map() -> None:
+    # 100 slots, a thread's half of the buffer: of 90 keys at most.
+    node = Node(*layers("log.cleaner.dedupe.buffer.size=4194304"))
+    small = broker_config("log.cleaner.dedupe.buffer.size=2400", "log.cleaner.threads=1", check=False)
+    node.cleaner.reconfigure(node.manager.config, small)
+    for number in range(60):
+        node.append(f"{chr(0x100 + number)}{number}")
+    node.log.roll()
+    node.pass_time()
+    utilization = "kafka.log:type=LogCleaner,name=max-buffer-utilization-percent"
+    assert shown(node.cleaner)[utilization] == 60
+
+
+def test_a_map_that_is_too_small_for_all_keys_is_filled_again_and_again() -> None:
+    node = Node(*layers("log.cleaner.dedupe.buffer.size=4194304"))
+    small = broker_config("log.cleaner.dedupe.buffer.size=240", "log.cleaner.threads=1", check=False)
+    node.cleaner.reconfigure(node.manager.config, small)
+    for _ in range(3):
+        for number in range(26):
+            node.append(f"{chr(97 + number)}{number}")
+    node.log.roll()
+    for _ in range(20):
+        node.pass_time()
+    assert node.checkpoint() == node.log.active_segment.base_offset
+    assert newest(node.log) == {chr(97 + number): f"{chr(97 + number)}{number}" for number in range(26)}
+    assert node.cleaner.last_stats[0].key_share == 0.9
 
 
 @pytest.mark.slow
@@ -478,7 +545,7 @@ def clean_once(fs: LocalFileSystem) -> None:
     log = world.load(CUT_CONFIG, recovery_point=19)
     log.update_high_watermark(log.log_end_offset)
     manager = LogCleanerManager(fs, ["logs"], lambda: {PARTITION: log}, world.failures)
-    cleaned = clean_log(fs, log_to_clean(PARTITION, log, None, NOW_MS), NOW_MS, run_here, lambda: None)
+    cleaned = clean_log(fs, log_to_clean(PARTITION, log, None, NOW_MS), NOW_MS, lambda: None)
     assert cleaned.counts.records_superseded > 5
     manager.update_checkpoints("logs", add=(PARTITION, cleaned.end_offset))
     world.pass_time(1)

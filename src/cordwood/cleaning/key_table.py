@@ -132,6 +132,11 @@ class KeyTable(NewestOffsets, Protocol):
 
     keys: int
 
+    @property
+    def used_bytes(self) -> int:
+        """Memory that the keys in it take."""
+        ...
+
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
         """uint64[records, 2]: the key hash of each chosen record. Thread-safe."""
         ...

@@ -41,6 +41,11 @@ class LatestOffsets:
         self._secret = np.frombuffer(hash_secret, np.uint64)
         self._slots = _free_slots(_FIRST_SLOTS)
 
+    @property
+    def used_bytes(self) -> int:
+        """See `KeyTable.used_bytes`."""
+        return _SLOT_BYTES * len(self._slots)
+
     def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> int:
         """See `KeyTable.put`. All records always fit."""
         count = int(np.count_nonzero(chosen))

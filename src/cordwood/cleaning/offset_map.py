@@ -55,6 +55,11 @@ class OffsetMap:
         self._sums = np.zeros((self.slots, 2), np.uint64)
         self._offsets = np.zeros(self.slots, np.int64)
 
+    @property
+    def used_bytes(self) -> int:
+        """See `KeyTable.used_bytes`."""
+        return SLOT_BYTES * self.keys
+
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
         """See `KeyTable.hashes`. The hashes are the bytes of the MD5 sums."""
         rows = columns.rows

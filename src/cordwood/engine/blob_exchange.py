@@ -36,7 +36,6 @@ from cordwood.engine.stages import (
 from cordwood.engine.task import Failure, Output, PartitionTask, failure_of
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.location import Location
-from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.files import remove_tree
 
 #: A merge of fewer entries is not worth a task.
@@ -93,7 +92,7 @@ class BlobExchange:
 
     def _folder(self, partition: StagedPartition) -> str:
         if partition not in self._folders:
-            folder = f"{self._outputs or f'{partition.task.path}/{WORK_FOLDER}'}/{uuid4().hex}.blobs"
+            folder = f"{partition.task.folder(self._outputs)}/{uuid4().hex}.blobs"
             self._fs.make_directory(folder)
             self._folders[partition] = folder
             self._merged[partition] = {}

@@ -43,6 +43,14 @@ def segment_facts(segment: Segment) -> SegmentFacts:
     )
 
 
+def cleanable_facts(log: LogView, first_uncleanable: int) -> list[SegmentFacts]:
+    """The facts of the segments that a clean may rewrite.
+
+    An active segment is left out: its indexes have room for more entries, 20 MiB in all, which would have to be read.
+    """
+    return [segment_facts(segment) for segment in log.segments if segment.base_offset < first_uncleanable]
+
+
 def _offset_index_entries(segment: Segment) -> int:
     """How many entries the offset index has; 0 without one."""
     if (end := _index_end(segment, FileKind.OFFSET_INDEX, offset_index.ENTRY)) is not None:

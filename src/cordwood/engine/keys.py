@@ -58,10 +58,12 @@ class DirtyKeys:
     Attributes:
         newest: the newest offsets of keys.
         next_tracker: the tracker of transactions where the next groups begin; None: they were not reached.
+        size_bytes: memory that the keys took, at most.
     """
 
     newest: NewestOffsets
     next_tracker: AbortTracker | None = None
+    size_bytes: int = 0
 
     @property
     def end_offset(self) -> int:
@@ -116,10 +118,10 @@ def collect_keys(dirty: DirtySection, table: KeyTable) -> DirtyKeys:
             is_full = not _enter(table, window.window.batches, found, start)
             del window, found  # large ones must be gone before more is read
             if is_full:
-                return DirtyKeys(table)
+                return DirtyKeys(table, size_bytes=table.used_bytes)
     if segments:
         table.latest_offset = dirty.latest_offset
-    return DirtyKeys(table, next_tracker)
+    return DirtyKeys(table, next_tracker, table.used_bytes)
 
 
 def _enter(table: KeyTable, batches: BatchRows, found: Sequence[HashedRecords], start: int) -> bool:

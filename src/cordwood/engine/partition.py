@@ -24,7 +24,7 @@ from cordwood.cleaning.rewrite import Counts, Rules
 from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine.facts import aborted_transactions, active_producers, segment_facts
+from cordwood.engine.facts import aborted_transactions, active_producers, cleanable_facts
 from cordwood.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
 from cordwood.engine.rewrite import WrittenGroup, rewrite_groups
 from cordwood.engine.scan import scan_keys
@@ -83,6 +83,7 @@ class Cleaned:
         rounds: how often the partition was cleaned; more than once only with Kafka's offset map.
         kept: base offsets of outputs that were not written, as each is the same as the segment that it stands for.
         carried: the state at the end, for the groups behind.
+        key_bytes: memory that its keys took, at most.
     """
 
     end_offset: int
@@ -93,6 +94,7 @@ class Cleaned:
     rounds: int = 1
     kept: frozenset[int] = frozenset()
     carried: CleanState | None = field(default=None, compare=False)
+    key_bytes: int = field(default=0, compare=False)
 
     @property
     def written(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -150,7 +152,7 @@ def clean_partition(
         RequestError: the keys need more memory than they may have; or, with strict_kafka, Kafka would fail here.
     """
     assert part is None or settings.offset_map_slots is None, "rounds are not cut"
-    facts = [segment_facts(segment) for segment in log.segments]
+    facts = cleanable_facts(log, first_uncleanable)
     carried = state_at_start(facts, first_dirty, settings, part)
     if scanned is None:
         dirty = dirty_section(log, facts, first_dirty, first_uncleanable, part, carried)
@@ -178,7 +180,7 @@ def clean_partition(
         settings,
         suffix,
     )
-    return _cleaned(log, facts, written, keys, carried)
+    return _cleaned(log, written, keys, carried)
 
 
 def _read_keys(
@@ -251,16 +253,14 @@ def planned_groups(
     return [[by_base[segment.base_offset] for segment in group] for group in groups]
 
 
-def _cleaned(
-    log: LogView, facts: Sequence[SegmentFacts], written: Sequence[WrittenGroup], keys: DirtyKeys, carried: CleanState
-) -> Cleaned:
+def _cleaned(log: LogView, written: Sequence[WrittenGroup], keys: DirtyKeys, carried: CleanState) -> Cleaned:
     counts = Counts()
     for group in written:
         for segment_counts in group.counts:
             counts.add(segment_counts)
     counts.check()
     last = written[-1].replaced[-1] if written else NONE
-    behind = [segment.base_offset for segment in facts if segment.base_offset > last]
+    behind = [segment.base_offset for segment in log.segments if segment.base_offset > last]
     check_bases(log, [*(base for group in written for base in group.outputs), *behind])
     return Cleaned(
         keys.end_offset,
@@ -270,6 +270,7 @@ def _cleaned(
         tuple(group.counts for group in written),
         kept=frozenset(base for group in written if group.kept for base in group.outputs),
         carried=replace(carried, key_pass_tracker=keys.next_tracker),
+        key_bytes=keys.size_bytes,
     )
 
 

@@ -135,7 +135,9 @@ def _behind(before: Cleaned, after: Cleaned) -> Cleaned:
             outputs.append(written)
         else:
             outputs[-1] += written
-    return Cleaned(after.end_offset, tuple(replaced), tuple(outputs), _counted_once(before.counts, after.counts))
+    counts = _counted_once(before.counts, after.counts)
+    key_bytes = max(before.key_bytes, after.key_bytes)
+    return Cleaned(after.end_offset, tuple(replaced), tuple(outputs), counts, key_bytes=key_bytes)
 
 
 def _counted_once(before: Counts, after: Counts) -> Counts:

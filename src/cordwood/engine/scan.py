@@ -154,13 +154,13 @@ def scan_keys(
     chunks: list[Chunk] = []
     scanned: list[tuple[Run, ScannedRun, list[Chunk]]] = []
     next_tracker: AbortTracker | None = None
+    left = 0
 
     def keep(chunk: Chunk) -> None:
+        nonlocal left
         chunks.append(chunk)
+        left += chunk.ordinals.size
         if settings.memory is not None:
-            left = sum(one.ordinals.size for one in chunks) + sum(
-                one.ordinals.size for _, _, others in scanned for one in others
-            )
             settings.memory.check(ENTRY_BYTES * left + CHUNK_RECORD_BYTES * at_once, left)
 
     at_once = chunk_records(settings.memory)
@@ -178,7 +178,7 @@ def scan_keys(
         for (found, at), ordinals in zip(places, superseded, strict=True):
             found.mark(at, ordinals)
     outcomes = {run.segment.base_offset: found.outcomes for run, found, _ in scanned if run.rewritten}
-    return DirtyKeys(ScannedKeys(dirty.latest_offset, outcomes), next_tracker)
+    return DirtyKeys(ScannedKeys(dirty.latest_offset, outcomes), next_tracker, ENTRY_BYTES * left)
 
 
 def ascending(spans: Sequence[Span], latest_offset: int) -> bool:

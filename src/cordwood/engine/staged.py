@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from uuid import uuid4
 
+from cordwood.cleaning.superseded import ENTRY_BYTES
 from cordwood.engine.division import run_bytes
 from cordwood.engine.exchange import Each, Exchange, StagedPartition
 from cordwood.engine.partition import Cleaned
@@ -31,7 +32,6 @@ from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, fa
 from cordwood.errors import CordwoodError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.kernels.layout import BatchRows
-from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.files import remove_tree
 from cordwood.storage.log.view import LogView
 
@@ -85,7 +85,7 @@ def _open(fs: LocalFileSystem, task: PartitionTask, cores: int) -> StagedPartiti
 
 
 def _place(one: StagedPartition, progress: str) -> LogPlace:
-    return LogPlace(one.task.location, one.task.path, one.task.log_start_offset, progress)
+    return LogPlace(one.task.location, one.task.path, one.task.log_start_offset, one.task.progress(progress))
 
 
 def _waiting(partitions: Sequence[StagedPartition]) -> list[StagedPartition]:
@@ -187,9 +187,10 @@ def _combined(fs: LocalFileSystem, one: StagedPartition, outputs: str | None, *,
         what = f"{task.path}: what its tasks wrote for each other was lost {_ATTEMPTS} times"
         return Failure(FailureKind.LOST, what)
     parts = [one.groups[number] for number in range(len(prepared.groups))]
-    folder = f"{outputs or f'{task.path}/{WORK_FOLDER}'}/{uuid4().hex}"
+    folder = f"{task.folder(outputs)}/{uuid4().hex}"
     try:
         cleaned: Cleaned = combine(one.log, prepared, [part.cleaned for part in parts], task.end)
+        cleaned = replace(cleaned, key_bytes=ENTRY_BYTES * sum(run.entries for run in one.summaries))
         if not discard:
             fs.make_directory(folder)
             for part in parts:

@@ -27,7 +27,7 @@ from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.superseded import NEVER, Chunk, ScannedKeys, SegmentOutcomes, Span, joined, merge
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.blobs import Blob, BlobWriter
-from cordwood.engine.facts import segment_facts
+from cordwood.engine.facts import cleanable_facts
 from cordwood.engine.partition import (
     Cleaned,
     CleanState,
@@ -179,7 +179,7 @@ def prepare(
         hash_secret: for the hashes of keys.
         now_ms: the time of the clean.
     """
-    facts = [segment_facts(segment) for segment in log.segments]
+    facts = cleanable_facts(log, first_uncleanable)
     state = state_at_start(facts, first_dirty, settings, part)
     dirty = dirty_section(log, facts, first_dirty, first_uncleanable, part, state)
     groups = planned_groups(log, facts, dirty.latest_offset + 1, first_uncleanable, part, settings)

@@ -21,6 +21,7 @@ from cordwood.engine.settings import CleanSettings, clean_settings
 from cordwood.engine.stages import KeySource
 from cordwood.errors import CordwoodError, DataError, MemoryNeed, TooLittleMemoryError
 from cordwood.fs.base import LocalFileSystem, is_full
+from cordwood.fs.checked import WantedLocation
 from cordwood.fs.discarding import DiscardingFileSystem
 from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
@@ -28,6 +29,9 @@ from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
 from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.view import LogView
+
+#: The folder, in a task's own folder, in which it says how far it is.
+PROGRESS = "progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class PartitionTask:
         transactional: whether there are markers, or data of transactions.
         scanned: where it reads what scans and merges found for its groups; None: it finds that itself.
         producers: at the log end, of a log that is written to meanwhile; None: its files say so.
+        work: a folder of its own, for what is written for it, with a folder `PROGRESS` in it; when it is gone, nobody
+            wants the task's result any more. None: where the outputs of all tasks go, or the partition's work folder.
     """
 
     location: Location[LocalFileSystem]
@@ -62,11 +68,24 @@ class PartitionTask:
     transactional: bool = True
     scanned: KeySource | None = None
     producers: Producers | None = None
+    work: str | None = None
 
     @property
     def end(self) -> int:
         """Where the last of the outputs ends, at most."""
         return self.first_uncleanable if self.part is None else self.part.end
+
+    def folder(self, outputs: str | None) -> str:
+        """Where folders for what is written for it are made; `outputs`: for all tasks, if there is such a folder."""
+        return self.work or outputs or f"{self.path}/{WORK_FOLDER}"
+
+    def progress(self, of_all: str) -> str:
+        """Where it says how far it is; `of_all`: where tasks without a folder of their own do."""
+        return of_all if self.work is None else f"{self.work}/{PROGRESS}"
+
+    def at(self, location: Location[LocalFileSystem]) -> PartitionTask:
+        """The same on another file system. It ends once the task's own folder is gone."""
+        return replace(self, location=location if self.work is None else WantedLocation(location, self.work))
 
 
 class FailureKind(StrEnum):
@@ -189,17 +208,17 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
 
     Args:
         task: what to do.
-        outputs: where that folder is made; None: in the work folder of the partition.
-        progress: where to say how far it is.
+        outputs: where that folder is made, unless the task has a folder; None: in the work folder of the partition.
+        progress: where to say how far it is, unless the task has a folder.
         discard: write nothing.
     """
     attempt = uuid4().hex
     fs = task.location.open()
-    folder = f"{outputs or f'{task.path}/{WORK_FOLDER}'}/{attempt}"
+    folder = f"{task.folder(outputs)}/{attempt}"
     # A further round reads what the one before it wrote.
     kept = not discard or task.settings.offset_map_slots is not None
     written = fs if kept else DiscardingFileSystem(fs, folder)
-    counted = Counted(written, fs, f"{progress}/{attempt}")
+    counted = Counted(written, fs, f"{task.progress(progress)}/{attempt}")
     try:
         written.make_directory(folder)
         log = LogView(task.path, fs=counted, log_start_offset=task.log_start_offset)

@@ -1,24 +1,31 @@
-"""A file system that asks, before each read, whether its user may go on.
+"""A file system that asks, every few MiB, whether its user may go on.
 
-A clean that somebody aborts stops at its next read, wherever that is.
+A clean that somebody aborts stops at its next read or write, wherever that is. A task in another process cannot be told
+so; it looks whether a folder is still there, which is removed when nobody wants the task's result any more.
 """
 
 from __future__ import annotations
 
+import errno
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from cordwood.fs.base import Bytes, File, LocalFileSystem
+from cordwood.fs.base import Bytes, File, LocalFileSystem, view_of
+from cordwood.fs.location import Location
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.types import override
 
 #: Called again and again; raises once its caller has to stop.
 Check = Callable[[], None]
-#: The most bytes that are read between two calls.
+#: The most bytes that are read or written between two calls.
 _PIECE_BYTES = 4 << 20
+#: A look at a folder costs a system call, so that it is not done for every few bytes.
+_LOOK_SECONDS = 0.05
 
 
 class CheckedFileSystem(WrappedFileSystem):
-    """A file system on which every read of a few MiB is asked for."""
+    """A file system on which every read and write of a few MiB is asked for."""
 
     def __init__(self, fs: LocalFileSystem, check: Check) -> None:
         super().__init__(fs)
@@ -28,9 +35,17 @@ class CheckedFileSystem(WrappedFileSystem):
     def open(self, path: str) -> File:
         return _CheckedFile(self._fs.open(path), self._check)
 
+    @override
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        return _CheckedFile(self._fs.create(path, exclusive=exclusive, mode=mode), self._check)
+
+    @override
+    def open_for_update(self, path: str) -> File:
+        return _CheckedFile(self._fs.open_for_update(path), self._check)
+
 
 class _CheckedFile(File):
-    """A file whose reads are asked for, piece by piece."""
+    """A file whose reads and writes are asked for, piece by piece."""
 
     def __init__(self, file: File, check: Check) -> None:
         self.path = file.path
@@ -55,12 +70,22 @@ class _CheckedFile(File):
 
     @override
     def read(self, position: int, size_bytes: int) -> bytes:
-        self._check()
-        return self._file.read(position, size_bytes)
+        parts = []
+        while True:
+            self._check()
+            part = self._file.read(position, min(size_bytes, _PIECE_BYTES))
+            parts.append(part)
+            position += len(part)
+            size_bytes -= len(part)
+            if len(part) < _PIECE_BYTES or not size_bytes:
+                return part if len(parts) == 1 else b"".join(parts)
 
     @override
     def write(self, position: int, data: Bytes) -> None:
-        self._file.write(position, data)
+        view = view_of(data)
+        for start in range(0, view.nbytes, _PIECE_BYTES):
+            self._check()
+            self._file.write(position + start, view[start : start + _PIECE_BYTES])
 
     @override
     def truncate(self, size_bytes: int) -> None:
@@ -77,3 +102,35 @@ class _CheckedFile(File):
     @override
     def close(self) -> None:
         self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLocation:
+    """Where a file system is, for a task whose result is wanted as long as a folder is there.
+
+    Attributes:
+        location: of the file system.
+        folder: every read and write fails with FileNotFoundError soon after it was removed.
+    """
+
+    location: Location[LocalFileSystem]
+    folder: str
+
+    @property
+    def in_this_process(self) -> bool:
+        """As the location below it."""
+        return self.location.in_this_process
+
+    def open(self) -> LocalFileSystem:
+        """The file system."""
+        fs, folder, looked = self.location.open(), self.folder, 0.0
+
+        def check() -> None:
+            nonlocal looked
+            now = time.monotonic()
+            if now - looked >= _LOOK_SECONDS:
+                looked = now
+                if not fs.exists(folder):
+                    raise FileNotFoundError(errno.ENOENT, "It was removed: nobody wants what the task writes", folder)
+
+        return CheckedFileSystem(fs, check)

@@ -305,7 +305,8 @@ class _ThrottledReadableFile(ReadableFile):
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
-        target = target.cast("B")
+        # A window is often larger than what is left of the file, which is all that counts.
+        target = target.cast("B")[: max(0, self._file.size() - position)]
         done = 0
         for piece in _pieces(target, self._throttle.piece_bytes):
             self._throttle.wait_for(piece.nbytes)

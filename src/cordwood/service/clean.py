@@ -1,11 +1,12 @@
 """Cleans one live log: the engine writes new segments beside it, then they take the places of the old ones.
 
     task      the segments of the range are closed, and nobody changes them; producers are those in memory
-    run       in this process, or on Spark: see `Run`. Outputs are in the partition's work folder
+    run       in this thread, or on Spark: see `clean_runner`. All that is written goes to a folder of the clean's own
     check     what was written is read once more
     swap      group by group, under the log's lock; between groups an abort is noticed
 
-An abort or a failure leaves the log as it was, or with some groups swapped in, each of which is whole.
+An abort or a failure leaves the log as it was, or with some groups swapped in, each of which is whole. The folder is
+then removed, and that ends tasks that still write there: another clean of the same log has another folder.
 
 Source: Kafka Cleaner.doClean, LogCleaner.CleanerThread.cleanLog.
 """
@@ -14,16 +15,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
 
+from cordwood.cleaning.key_table import MemoryShare
+from cordwood.cleaning.offset_map import SLOT_BYTES, slots_of
+from cordwood.cleaning.plan import Threshold
 from cordwood.cleaning.rewrite import Counts
-from cordwood.config import LONG_MAX
+from cordwood.config import LONG_MAX, BrokerConfig
+from cordwood.engine.progress import total
 from cordwood.engine.settings import CleanSettings
-from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task
-from cordwood.errors import CleanFailedError
+from cordwood.engine.task import PROGRESS, Failure, FailureKind, Output, PartitionTask, check_output, run_task
+from cordwood.errors import CleanFailedError, LogCleaningAbortedError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.checked import Check, CheckedFileSystem
+from cordwood.fs.machine import memory_bytes
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.log import Log
@@ -33,22 +43,41 @@ from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment_writer import IndexLimits
 
 _log = logging.getLogger(__name__)
-#: The folder, in that of the outputs, in which a task says how far it is.
-PROGRESS = "progress"
+#: How often a folder is made again that a clean which has just ended took along.
+_ATTEMPTS = 10
+
+#: In the block, the clean cannot be aborted.
+Changing = Callable[[], AbstractContextManager[None]]
 
 
-class Run(Protocol):
-    """Runs the task of a clean."""
+@dataclass(frozen=True, slots=True)
+class KeyMemory:
+    """The memory that the keys of one clean may take.
 
-    def __call__(self, task: PartitionTask, outputs: str, check: Check) -> Output | Failure:
-        """Clean, and look at what was written.
+    Attributes:
+        size_bytes: how much.
+        load_factor: somebody has set `log.cleaner.dedupe.buffer.size`, so that keys go to Kafka's offset map, which
+            ends a round once this part of it is full; None: any number of keys.
+    """
 
-        Args:
-            task: what to clean.
-            outputs: folder for what is written.
-            check: to be called at least every few MiB.
-        """
-        ...
+    size_bytes: int = 1 << 62
+    load_factor: float | None = None
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> Self:
+        """The memory that a broker's configs give to each thread; a quarter of the machine's, if they say nothing."""
+        threads, buffer = max(1, config.integer("log.cleaner.threads")), config["log.cleaner.dedupe.buffer.size"]
+        if not buffer.explicit:
+            return cls(memory_bytes() // 4 // threads)
+        slots = slots_of(config.integer("log.cleaner.dedupe.buffer.size") // threads)
+        return cls(SLOT_BYTES * slots, config.real("log.cleaner.io.buffer.load.factor"))
+
+    def applied_to(self, settings: CleanSettings) -> CleanSettings:
+        """The settings of a clean that goes by it."""
+        if self.load_factor is None:
+            return replace(settings, memory=MemoryShare(self.size_bytes))
+        slots = self.size_bytes // SLOT_BYTES
+        return replace(settings, offset_map_slots=slots, offset_map_load_factor=self.load_factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,71 +87,156 @@ class CleanedLog:
     Attributes:
         end_offset: the new first dirty offset.
         counts: of records, batches and bytes.
+        key_share: the part of the memory for keys that it used; 1.0 at most.
     """
 
     end_offset: int
     counts: Counts
+    key_share: float
 
 
-def clean_log(
-    fs: LocalFileSystem, found: LogToClean, now_ms: int, run: Run, check: Check, *, strict_kafka: bool = False
-) -> CleanedLog:
-    """Clean a live log.
+class LiveClean:
+    """One clean of a live log, for a `with` block: its folder, and how what is written there gets into the log.
 
-    Args:
-        fs: where the log is.
+    Attributes:
         found: what the clean goes over; the log is in progress.
-        now_ms: the time of the clean.
-        run: runs the task.
+        folder: of its own, in the partition's work folder.
+        task: what is to be run.
         check: raises once the clean has to stop.
-        strict_kafka: fail where Kafka's cleaner fails for good.
-
-    Raises:
-        LogCleaningAbortedError: `check` raised it.
-        CleanFailedError: the log cannot be cleaned, with the reason.
-        KafkaStorageError: the disk failed while the new segments were swapped in.
     """
-    log = found.log
-    folder = f"{log.directory}/{WORK_FOLDER}"
-    with contextlib.suppress(FileNotFoundError):
-        remove_tree(fs, folder)  # what a clean left that was killed
-    fs.make_directory(folder)
-    try:
-        check()
-        outcome = run(task_of(fs, found, now_ms, strict_kafka=strict_kafka), folder, check)
-        check()
+
+    def __init__(
+        self,
+        fs: LocalFileSystem,
+        found: LogToClean,
+        now_ms: int,
+        check: Check,
+        memory: KeyMemory = KeyMemory(),
+        *,
+        strict_kafka: bool = False,
+    ) -> None:
+        """Nothing is made yet.
+
+        Args:
+            fs: where the log is.
+            found: see there.
+            now_ms: the time of the clean.
+            check: see there.
+            memory: for keys.
+            strict_kafka: fail where Kafka's cleaner fails for good.
+        """
+        self.found = found
+        self.check = check
+        self._fs = fs
+        self._memory = memory
+        self._parent = f"{found.log.directory}/{WORK_FOLDER}"
+        self.folder = f"{self._parent}/{uuid4().hex}"
+        self.task = replace(
+            task_of(fs, found, now_ms, memory, strict_kafka=strict_kafka),
+            work=self.folder,
+        )
+        self._counted_bytes = 0
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(FileNotFoundError):
+            for info in self._fs.list(self._parent):  # of cleans that were killed or aborted
+                remove_tree(self._fs, f"{self._parent}/{info.name}")
+        for attempt in range(_ATTEMPTS):
+            with contextlib.suppress(FileExistsError):
+                self._fs.make_directory(self._parent)
+            try:
+                self._fs.make_directory(self.folder)
+                break
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        self._fs.make_directory(f"{self.folder}/{PROGRESS}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.give_up()
+        with contextlib.suppress(OSError):
+            self._fs.remove_directory(self._parent)  # unless another clean has a folder there
+
+    def is_wanted(self) -> bool:
+        """Whether it may go on."""
+        try:
+            self.check()
+        except LogCleaningAbortedError:
+            return False
+        return True
+
+    def give_up(self) -> None:
+        """Remove the folder; tasks that still run find it gone, and end."""
+        with contextlib.suppress(OSError):
+            remove_tree(self._fs, self.folder)
+
+    def newly_read_bytes(self) -> int:
+        """How much its tasks have read of the log since this was last asked for."""
+        with contextlib.suppress(FileNotFoundError):
+            before, self._counted_bytes = self._counted_bytes, total(self._fs, f"{self.folder}/{PROGRESS}")
+            return self._counted_bytes - before
+        return 0
+
+    def finish(self, outcome: Output | Failure, changing: Changing = nullcontext) -> CleanedLog:
+        """Swap in what the task wrote.
+
+        Args:
+            outcome: of the task.
+            changing: for each group; it raises once the clean has to stop.
+
+        Raises:
+            LogCleaningAbortedError: `changing` raised it.
+            CleanFailedError: the log cannot be cleaned, with the reason.
+            KafkaStorageError: the disk failed while the new segments were swapped in.
+        """
         if isinstance(outcome, Failure):
             if outcome.detail:
                 _log.error("%s", outcome.detail)
             raise CleanFailedError(outcome.what, is_disk_full=outcome.kind is FailureKind.FULL)
         for replacement in outcome.by_group():
-            check()
-            log.swap_in(replacement)
-        return CleanedLog(outcome.cleaned.end_offset, outcome.cleaned.counts)
-    finally:
-        # Tasks that still run find their folder gone, and end.
-        with contextlib.suppress(OSError):
-            remove_tree(fs, folder)
+            with changing():
+                self.found.log.swap_in(replacement)
+        cleaned = outcome.cleaned
+        share = min(1.0, cleaned.key_bytes / max(self._memory.size_bytes, 1))
+        return CleanedLog(cleaned.end_offset, cleaned.counts, share)
 
 
-def run_here(task: PartitionTask, outputs: str, check: Check, limit: Limit | None = None) -> Output | Failure:
-    """Run a task in this thread; see `Run`.
+def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> Output | Failure:
+    """Run the task of a clean in this thread, and look at what it wrote.
 
     Args:
-        task, outputs, check: see there.
+        task: of the clean.
+        check: is called at least every few MiB; what it raises is the reason why the task fails.
         limit: of what is read and written.
     """
+    work = task.work
+    assert work is not None, "a clean has a folder"
     fs = CheckedFileSystem(throttled(task.location.open(), limit), check)
-    progress = f"{outputs}/{PROGRESS}"
-    fs.make_directory(progress)
     task = replace(task, location=fs.location())
-    return check_output(task, run_task(task, outputs, progress))
+    return check_output(task, run_task(task, None, work))
 
 
-def task_of(fs: LocalFileSystem, found: LogToClean, now_ms: int, *, strict_kafka: bool = False) -> PartitionTask:
-    """The clean as a task; see `clean_log`."""
+def task_of(
+    fs: LocalFileSystem, found: LogToClean, now_ms: int, memory: KeyMemory, *, strict_kafka: bool = False
+) -> PartitionTask:
+    """The clean as a task; see `LiveClean`."""
     log = found.log
     config = log.config
+    settings = CleanSettings(
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        index=IndexLimits(interval_bytes=config.index_interval_bytes, size_bytes=config.segment_index_bytes),
+        deletes_for_good=log.deletes_for_good,
+        threshold=Threshold(
+            cleanable_ratio=config.min_cleanable_dirty_ratio,
+            min_compaction_lag_ms=config.min_compaction_lag_ms,
+            max_compaction_lag_ms=config.max_compaction_lag_ms,
+        ),
+        strict_kafka=strict_kafka,
+    )
     return PartitionTask(
         location=fs.location(),
         path=log.directory,
@@ -130,13 +244,7 @@ def task_of(fs: LocalFileSystem, found: LogToClean, now_ms: int, *, strict_kafka
         first_dirty=found.first_dirty_offset,
         first_uncleanable=found.first_uncleanable_offset,
         now_ms=now_ms,
-        settings=CleanSettings(
-            delete_retention_ms=config.delete_retention_ms,
-            segment_bytes=config.segment_bytes,
-            index=IndexLimits(interval_bytes=config.index_interval_bytes, size_bytes=config.segment_index_bytes),
-            deletes_for_good=log.deletes_for_good,
-            strict_kafka=strict_kafka,
-        ),
+        settings=memory.applied_to(settings),
         size_bytes=2 * found.total_bytes,
         producers=producers_of(log),
     )

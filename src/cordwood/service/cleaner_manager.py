@@ -4,20 +4,25 @@
                                          │
                                        abort
                                          ▼
-    none ◄── resume ── paused(n) ◄─── aborted        the cleaner notices, and says that it is done
+    none ◄── resume ── paused(n) ◄─── aborted        whoever works on the log notices, and says that it is done
 
 A log is in progress while it is cleaned or while its old segments are deleted; one that is paused is left alone. One
-lock guards the states and the checkpoint files; who waits for an abort lets go of it meanwhile.
+lock guards the states and the checkpoint files; a thread that waits for an abort lets go of it meanwhile.
+
+A clean holds a claim. Without its claim it must not change the log, so an abort takes the claim away and need not wait
+for the clean to notice: the log is paused at once. Only a group that is just being swapped in is waited for.
 
 Source: Kafka LogCleanerManager. The rules of what is dirty are those of `cleaning.selection`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
 from cordwood.cleaning.selection import (
@@ -28,10 +33,17 @@ from cordwood.cleaning.selection import (
     segments_between,
 )
 from cordwood.clock import Clock, system_clock
-from cordwood.errors import CorruptFileError, IllegalStateError, KafkaStorageError, LogCleaningAbortedError
+from cordwood.config import LONG_MAX
+from cordwood.errors import (
+    CorruptFileError,
+    IllegalStateError,
+    KafkaStorageError,
+    LogCleaningAbortedError,
+)
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.failures import LogDirFailureChannel, io_error_of
 from cordwood.service.log import Log
+from cordwood.service.log_config import LogConfig
 from cordwood.service.segment import LogSegment
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import read_file
@@ -40,6 +52,8 @@ from cordwood.types import NONE, TopicPartition
 _log = logging.getLogger(__name__)
 #: How often a thread that waits for an abort looks again.
 _POLL_SECONDS = 0.1
+#: How long a log is left alone after its first failure, and at most; the pause doubles with each further failure.
+_RETRY_MS, _RETRY_MS_MAX = 60_000, 3_600_000
 
 IN_PROGRESS = "in progress"
 ABORTED = "aborted"
@@ -116,6 +130,93 @@ class LogToClean:
         return must or self.cleanable_ratio > self.log.config.min_cleanable_dirty_ratio
 
 
+@dataclass(frozen=True, slots=True)
+class SelectionStats:
+    """What one selection has seen, as Kafka's cleaner reports it.
+
+    Attributes:
+        cleanable_partitions: logs that were due.
+        delayed_partitions: logs that have exceeded `max.compaction.lag.ms`.
+        max_compaction_delay_ms: by how much at most.
+    """
+
+    cleanable_partitions: int = 0
+    delayed_partitions: int = 0
+    max_compaction_delay_ms: int = 0
+
+
+class Claim:
+    """The right of one clean to change its log; an abort takes it away.
+
+    Attributes:
+        found: what the clean goes over.
+        selection: what the selection that chose the log has seen.
+        is_lost: the clean was aborted. Nothing that it writes counts any more.
+    """
+
+    def __init__(
+        self,
+        found: LogToClean,
+        selection: SelectionStats,
+        changed: threading.Condition,
+        on_change_end: Callable[[Claim], None],
+    ) -> None:
+        self.found = found
+        self.selection = selection
+        self.is_lost = False
+        self.is_changing = False
+        self._changed = changed
+        self._on_change_end = on_change_end
+
+    def check(self) -> None:
+        """Called by a clean, again and again; takes no lock.
+
+        Raises:
+            LogCleaningAbortedError: it has to stop.
+        """
+        if self.is_lost:
+            raise LogCleaningAbortedError(f"the clean of {self.found.partition} is aborted")
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """In the block the claim cannot be lost, so the log may be changed; an abort waits for its end.
+
+        Raises:
+            LogCleaningAbortedError: the claim is lost already.
+        """
+        with self._changed:
+            self.check()
+            self.is_changing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.is_changing = False
+                self._on_change_end(self)
+
+
+#: Chooses among the logs that are due, the filthiest first.
+Choose = Callable[[Sequence[LogToClean]], Sequence[LogToClean]]
+
+
+class _Seen(NamedTuple):
+    """What of a log decides what a clean would go over, if no lag has a say in it: then time has none, either."""
+
+    log: Log
+    segments: tuple[LogSegment, ...]
+    config: LogConfig
+    offsets: tuple[int, int, int | None]
+
+    def equals(self, other: _Seen) -> bool:
+        """Whether nothing has changed; segments are the same only if nothing was rolled, removed or swapped in."""
+        return (
+            self.log is other.log
+            and self.segments is other.segments
+            and self.config is other.config
+            and self.offsets == other.offsets
+        )
+
+
 def log_to_clean(partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean:
     """What a clean of a log would go over now."""
     config = log.config
@@ -178,12 +279,16 @@ class LogCleanerManager:
             fs.absolute_path(path): f"{fs.absolute_path(path)}/{filenames.CLEANER_OFFSETS}" for path in log_dirs
         }
         self._states: dict[TopicPartition, State] = {}
+        self._claims: dict[TopicPartition, Claim] = {}
         self._clock = clock
         self._uncleanable: dict[str, dict[TopicPartition, Uncleanable]] = {}
         self._changed = threading.Condition(threading.RLock())
-        #: Of the last selection: the largest dirty share, and by how much a log exceeds `max.compaction.lag.ms`.
+        #: What was found of a log whose state is the same as then; 10,000 logs are looked at in each round.
+        self._found: dict[TopicPartition, tuple[_Seen, LogToClean]] = {}
+        #: The bytes of checkpoint files, and what they say.
+        self._decoded: dict[str, tuple[bytes, dict[TopicPartition, int]]] = {}
+        #: Of the last selection: the largest dirty share.
         self.dirtiest_ratio = 0.0
-        self.longest_delay_ms = 0
         self.last_run_ms = clock()
         for path in self._files.values():
             if not fs.exists(path):
@@ -202,35 +307,92 @@ class LogCleanerManager:
         A checkpoint that is outside its log is corrected on the way.
         """
         with self._changed:
-            self.last_run_ms = now_ms
-            known = self.all_cleaner_checkpoints()
-            found = []
-            for partition, log in self._logs().items():
-                if not log.config.compact or partition in self._states or self._is_uncleanable(partition, log):
-                    continue
-                try:
-                    one = log_to_clean(partition, log, known.get(partition), now_ms)
-                except KafkaStorageError:
-                    continue  # its directory has failed
-                if one.force_update_checkpoint:
-                    self.update_checkpoints(log.parent_directory, add=(partition, one.first_dirty_offset))
-                if one.total_bytes > 0:
-                    found.append(one)
-            self.dirtiest_ratio = max((one.cleanable_ratio for one in found), default=0.0)
-            self.longest_delay_ms = max((one.overdue_ms for one in found), default=0)
-            due = [one for one in found if one.is_due]
+            due, _ = self._select(now_ms)
             if not due:
                 return None
-            filthiest = max(due, key=lambda one: one.cleanable_ratio)
-            self._states[filthiest.partition] = IN_PROGRESS
-            return filthiest
+            self._states[due[0].partition] = IN_PROGRESS
+            return due[0]
 
-    def deletable_logs(self) -> dict[TopicPartition, Log]:
-        """The compacted logs that nobody works on; their old segments may be deleted. They are in progress then."""
+    def claim_filthiest_compacted_logs(self, now_ms: int, choose: Choose) -> list[Claim]:
+        """Choose some of the logs that are due; they are in progress then, until `release`.
+
+        A checkpoint that is outside its log is corrected on the way.
+        """
         with self._changed:
+            due, stats = self._select(now_ms)
+            claims = [Claim(found, stats, self._changed, self._after_change) for found in choose(due)]
+            self._claims |= {claim.found.partition: claim for claim in claims}
+            self._states |= {claim.found.partition: IN_PROGRESS for claim in claims}
+            return claims
+
+    def _select(self, now_ms: int) -> tuple[list[LogToClean], SelectionStats]:
+        """The logs that are due and that nobody works on, the filthiest first."""
+        self.last_run_ms = now_ms
+        known, logs = self.all_cleaner_checkpoints(), self._logs()
+        found: list[LogToClean] = []
+        corrected: dict[str, dict[TopicPartition, int]] = {}
+        for partition, log in logs.items():
+            if not log.config.compact or partition in self._states or self._is_uncleanable(partition, log):
+                continue
+            one = self._look_at(partition, log, known.get(partition), now_ms)
+            if one is None:
+                continue
+            if one.force_update_checkpoint:
+                corrected.setdefault(log.parent_directory, {})[partition] = one.first_dirty_offset
+            if one.total_bytes > 0:
+                found.append(one)
+        for path, offsets in corrected.items():
+            self._update(path, offsets)
+        for partition in self._found.keys() - logs.keys():
+            del self._found[partition]
+        self.dirtiest_ratio = max((one.cleanable_ratio for one in found), default=0.0)
+        due = sorted((one for one in found if one.is_due), key=lambda one: -one.cleanable_ratio)
+        overdue = [one.overdue_ms for one in found if one.overdue_ms > 0]
+        return due, SelectionStats(len(due), len(overdue), max(overdue, default=0))
+
+    def _look_at(self, partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean | None:
+        """What a clean of a log would go over; None: that cannot be said.
+
+        If it is the fault of the log, it is uncleanable. Kafka does nothing else in a round in which this fails.
+        """
+        segments = log.log_segments
+        try:
+            return self._found_before(partition, log, checkpoint, now_ms)
+        except KafkaStorageError:
+            return None  # its directory has failed
+        except Exception as error:
+            if log.log_segments is segments:  # otherwise somebody has just changed the log
+                _log.exception("what is dirty in %s cannot be said", partition)
+                self.note_failure(log.parent_directory, partition, f"what is dirty in it cannot be said: {error}")
+            return None
+
+    def _found_before(self, partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean:
+        """See `log_to_clean`; computed only if something has changed."""
+        config = log.config
+        if checkpoint is not None and checkpoint > log.log_end_offset:
+            checkpoint = LONG_MAX  # above the end now and until the log grows
+        stable = min(log.last_stable_offset, log.active_segment.base_offset)
+        seen = _Seen(log, log.log_segments, config, (log.log_start_offset, stable, checkpoint))
+        before = self._found.get(partition)
+        if before is not None and before[0].equals(seen):
+            return before[1]
+        found = log_to_clean(partition, log, checkpoint, now_ms)
+        if config.min_compaction_lag_ms <= 0 and config.max_compaction_lag_ms == LONG_MAX:
+            self._found[partition] = seen, found
+        return found
+
+    def deletable_logs(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Log]:
+        """The compacted logs that nobody works on; their old segments may be deleted. They are in progress then.
+
+        Args:
+            partitions: only these; None: all.
+        """
+        with self._changed:
+            logs = self._logs()
+            asked = logs if partitions is None else {one: logs[one] for one in partitions if one in logs}
             found = {
                 partition: log
-                for partition, log in self._logs().items()
+                for partition, log in asked.items()
                 if log.config.compact and partition not in self._states and not self._is_uncleanable(partition, log)
             }
             self._states |= dict.fromkeys(found, IN_PROGRESS)
@@ -258,13 +420,16 @@ class LogCleanerManager:
             return self._states.get(partition)
 
     def abort_cleaning(self, partition: TopicPartition) -> None:
-        """Stop a clean, and wait until it has stopped."""
+        """Stop a clean; see `abort_and_pause_cleaning`."""
         with self._changed:
             self.abort_and_pause_cleaning(partition)
             self.resume_cleaning([partition])
 
     def abort_and_pause_cleaning(self, partition: TopicPartition) -> None:
-        """Stop a clean, wait until it has stopped, and let none begin until `resume_cleaning`.
+        """Stop a clean, and let none begin until `resume_cleaning`.
+
+        A clean changes nothing any more once this returns. Its thread, and tasks in other processes, may go on for a
+        moment. What is waited for is a group that is just being swapped in, or a deletion of old segments.
 
         Raises:
             IllegalStateError: another thread waits for the same abort.
@@ -277,12 +442,25 @@ class LogCleanerManager:
                 self._states[partition] = Paused(state.count + 1)
             elif state == IN_PROGRESS:
                 self._states[partition] = ABORTED
+                claim = self._claims.get(partition)
+                if claim is not None and not claim.is_changing:
+                    self._take_away(claim)
             else:
                 raise IllegalStateError(
                     f"Compaction for partition {partition} cannot be aborted and paused since it is in {state} state."
                 )
             while not isinstance(self._states.get(partition), Paused):
                 self._changed.wait(_POLL_SECONDS)
+
+    def _take_away(self, claim: Claim) -> None:
+        """End an aborted clean, wherever it is."""
+        claim.is_lost = True
+        del self._claims[claim.found.partition]
+        self._end(claim.found.partition)
+
+    def _after_change(self, claim: Claim) -> None:
+        if self._states.get(claim.found.partition) == ABORTED:
+            self._take_away(claim)
 
     def resume_cleaning(self, partitions: Iterable[TopicPartition]) -> None:
         """Take one pause of each back.
@@ -323,9 +501,19 @@ class LogCleanerManager:
             IllegalStateError: the log was not in progress.
         """
         with self._changed:
-            if self._states.get(partition) == IN_PROGRESS:
-                self.update_checkpoints(log_dir, add=(partition, end_offset))
-            self._end(partition)
+            try:
+                if self._states.get(partition) == IN_PROGRESS:
+                    self.update_checkpoints(log_dir, add=(partition, end_offset))
+            finally:
+                # Whatever fails: with Kafka's cleaner the log would stay in progress for good.
+                self._claims.pop(partition, None)
+                self._end(partition)
+
+    def release(self, claim: Claim, end_offset: int) -> None:
+        """A clean has ended, however that was: see `done_cleaning`. Of one that was aborted, nothing is noted."""
+        with self._changed:
+            if self._claims.get(claim.found.partition) is claim:
+                self.done_cleaning(claim.found.partition, claim.found.log.parent_directory, end_offset)
 
     def done_deleting(self, partitions: Iterable[TopicPartition]) -> None:
         """The old segments of logs are deleted.
@@ -351,15 +539,27 @@ class LogCleanerManager:
 
     # ---- logs that cannot be cleaned ---------------------------------------------------------------------------------
 
-    def mark_partition_uncleanable(
-        self, log_dir: str, partition: TopicPartition, reason: str = "", *, retry_at_ms: int | None = None
-    ) -> None:
-        """Leave a log alone, until a time or for good: its clean has failed."""
+    def mark_partition_uncleanable(self, log_dir: str, partition: TopicPartition) -> None:
+        """Leave a log alone for good."""
         with self._changed:
-            known = self.uncleanable(partition)
+            self._mark(log_dir, partition, Uncleanable("it was marked so", 1, None))
+
+    def note_failure(self, log_dir: str, partition: TopicPartition, reason: str) -> Uncleanable:
+        """The clean of a log has failed: leave it alone for a while, for longer after each further failure.
+
+        Returns:
+            until when.
+        """
+        with self._changed:
+            known = self._uncleanable.get(self._fs.absolute_path(log_dir), {}).get(partition)
             failures = 1 if known is None else known.failures + 1
-            marked = Uncleanable(reason, failures, retry_at_ms)
-            self._uncleanable.setdefault(self._fs.absolute_path(log_dir), {})[partition] = marked
+            wait_ms = min(_RETRY_MS << min(failures - 1, 10), _RETRY_MS_MAX)
+            marked = Uncleanable(reason, failures, self._clock() + wait_ms)
+            self._mark(log_dir, partition, marked)
+            return marked
+
+    def _mark(self, log_dir: str, partition: TopicPartition, marked: Uncleanable) -> None:
+        self._uncleanable.setdefault(self._fs.absolute_path(log_dir), {})[partition] = marked
 
     def mark_partition_cleanable(self, log_dir: str, partition: TopicPartition) -> None:
         """A clean has succeeded, or is to be tried anew."""
@@ -369,7 +569,8 @@ class LogCleanerManager:
     def uncleanable(self, partition: TopicPartition) -> Uncleanable | None:
         """Why a log is not cleaned; None: it is."""
         with self._changed:
-            return next((marked[partition] for marked in self._uncleanable.values() if partition in marked), None)
+            known = [self._uncleanable[path] for path in self._uncleanable.keys() & self._files.keys()]
+            return next((marked[partition] for marked in known if partition in marked), None)
 
     def uncleanable_partitions(self, log_dir: str) -> frozenset[TopicPartition]:
         """The logs of a directory whose last clean has failed."""
@@ -379,10 +580,12 @@ class LogCleanerManager:
     def uncleanable_bytes(self, log_dir: str) -> int:
         """What could be cleaned in the logs of a directory whose last clean has failed."""
         with self._changed:
-            logs, known = self._logs(), self.all_cleaner_checkpoints()
-            marked = [one for one in self.uncleanable_partitions(log_dir) if one in logs]
-            now_ms = self._clock()
-            return sum(log_to_clean(one, logs[one], known.get(one), now_ms).cleanable_bytes for one in marked)
+            logs, known, now_ms = self._logs(), self.all_cleaner_checkpoints(), self._clock()
+            size_bytes = 0
+            for one in self.uncleanable_partitions(log_dir) & logs.keys():
+                with contextlib.suppress(Exception):  # a log may be uncleanable because this fails
+                    size_bytes += self._found_before(one, logs[one], known.get(one), now_ms).cleanable_bytes
+            return size_bytes
 
     def maintain_uncleanable_partitions(self) -> None:
         """Forget those that are not here any more."""
@@ -401,21 +604,26 @@ class LogCleanerManager:
     def all_cleaner_checkpoints(self) -> dict[TopicPartition, int]:
         """The first dirty offset of each log that was ever cleaned.
 
-        Raises:
-            IllegalStateError: a partition is in the files of two directories.
+        A partition that is in the files of two directories counts with the entry of the one that its log is in, or with
+        the smaller one.
         """
         with self._changed:
-            found: dict[TopicPartition, int] = {}
+            read: dict[str, dict[TopicPartition, int]] = {}
             for path in self._files:
                 try:
-                    read = self._read(path)
+                    read[path] = self._read(path)
                 except KafkaStorageError:
                     _log.exception("Failed to access checkpoint file in dir %s", path)
-                    continue
-                twice = found.keys() & read.keys()
-                if twice:
-                    raise IllegalStateError(f"Duplicate key {min(twice)}: it is in the files of two directories")
-                found |= read
+            found: dict[TopicPartition, int] = {}
+            twice: set[TopicPartition] = set()
+            for offsets in read.values():
+                both = found.keys() & offsets.keys()
+                found |= offsets | {one: min(offsets[one], found[one]) for one in both}
+                twice |= both
+            for one in twice:
+                log = self._logs().get(one)
+                own = {} if log is None else read.get(log.parent_directory, {})
+                found[one] = own.get(one, found[one])
             return found
 
     def update_checkpoints(
@@ -425,15 +633,28 @@ class LogCleanerManager:
         add: tuple[TopicPartition, int] | None = None,
         remove: TopicPartition | None = None,
     ) -> None:
-        """Change a directory's file; what it says of partitions that are not here goes. A storage error is logged."""
+        """Change a directory's file; what it says of partitions that are not here goes. A storage error is logged.
+
+        Args:
+            log_dir: the directory.
+            add: a partition and its first dirty offset.
+            remove: a partition that has left the directory. That its clean has failed is forgotten, too: a later log of
+                the same name is another one.
+        """
+        with self._changed:
+            if remove is not None:
+                self.mark_partition_cleanable(log_dir, remove)
+            self._update(log_dir, {} if add is None else dict([add]), remove)
+
+    def _update(self, log_dir: str, added: Mapping[TopicPartition, int], removed: TopicPartition | None = None) -> None:
         with self._changed:
             path = self._fs.absolute_path(log_dir)
             if path not in self._files:
                 return
             known = self._logs()
             try:
-                kept = {one: offset for one, offset in self._read(path).items() if one in known and one != remove}
-                self._write(path, kept | (dict([add]) if add else {}))
+                kept = {one: offset for one, offset in self._read(path).items() if one in known and one != removed}
+                self._write(path, {**kept, **added})
             except KafkaStorageError:
                 _log.exception("Failed to access checkpoint file in dir %s", path)
 
@@ -456,6 +677,7 @@ class LogCleanerManager:
         """A log has moved to another directory: its checkpoint, and a mark, move with it. A storage error is logged."""
         with self._changed:
             old, new = self._fs.absolute_path(source), self._fs.absolute_path(target)
+            marked = self._uncleanable.get(old, {}).get(partition)
             try:
                 offset = self._read(old).get(partition) if old in self._files else None
                 if offset is not None:
@@ -463,9 +685,9 @@ class LogCleanerManager:
                     self.update_checkpoints(new, add=(partition, offset))
             except KafkaStorageError:
                 _log.exception("Failed to access checkpoint file in dir %s", old)
-            marked = self._uncleanable.get(old, {}).pop(partition, None)
             if marked is not None:
-                self._uncleanable.setdefault(new, {})[partition] = marked
+                self.mark_partition_cleanable(old, partition)
+                self._mark(new, partition, marked)
 
     def handle_log_dir_failure(self, log_dir: str) -> None:
         """Forget the file of a directory that has failed."""
@@ -475,8 +697,12 @@ class LogCleanerManager:
     def _read(self, path: str) -> dict[TopicPartition, int]:
         file = self._files[path]
         with self._failures.guarded(path, f"reading {filenames.CLEANER_OFFSETS}", "the log directory"):
+            data = read_file(self._fs, file)
+            if path in self._decoded and self._decoded[path][0] == data:
+                return self._decoded[path][1]
             try:
-                return checkpoints.decode(read_file(self._fs, file), file)
+                self._decoded[path] = data, checkpoints.decode(data, file)
+                return self._decoded[path][1]
             except CorruptFileError as error:
                 known = io_error_of(error)
                 if isinstance(known, OSError):

@@ -208,15 +208,18 @@ class LocalLog:
         crash leaves.
 
         Args:
-            replacement: of one group. Segments that are not here any more are passed over.
+            replacement: of one group. Segments that are not here any more are passed over; with none of them left,
+                there is nothing to replace.
 
         Returns:
             the segments that are gone, and have no output of the same base offset.
         """
         self.check_open()
         old = [one for one in self.segments.all if one.base_offset in replacement.replaced]
+        if not old:
+            return ()
         files = [name for one in old for name in one.file_names()]
-        swap.own_like_old(self.fs, self.directory, replacement)
+        swap.own_like_old(self.fs, self.directory, replacement, old[0].base_offset)
         begun = swap.begin(self.fs, self.directory, replacement, files)
         behind = [one for one in old if offset_name(one.base_offset, FileKind.LOG) in begun.behind_the_end]
         for segment in behind:

@@ -5,40 +5,40 @@
     …
     cleaner.shutdown()
 
-A log that is small is cleaned by the thread itself, a larger one on Spark, in one session that all threads share. A
-log whose clean fails is left alone for a while, longer each time, and then tried again. A thread never ends by itself:
-what a round raises is logged and counted.
+A log that is small is cleaned by the thread itself, a larger one on Spark, and many small ones together: see
+`clean_runner`. A log whose clean fails is left alone for a while, longer each time, and then tried again. A thread
+never ends by itself: what a round raises is logged and counted.
 
 Source: Kafka LogCleaner. Which log comes next, and who may touch it meanwhile, is in `cleaner_manager`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cordwood.clock import Clock, system_clock
 from cordwood.config import BrokerConfig
-from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.engine.task import Failure, Output
 from cordwood.errors import CleanFailedError, ConfigError, KafkaStorageError, LogCleaningAbortedError
 from cordwood.fs.base import LocalFileSystem, is_full
-from cordwood.fs.checked import Check
-from cordwood.fs.throttled import Limit, limit_on_this_machine, throttled
-from cordwood.service.clean import PROGRESS, CleanedLog, clean_log, run_here
-from cordwood.service.cleaner_manager import LogCleanerManager, LogToClean
+from cordwood.fs.throttled import limit_on_this_machine
+from cordwood.service.clean import CleanedLog, KeyMemory, LiveClean
+from cordwood.service.clean_runner import SPARK_BYTES_MIN, CleanRunner
+from cordwood.service.cleaner_manager import Claim, LogCleanerManager, LogToClean, SelectionStats
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import Log
-from cordwood.service.metrics import MetricName, Reading
-from cordwood.spark.hanging import looked_at
-from cordwood.spark.jobs import Jobs
-from cordwood.spark.session import LOCAL_MASTER, session
+from cordwood.service.metrics import Meter, MetricName, Reading
+from cordwood.spark.session import LOCAL_MASTER
 from cordwood.tables import bytes_text
+from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -56,10 +56,8 @@ RECONFIGURABLE = (
     "log.cleaner.backoff.ms",
     "message.max.bytes",
 )
-#: From this size on a clean is run on Spark: below it, one thread is done before a job has handed out its tasks.
-SPARK_BYTES_MIN = 256 << 20
-#: After the first failure of a log, and at most; it doubles with each further one.
-_RETRY_MS, _RETRY_MS_MAX = 60_000, 3_600_000
+#: Logs whose old segments are deleted before others may work on them again.
+_DELETED_AT_ONCE = 50
 
 
 class _ShutdownError(Exception):
@@ -78,6 +76,7 @@ class CleanerStats:
         bytes_read, bytes_written: of batches.
         messages_read, messages_written: records.
         invalid_messages_read: records without a key; they are gone.
+        key_share: the part of the memory for keys that it used.
     """
 
     partition: TopicPartition
@@ -90,6 +89,7 @@ class CleanerStats:
     messages_read: int
     messages_written: int
     invalid_messages_read: int
+    key_share: float
 
     @classmethod
     def of(cls, found: LogToClean, cleaned: CleanedLog, start_ms: int, seconds: float) -> CleanerStats:
@@ -106,6 +106,7 @@ class CleanerStats:
             counts.records_read,
             counts.records_kept,
             counts.records_without_key,
+            cleaned.key_share,
         )
 
     def document(self) -> dict[str, Any]:
@@ -124,6 +125,54 @@ class CleanerStats:
             f"{self.messages_read:,} records, {bytes_text(self.bytes_read)} → {self.messages_written:,} records, "
             f"{bytes_text(self.bytes_written)} ({less:.0%} less) in {self.seconds:.2f} s"
         )
+
+
+@dataclass(slots=True)
+class ThreadRecord:
+    """What a thread did last, for metrics.
+
+    Attributes:
+        stats: of its last successful clean; None: there was none.
+        selection: what its last selection saw that found a log.
+    """
+
+    stats: CleanerStats | None = None
+    selection: SelectionStats = field(default_factory=SelectionStats)
+
+    @property
+    def seconds(self) -> float:
+        """How long the clean took."""
+        return 0.0 if self.stats is None else self.stats.seconds
+
+    @property
+    def key_share(self) -> float:
+        """The part of the memory for keys that the clean used."""
+        return 0.0 if self.stats is None else self.stats.key_share
+
+
+class CleanerThread(threading.Thread):
+    """Does a cleaner's rounds until it is told to stop.
+
+    Attributes:
+        record: what it did last.
+        stopping: set when it has to end.
+        is_dead: it has ended without being told to.
+    """
+
+    def __init__(self, number: int, work: Callable[[CleanerThread], None]) -> None:
+        super().__init__(name=f"kafka-log-cleaner-thread-{number}", daemon=True)
+        self.record = ThreadRecord()
+        self.stopping = threading.Event()
+        self._work = work
+
+    def run(self) -> None:
+        """Do rounds."""
+        self._work(self)
+
+    @property
+    def is_dead(self) -> bool:
+        """See above."""
+        return not self.stopping.is_set() and not self.is_alive()
 
 
 class LogCleaner:
@@ -157,59 +206,74 @@ class LogCleaner:
             log_dirs: those that work.
             logs: gives the current logs; future ones are never cleaned.
             failures: of log directories.
-            clock: the time.
+            clock: the time. With another than the system's, cleans take no time, and nothing is throttled.
             spark: the session for large logs, which is left running; None: one is started with the first of them.
             master: where such a session runs.
-            spark_bytes_min: from which size on a log is cleaned on Spark.
+            spark_bytes_min: from which size on cleans run on Spark.
             strict_kafka: fail where Kafka's cleaner fails for good.
         """
         self._fs = fs
         self._config = config
+        self._logs = logs
         self._failures = failures
         self._clock = clock
-        self._spark, self._master, self._spark_bytes_min = spark, master, spark_bytes_min
         self._strict_kafka = strict_kafka
         self.manager = LogCleanerManager(fs, log_dirs, logs, failures, clock)
         self.restarts = 0
         self.on_clean: Callable[[LogToClean, CleanerStats], None] | None = None
-        self._threads: list[threading.Thread] = []
-        self._stopping = threading.Event()
-        #: Of the last successful clean of each thread, by the thread's name.
-        self._last: dict[str, CleanerStats] = {}
-        self._lock = threading.Lock()
-        self._open = ExitStack()
-        self._limit = self._new_limit()
+        self._runner = CleanRunner(fs, Meter(clock), spark, master, spark_bytes_min)
+        #: Held while threads are started or stopped.
+        self._lifecycle = threading.RLock()
+        self._threads: tuple[CleanerThread, ...] = ()
+        self._is_shut_down = False
+        #: Of those who call `clean_filthiest_log` themselves.
+        self._callers = ThreadRecord()
+        self._last_deletion_ms: int | None = None
+        self._throttling = ExitStack()
+        self._throttle(config)
 
     # ---- start and end -----------------------------------------------------------------------------------------------
 
     def startup(self) -> None:
-        """Start `log.cleaner.threads` threads; with 0 of them nothing is cleaned."""
-        threads = self._config.integer("log.cleaner.threads")
-        if not threads:
-            _log.warning("log.cleaner.threads is 0: no log is compacted")
-        self._stopping.clear()
-        first = len(self._threads)
-        for number in range(first, first + threads):
-            thread = threading.Thread(target=self._work, name=f"kafka-log-cleaner-thread-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        """Start `log.cleaner.threads` threads, beside those that run; with 0 of them nothing is cleaned."""
+        with self._lifecycle:
+            self._is_shut_down = False
+            count = self._config.integer("log.cleaner.threads")
+            if not count:
+                _log.warning("log.cleaner.threads is 0: no log is compacted")
+            first = len(self._threads)
+            begun = tuple(CleanerThread(number, self._work) for number in range(first, first + count))
+            self._threads += begun
+            for thread in begun:
+                thread.start()
 
     def shutdown(self) -> None:
-        """Stop all threads, and wait for them; a clean that runs leaves its log as it was."""
-        self._stop_threads()
-        self._open.close()
+        """Stop all threads, and wait for them. A clean that runs leaves its log as it was. Metrics are gone then."""
+        with self._lifecycle:
+            try:
+                self._stop_threads()
+            finally:
+                self._is_shut_down = True
+                self._runner.close()
+                self._throttling.close()
 
     def _stop_threads(self) -> None:
-        self._stopping.set()
+        for thread in self._threads:
+            thread.stopping.set()
         for thread in self._threads:
             thread.join()
-        self._threads.clear()
+        self._threads = ()
 
-    def reconfigure(self, config: BrokerConfig) -> None:
-        """Go on with other configs; cleans that run are given up, and their logs are chosen anew.
+    @property
+    def reconfigurable_configs(self) -> tuple[str, ...]:
+        """The configs whose changes are for `reconfigure`."""
+        return RECONFIGURABLE
+
+    def validate_reconfiguration(self, config: BrokerConfig) -> None:
+        """Check other configs.
 
         Raises:
-            ConfigError: more than twice, or less than half, as many threads as now.
+            ConfigError: there would be more than twice, or less than half, as many threads as now, or none.
         """
         old, new = (one.integer("log.cleaner.threads") for one in (self._config, config))
         if new < 1:
@@ -218,18 +282,33 @@ class LogCleaner:
             raise ConfigError(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
         if new > old * 2:
             raise ConfigError(f"Log cleaner threads cannot be increased to more than double the current value {old}")
-        changed = any(self._config[name].value != config[name].value for name in RECONFIGURABLE)
-        self._config = config
-        if changed:
-            self._stop_threads()
-            self._limit = self._new_limit()
-            self.startup()
 
-    def _new_limit(self) -> Limit | None:
-        rate = self._config.real("log.cleaner.io.max.bytes.per.second")
-        if rate >= 2**63:
-            return None
-        return self._open.enter_context(limit_on_this_machine(max(1, int(rate))))
+    def reconfigure(self, old: BrokerConfig, new: BrokerConfig) -> None:
+        """Go on with other configs. If threads run, others take their places, also those of dead ones.
+
+        Cleans that run are given up; their logs stay as they were, and are chosen anew.
+
+        Args:
+            old: as they were.
+            new: as they are from now on.
+        """
+        with self._lifecycle:
+            is_running = bool(self._threads)
+            self._stop_threads()
+            self._config = new
+            rate = "log.cleaner.io.max.bytes.per.second"
+            if old[rate].value != new[rate].value:
+                self._throttle(new)
+            if is_running:
+                self.startup()
+
+    def _throttle(self, config: BrokerConfig) -> None:
+        rate = config.real("log.cleaner.io.max.bytes.per.second")
+        self._throttling.close()
+        limited = rate < 2**63 and self._clock is system_clock
+        self._runner.limit = (
+            self._throttling.enter_context(limit_on_this_machine(max(1, int(rate)))) if limited else None
+        )
 
     # ---- calls of others ---------------------------------------------------------------------------------------------
 
@@ -274,26 +353,42 @@ class LogCleaner:
             time.sleep(0.1)
         return reached >= offset
 
+    # ---- metrics -----------------------------------------------------------------------------------------------------
+
     @property
     def dead_thread_count(self) -> int:
         """Threads that ended without being asked to."""
-        return 0 if self._stopping.is_set() else sum(not thread.is_alive() for thread in self._threads)
+        return sum(thread.is_dead for thread in self._threads)
+
+    def max_over_cleaner_threads(self, value: Callable[[ThreadRecord], float]) -> int:
+        """The largest value of all threads, cut to a whole number; 0 without threads."""
+        return int(max(map(value, self._records()), default=0))
 
     @property
     def last_stats(self) -> tuple[CleanerStats, ...]:
         """The last successful clean of each thread."""
-        with self._lock:
-            return tuple(self._last.values())
+        return tuple(record.stats for record in self._records() if record.stats is not None)
+
+    def _records(self) -> list[ThreadRecord]:
+        return [*(thread.record for thread in self._threads), self._callers]
 
     def metrics(self) -> dict[MetricName, Reading]:
-        """Kafka's metrics of a cleaner; what is about Kafka's buffers is left out."""
-        last, manager = self.last_stats, self.manager
+        """Kafka's metrics of a cleaner, and how often threads were restarted; after a shutdown only the bytes.
+
+        `max-buffer-utilization-percent` is the part of the memory for keys that cleans used.
+        """
+        found: dict[MetricName, Reading] = {
+            MetricName("kafka.utils", "Throttler", "cleaner-io"): self._runner.io.read()
+        }
+        if self._is_shut_down:
+            return found
+        last, manager, most = self.last_stats, self.manager, self.max_over_cleaner_threads
         read, written = sum(one.bytes_read for one in last), sum(one.bytes_written for one in last)
-        found: dict[MetricName, Reading] = {}
         for kind, name, value in (
+            ("LogCleaner", "max-buffer-utilization-percent", most(lambda one: 100 * one.key_share)),
             ("LogCleaner", "cleaner-recopy-percent", 100 * written // max(read, 1)),
-            ("LogCleaner", "max-clean-time-secs", int(max((one.seconds for one in last), default=0))),
-            ("LogCleaner", "max-compaction-delay-secs", manager.longest_delay_ms // 1000),
+            ("LogCleaner", "max-clean-time-secs", most(lambda one: one.seconds)),
+            ("LogCleaner", "max-compaction-delay-secs", most(lambda one: one.selection.max_compaction_delay_ms / 1000)),
             ("LogCleaner", "DeadThreadCount", self.dead_thread_count),
             ("LogCleanerManager", "max-dirty-percent", int(100 * manager.dirtiest_ratio)),
             ("LogCleanerManager", "time-since-last-run-ms", self._clock() - manager.last_run_ms),
@@ -305,116 +400,165 @@ class LogCleaner:
                 ("uncleanable-bytes", manager.uncleanable_bytes(path)),
             ):
                 found[MetricName("kafka.log", "LogCleanerManager", name, (("logDirectory", path),))] = value
+        found[MetricName("cordwood.log", "LogCleaner", "thread-restart-count")] = self.restarts
         return found
 
     # ---- a thread ----------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while not self._stopping.is_set():
+    def _work(self, thread: CleanerThread) -> None:
+        """Do rounds until the thread has to stop, whatever they raise."""
+        is_idle = False
+        while not thread.stopping.is_set():
             try:
-                cleaned = self.clean_filthiest_log()
+                self._do_rounds(thread, is_idle)
             except BaseException:
-                _log.exception("a round of %s failed; it begins anew", threading.current_thread().name)
                 self.restarts += 1
-                cleaned = False
-            if not cleaned:
-                self._stopping.wait(self._config.integer("log.cleaner.backoff.ms") / 1000)
+                is_idle = True
+                with contextlib.suppress(BaseException):
+                    _log.exception("a round of %s failed; it begins anew", thread.name)
+
+    def _do_rounds(self, thread: CleanerThread, is_idle: bool) -> None:
+        """Do rounds until one fails, with pauses while nothing is due."""
+        while not thread.stopping.is_set():
+            if is_idle:
+                thread.stopping.wait(self._config.integer("log.cleaner.backoff.ms") / 1000)
+            is_idle = not self.clean_filthiest_log()
 
     def clean_filthiest_log(self) -> bool:
-        """What a thread does again and again: clean one log, if one is due, and delete what is too old in all of them.
+        """What a thread does again and again: clean what is due, and delete what is too old in all logs.
+
+        It is one log, or some small ones.
 
         Returns:
             whether a log was chosen, so that there may be another one.
         """
-        found = self.manager.grab_filthiest_compacted_log(self._clock())
-        chosen = found is not None and self._clean(found)
-        self._delete_old_segments()
+        claims = self.manager.claim_filthiest_compacted_logs(self._clock(), self._runner.choose)
+        chosen = bool(claims) and self._clean(claims)
+        self._delete_old_segments(idle=not chosen)
         self.manager.maintain_uncleanable_partitions()
         return chosen
 
-    def _clean(self, found: LogToClean) -> bool:
-        partition, log = found.partition, found.log
-        start_ms, started, end = self._clock(), time.monotonic(), found.first_dirty_offset
+    def _clean(self, claims: Sequence[Claim]) -> bool:
+        """Clean logs, each for itself: what fails of one ends none of the others.
 
-        def check() -> None:
-            if self._stopping.is_set():
+        Returns:
+            whether it is worth while to choose again at once.
+        """
+        thread = threading.current_thread()
+        record = thread.record if isinstance(thread, CleanerThread) else self._callers
+        record.selection = claims[0].selection
+        start_ms, started = self._clock(), time.monotonic()
+        memory = KeyMemory.of(self._config)
+
+        def stop() -> None:
+            if isinstance(thread, CleanerThread) and thread.stopping.is_set():
                 raise _ShutdownError
-            self.manager.check_cleaning_aborted(partition)
 
-        try:
-            cleaned = clean_log(self._fs, found, start_ms, self._run, check, strict_kafka=self._strict_kafka)
-            end = cleaned.end_offset
-            stats = CleanerStats.of(found, cleaned, start_ms, time.monotonic() - started)
-            with self._lock:
-                self._last[threading.current_thread().name] = stats
-            _log.info("%s", stats, extra={"event": "clean", "fields": stats.document()})
-            self.manager.mark_partition_cleanable(log.parent_directory, partition)
-            if self.on_clean is not None:
-                self.on_clean(found, stats)
+        def finish(begun: tuple[Claim, LiveClean], outcome: Output | Failure) -> bool:
+            claim, clean = begun
+
+            @contextlib.contextmanager
+            def changing() -> Iterator[None]:
+                stop()
+                with claim.changing():
+                    yield
+
+            try:
+                cleaned = clean.finish(outcome, changing)
+            except Exception as error:
+                return self._failed(claim, error)
+            clean.give_up()
+            self._succeeded(claim, CleanerStats.of(claim.found, cleaned, start_ms, time.monotonic() - started), record)
             return True
-        except LogCleaningAbortedError:
+
+        with ExitStack() as ending:
+            begun, goes_on = [], []
+            for claim in claims:
+                ending.callback(self.manager.release, claim, claim.found.first_dirty_offset)
+                try:
+                    clean = LiveClean(
+                        self._fs, claim.found, start_ms, claim.check, memory, strict_kafka=self._strict_kafka
+                    )
+                    begun.append((claim, ending.enter_context(clean)))
+                except Exception as error:
+                    goes_on.append(self._failed(claim, error))
+            try:
+                outcomes = self._runner.run([clean for _, clean in begun], stop, thread.name)
+            except Exception as error:
+                return any([*goes_on, *[self._failed(claim, error) for claim, _ in begun]])
+            # Swaps wait for the disk more than for anything else.
+            at_once = self._fs.concurrency if len(begun) > 1 else 1
+            pairs = list(zip(begun, outcomes, strict=True))
+            return any([*goes_on, *in_parallel(at_once, lambda pair: finish(*pair), pairs)])
+
+    def _succeeded(self, claim: Claim, stats: CleanerStats, record: ThreadRecord) -> None:
+        found, seen = claim.found, claim.selection
+        record.stats = stats
+        _log.info("%s", stats, extra={"event": "clean", "fields": stats.document()})
+        if stats.invalid_messages_read:
+            _log.warning("%d messages of %s without a key are gone", stats.invalid_messages_read, stats.partition)
+        if seen.delayed_partitions:
+            _log.info(
+                "%d logs were due, %d of them past max.compaction.lag.ms, by %d ms at most",
+                *(seen.cleanable_partitions, seen.delayed_partitions, seen.max_compaction_delay_ms),
+            )
+        self.manager.mark_partition_cleanable(found.log.parent_directory, found.partition)
+        self.manager.release(claim, stats.end_offset)
+        if self.on_clean is not None:
+            try:
+                self.on_clean(found, stats)
+            except Exception:
+                _log.exception("the program's own on_clean failed for %s", found.partition)
+
+    def _failed(self, claim: Claim, error: Exception) -> bool:
+        """A clean has failed, or was ended; returns whether it is worth while to choose again at once."""
+        partition, log = claim.found.partition, claim.found.log
+        if claim.is_lost or isinstance(error, LogCleaningAbortedError):
             _log.info("the clean of %s was aborted", partition)
             return True
-        except _ShutdownError:
+        if isinstance(error, _ShutdownError | KafkaStorageError):  # in the second case the directory is offline by now
             return False
-        except KafkaStorageError:
-            return False  # the directory is offline by now
-        except OSError as error:
-            if not is_full(error):
-                self._failures.maybe_add_offline_log_dir(log.parent_directory, f"Cleaning {partition}", error)
-                return False
-            self._mark(found, error)
-            return True
-        except Exception as error:
-            self._mark(found, error)
-            return True
-        finally:
-            self.manager.done_cleaning(partition, log.parent_directory, end)
+        if isinstance(error, OSError) and not is_full(error):
+            self._failures.maybe_add_offline_log_dir(log.parent_directory, f"Cleaning {partition}", error)
+            return False
+        self._mark(partition, log, error)
+        return True
 
-    def _mark(self, found: LogToClean, error: Exception) -> None:
+    def _mark(self, partition: TopicPartition, log: Log, error: Exception) -> None:
         """Leave a log alone for a while."""
-        known = self.manager.uncleanable(found.partition)
-        failures = 1 if known is None else known.failures + 1
-        wait_ms = min(_RETRY_MS << min(failures - 1, 10), _RETRY_MS_MAX)
-        known_error = isinstance(error, CleanFailedError | OSError)
+        marked = self.manager.note_failure(log.parent_directory, partition, str(error) or type(error).__name__)
+        assert marked.retry_at_ms is not None, "it is tried again"
         _log.error(
             "the clean of %s failed, and is tried again in %d s: %s",
-            *(found.partition, wait_ms // 1000, error),
-            exc_info=None if known_error else error,
-        )
-        self.manager.mark_partition_uncleanable(
-            found.log.parent_directory, found.partition, str(error), retry_at_ms=self._clock() + wait_ms
+            *(partition, (marked.retry_at_ms - self._clock()) // 1000, error),
+            exc_info=None if isinstance(error, CleanFailedError | OSError) else error,
         )
 
-    def _delete_old_segments(self) -> None:
-        deletable = self.manager.deletable_logs()
+    def _delete_old_segments(self, *, idle: bool) -> None:
+        """Delete what is too old in all logs that nobody works on: once per `log.cleaner.backoff.ms`, and when idle.
+
+        Kafka does it after each clean. With thousands of logs that takes longer than a small clean.
+        """
+        now_ms, last_ms = self._clock(), self._last_deletion_ms
+        if not idle and last_ms is not None and now_ms - last_ms < self._config.integer("log.cleaner.backoff.ms"):
+            return
+        self._last_deletion_ms = now_ms
+        partitions = list(self._logs())
+        for first in range(0, len(partitions), _DELETED_AT_ONCE):
+            deletable = self.manager.deletable_logs(partitions[first : first + _DELETED_AT_ONCE])
+            with ExitStack() as ending:
+                for partition in deletable:
+                    ending.callback(self.manager.done_deleting, [partition])
+                for partition, log in deletable.items():
+                    self._delete_old_segments_of(partition, log)
+
+    def _delete_old_segments_of(self, partition: TopicPartition, log: Log) -> None:
         try:
-            for partition, log in deletable.items():
-                try:
-                    log.delete_old_segments()
-                except KafkaStorageError:
-                    _log.exception("Failed to delete old segments of %s", partition)
-        finally:
-            self.manager.done_deleting(deletable)
-
-    # ---- where a clean runs ------------------------------------------------------------------------------------------
-
-    def _run(self, task: PartitionTask, outputs: str, check: Check) -> Output | Failure:
-        if task.size_bytes // 2 < self._spark_bytes_min or task.location.in_this_process:
-            outcome = run_here(task, outputs, check, self._limit)
-            if not isinstance(outcome, Failure) or outcome.kind is not FailureKind.MEMORY:
-                return outcome
-        fs = throttled(self._fs, self._limit)
-        progress = f"{outputs}/{PROGRESS}"
-        if not self._fs.exists(progress):
-            self._fs.make_directory(progress)
-        spark = self._session()
-        spark.sparkContext.setJobGroup(threading.current_thread().name, f"clean {task.path}", interruptOnCancel=True)
-        with looked_at(lambda _: check()), Jobs(fs, progress, spark, self._master, None) as jobs:
-            return jobs.clean([task], outputs)[0]
-
-    def _session(self) -> SparkSession:
-        with self._lock:
-            if self._spark is None:
-                self._spark = self._open.enter_context(session(None, master=self._master))
-            return self._spark
+            self.manager.check_cleaning_aborted(partition)
+            log.delete_old_segments()
+        except LogCleaningAbortedError:
+            pass  # another time
+        except KafkaStorageError:
+            _log.exception("Failed to delete old segments of %s", partition)
+        except Exception as error:
+            self._mark(partition, log, error)

@@ -132,6 +132,8 @@ class LogManager:
         self._preferred: dict[TopicPartition, str] = {}
         #: Partitions whose logs are being made; True: the topic's configs have changed meanwhile.
         self._initializing: dict[TopicPartition, bool] = {}
+        #: Partitions that `move_partition` is moving.
+        self._moving: set[TopicPartition] = set()
         self._loads = DirectoryLoads(self.failures)
         self._checkpoints = Checkpoints(self._directories, self._current_logs)
         #: Guards the maps of logs.
@@ -536,6 +538,7 @@ class LogManager:
         Raises:
             LogDirNotFoundError: the directory is none of the manager's.
             KafkaStorageError: it is offline, or the log is; or there is no such log.
+            IllegalStateError: another thread moves it.
         """
         path = self._fs.absolute_path(directory)
         if not self.is_log_dir_online(directory):
@@ -545,16 +548,29 @@ class LogManager:
             raise KafkaStorageError(f"There is no log of {partition}, or it is in a directory that is offline")
         if current.parent_directory == path:
             return current
-        with self._paused([partition]):
+        with self._moving_alone(partition), self._paused([partition]):
             future = self._future_log(partition, path)
             _copy(current, future)
             with self._creation, current.unchanged():
                 _copy(current, future)
-                if self.get_log(partition) is not current:
+                if self.get_log(partition) is not current or self.get_log(partition, is_future=True) is not future:
                     raise KafkaStorageError(f"The log of {partition} was deleted or moved meanwhile")
                 self._replace_current_with_future_log(partition, current, future)
                 current.close_handlers()
                 return future
+
+    @contextlib.contextmanager
+    def _moving_alone(self, partition: TopicPartition) -> Iterator[None]:
+        """In the block no other thread moves this partition: it would drop the future log that this one fills."""
+        with self._lock:
+            if partition in self._moving:
+                raise IllegalStateError(f"Another thread moves {partition}")
+            self._moving.add(partition)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._moving.discard(partition)
 
     def _future_log(self, partition: TopicPartition, path: str) -> Log:
         """The log that is to take a partition's place; one in another directory is dropped."""
@@ -827,8 +843,11 @@ class LogManager:
         with self._lock:
             known = [(name, log) for logs in (self._current, self._future) for name, log in logs.items()]
         topics = {topic: resolve(topic, layers) for topic in {name.topic for name, _ in known}}
-        if self.cleaner is not None:
-            self.cleaner.reconfigure(config)
+        cleaner, before = self.cleaner, self.config
+        if cleaner is not None:
+            cleaner.validate_reconfiguration(config)
+            if any(before[name].value != config[name].value for name in cleaner.reconfigurable_configs):
+                cleaner.reconfigure(before, config)
         with self._lock:
             self._layers, self.config = layers, config
             self._recovery_threads = config.integer("num.recovery.threads.per.data.dir")

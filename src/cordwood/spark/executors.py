@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.spark import probe
-from cordwood.spark.session import SETTINGS, collect
+from cordwood.spark.session import SETTINGS, collect, is_on_this_machine
 from cordwood.spark.session import cores as cores_of
 from cordwood.storage.log.files import write_file
 
@@ -61,7 +61,7 @@ def check_executors(
     Raises:
         RequestError: an executor cannot do it; the message says which, why, and what to do.
     """
-    is_local = (spark.conf.get("spark.master", "") or "").startswith("local")
+    is_local = is_on_this_machine(spark)
     if is_local and spark.conf.get(_DAEMON, "") == SETTINGS[_DAEMON]:
         return
     application = spark.conf.get("spark.app.id", "") or ""

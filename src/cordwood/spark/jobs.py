@@ -11,7 +11,6 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
@@ -137,7 +136,7 @@ class Jobs:
             self._checked = True
         started = time.monotonic()
         cores = 1 if running is None else cores_of(running)
-        tasks = share_memory([replace(task, location=self.location) for task in tasks], cores)
+        tasks = share_memory([task.at(self.location) for task in tasks], cores)
         total = sum(task.size_bytes for task in tasks)
         staged = {at for at, task in enumerate(tasks) if is_staged(task, total, cores)}
         with progress.Watch(self.fs, self.progress, self._on_progress if running is None else None):

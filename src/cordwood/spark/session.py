@@ -43,6 +43,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     # The driver holds plans and results, no data.
     "spark.driver.memory": "512m",
+    # Jobs of several threads share the cores; one after the other, a small one would wait for all tasks of a large one.
+    "spark.scheduler.mode": "FAIR",
     # It ends before a better compiler would pay, and has next to no garbage to collect.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # Every plan is a handful of rows; compiling code for it takes longer than running it.
@@ -56,6 +58,9 @@ _LOCAL_ONLY = ("spark.driver.host", "spark.driver.bindAddress", "spark.python.un
 #: What executors call the unpacked archive of their environment.
 _ENVIRONMENT = "environment"
 _CANCELLED_SECONDS_MAX = 5
+_POOL = "spark.scheduler.pool"
+#: The properties of a thread that name its jobs.
+_NAMES_OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", _POOL)
 _WAIT_SECONDS = 0.2
 
 
@@ -145,6 +150,46 @@ def cores(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect does not say
         return os.cpu_count() or 1
+
+
+def is_on_this_machine(spark: SparkSession) -> bool:
+    """Whether all tasks of a session run on this machine."""
+    return (spark.conf.get("spark.master", "") or "").startswith("local")
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Whether a session still answers."""
+    try:
+        spark.range(1).collect()
+    except Exception:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def named_jobs(spark: SparkSession, name: str, what: str) -> Iterator[None]:
+    """In the block, jobs of this thread have a name, and where jobs share the cores fairly, a share of their own.
+
+    Args:
+        spark: the session.
+        name: of the jobs' group, and of their pool.
+        what: they do, in words.
+    """
+    try:
+        context = spark.sparkContext
+    except Exception:  # Spark Connect has none
+        yield
+        return
+    before = {key: context.getLocalProperty(key) for key in _NAMES_OF_JOBS}
+    context.setJobGroup(name, what, interruptOnCancel=True)
+    if context.getConf().get("spark.scheduler.mode", "FIFO") == "FAIR":
+        context.setLocalProperty(_POOL, name)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # Java may be gone
+            for key, value in before.items():
+                context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None removes it
 
 
 def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:

@@ -65,7 +65,7 @@ def swap_in(
     """
     old = _old_files(fs, partition, replacement)
     if not owned:
-        own_like_old(fs, partition, replacement)
+        own_like_old(fs, partition, replacement, min(replacement.replaced))
     if keep is not None:
         keep(partition, old)
     begun = begin(fs, partition, replacement, old)
@@ -80,11 +80,13 @@ def swap_in(
     begun.finish()
 
 
-def own_like_old(fs: LocalFileSystem, partition: str, replacement: Replacement) -> None:
-    """Give the outputs owner, group and permissions of the group's first segment."""
-    like = fs.stat(f"{partition}/{offset_name(min(replacement.replaced), FileKind.LOG)}")
+def own_like_old(fs: LocalFileSystem, partition: str, replacement: Replacement, base_offset: int) -> None:
+    """Give the outputs, which are durable, owner, group and permissions of a segment; they are durable again."""
+    like = fs.stat(f"{partition}/{offset_name(base_offset, FileKind.LOG)}")
     for name in replacement.names:
-        chown_like(fs, f"{replacement.folder}/{name}", like)
+        info = fs.stat(f"{replacement.folder}/{name}")
+        if (info.uid, info.gid, info.mode) != (like.uid, like.gid, like.mode):
+            chown_like(fs, f"{replacement.folder}/{name}", like)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ everything is synced. Nothing is visible to a loader until the files are renamed
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.windows import MAX_OFFSETS
+from cordwood.threads import in_parallel
 from cordwood.types import NONE
 
 _FIRST_ROOM = 1024
@@ -202,30 +204,34 @@ class SegmentWriter:
         self._aborted += transactions
 
     def finish(self, *, mtime_ns: int | None = None) -> list[str]:
-        """Write the indexes, sync all files, set their modification time, close. Returns the paths."""
-        paths = [self.path(FileKind.LOG)]
-        # Write back the end of the log while the indexes are synced.
+        """Write the indexes, set the modification time of all files, sync, close. Returns the paths.
+
+        The transaction index keeps its time, as in Kafka.
+        """
         self._write_back()
-        for kind, data in self._indexes.files().items():
-            paths.append(self._write(kind, data))
-        self._log.sync()
-        self._log.close()
-        if mtime_ns is not None:
-            for path in paths:
-                self._fs.set_mtime_ns(path, mtime_ns)
-        if self._aborted:
-            data = transaction_index.encode(transaction_index.index_of(self._aborted))
-            paths.append(self._write(FileKind.TRANSACTION_INDEX, data))
-        return paths
+        with ExitStack() as opened:
+            files = [opened.enter_context(self._log)]
+            files += [opened.enter_context(self._write(kind, data)) for kind, data in self._indexes.files().items()]
+            if mtime_ns is not None:
+                for file in files:
+                    self._fs.set_mtime_ns(file.path, mtime_ns)
+            if self._aborted:
+                data = transaction_index.encode(transaction_index.index_of(self._aborted))
+                files.append(opened.enter_context(self._write(FileKind.TRANSACTION_INDEX, data)))
+            # At once, they wait for one commit of the file system's journal; one by one, for one each.
+            in_parallel(min(self._fs.concurrency, len(files)), lambda file: file.sync(), files)
+        return [file.path for file in files]
 
     def close(self) -> None:
         """Abandon an unfinished segment; its log stays where it is."""
         self._log.close()
 
-    def _write(self, kind: FileKind, data: bytes) -> str:
-        path = self.path(kind)
-        with self._fs.create(path, exclusive=False, mode=self._mode) as file:
+    def _write(self, kind: FileKind, data: bytes) -> File:
+        file = self._fs.create(self.path(kind), exclusive=False, mode=self._mode)
+        try:
             if data:
                 file.write(0, data)
-            file.sync()
-        return path
+        except BaseException:
+            file.close()
+            raise
+        return file
