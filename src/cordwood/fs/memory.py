@@ -269,7 +269,7 @@ class MemoryFile(File):
         now, inode = self._fs._now_ns(), self._inode
         text = f"write {self.path} {position}+{len(content)}"
         write = _Write(text=text, inode=inode, mtime_ns=now, waits_for={inode}, position=position, data=content)
-        if end <= size_bytes:
+        if end <= size_bytes or not self._fs._can_crash:
             self._fs._perform(text, write)
         else:
             grown = f"length {self.path} {size_bytes} → {end}"
@@ -634,23 +634,32 @@ class MemoryFileSystem(LocalFileSystem):
             self._journal.append(change)
 
     def _apply_for_good(self, change: Change) -> None:
-        numbers = [change.inode]
-        if isinstance(change, _Move) and change.target is not None:
-            directory, entry = change.target
-            if (replaced := self._live[directory].entries.get(entry)) is not None:
-                numbers.append(replaced.inode)
+        """Apply a change without crashes, and tell what became larger or smaller."""
         disk = self._live if change.inode in self._live else self._unnamed
-        before = [(disk[number], disk[number].name, len(disk[number].data)) for number in numbers]
+        inode = disk[change.inode]
+        name, size_bytes = inode.name, len(inode.data)
+        if not isinstance(change, _Move):
+            change.apply(disk, change.parts)
+            self._tell(name, len(inode.data) - size_bytes)
+            return
+        replaced = None if change.target is None else self._entry(change.target)
         change.apply(disk, change.parts)
-        for number, (inode, name, size_bytes) in zip(numbers, before, strict=True):
-            now = inode.name
-            if self._on_size is not None and not inode.is_directory:
-                if name is not None:
-                    self._on_size(name, (len(inode.data) if now == name else 0) - size_bytes)
-                if now is not None and now != name:
-                    self._on_size(now, len(inode.data))
-            if now is None and name is not None:
-                self._unnamed[number] = self._live.pop(number)
+        if not inode.is_directory and inode.name != name:
+            self._tell(name, -size_bytes)
+            self._tell(inode.name, size_bytes)
+        if replaced is not None and (other := self._live[replaced.inode]).name is None:
+            assert change.target is not None
+            self._tell(change.target[1], -len(other.data))
+            self._unnamed[replaced.inode] = self._live.pop(replaced.inode)
+        if inode.name is None:
+            self._unnamed[change.inode] = self._live.pop(change.inode)
+
+    def _tell(self, name: str | None, size_bytes: int) -> None:
+        if self._on_size is not None and name is not None and size_bytes:
+            self._on_size(name, size_bytes)
+
+    def _entry(self, place: Place) -> _Name | None:
+        return self._live[place[0]].entries.get(place[1])
 
     def _check_room(self, path: str, growth_bytes: int) -> None:
         if self.capacity_bytes is not None and growth_bytes > (self.free_bytes("/") or 0):
