@@ -4,6 +4,7 @@ from cordwood.api import clean_in_place as clean_in_place
 from cordwood.api import ls as ls
 from cordwood.api import plan as plan
 from cordwood.api import plan_exact as plan_exact
+from cordwood.api import simulate as simulate
 from cordwood.api import verify as verify
 from cordwood.cleaning.plan import Decision as Decision
 from cordwood.cleaning.plan import PartitionPlan as PartitionPlan
@@ -26,6 +27,9 @@ from cordwood.service.log import FetchIsolation as FetchIsolation
 from cordwood.service.log import Log as Log
 from cordwood.service.log_cleaner import LogCleaner as LogCleaner
 from cordwood.service.log_manager import LogManager as LogManager
+from cordwood.sizing.result import Outcome as Outcome
+from cordwood.sizing.result import SimulationResult as SimulationResult
+from cordwood.sizing.stays import Stay as Stay
 from cordwood.spark.environment import PackedEnvironment as PackedEnvironment
 from cordwood.storage.changes.undo import UndoResult as UndoResult
 from cordwood.storage.check import Finding as Finding

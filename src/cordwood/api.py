@@ -22,6 +22,7 @@ from cordwood.commands.options import (
     InPlaceOptions,
     PlanOptions,
     RunOptions,
+    SimulateOptions,
     TaskOptions,
     VerifyOptions,
 )
@@ -29,12 +30,15 @@ from cordwood.commands.selection import ListOptions, Selection
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store
+from cordwood.sizing.workload import Workload
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.node.listing import Listing
 from cordwood.verification.result import VerifyResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cordwood.sizing.result import SimulationResult
 
 
 def ls(
@@ -533,3 +537,85 @@ def verify(
     return _verify.verify(
         before, after, options, spark=spark, master=master, on_start=on_start, on_progress=on_progress, fs=fs
     )
+
+
+def simulate(
+    *,
+    on_progress: Callable[[float], None] | None = None,
+    # Options:
+    rate: str = "",
+    record_size: int = 1024,
+    keys: int | None = None,
+    skew: float = 0.0,
+    preload: bool = False,
+    tombstones: float = 0.0,
+    transactions: int | None = None,
+    aborted: float = 0.0,
+    batch_records: int | None = None,
+    partitions: int = 1,
+    overrides: Sequence[str] = (),
+    against: Sequence[str] = (),
+    server_properties: str | None = None,
+    days: float = 30.0,
+    scale: float | None = None,
+    seed: int = 7,
+) -> SimulationResult:
+    """Show what the disk of a topic will be, under one set of configs, or two beside each other.
+
+    Runs the live log with its retention and its cleaner in memory, on a clock of its own, on a part of the workload.
+
+    Args:
+        on_progress: called with the part that is done, up to 1.
+
+    Options:
+        rate: What is written to the topic: records per second (500, 90/min, 2000/day), or with a unit bytes (512k,
+            2m/s, 40g/day).
+        record_size: What a record takes in the log, key included, and compressed if it will be. Default: 1024.
+        keys: How many keys the records of the topic have. Default: each record has a new one, and a tombstone deletes
+            the oldest.
+        skew: How updates are spread over the keys: the exponent of a Zipf distribution. 1: few keys get most of them.
+            Default: 0, all keys the same.
+        preload: Begin with a record of each key.
+        tombstones: Share of the records that are tombstones, such as 5% or 0.05. Default: none.
+        transactions: Records of a transaction, in one partition. Default: there are no transactions.
+        aborted: Share of the transactions that are aborted. Default: none.
+        batch_records: Records of a batch. Default: what a partition gets in 5 ms (linger.ms), at most 16 KiB
+            (batch.size).
+        partitions: Partitions of the topic, which share rate and keys evenly. Default: 1.
+        overrides: Set a config of the topic or of the broker: KEY=VALUE.
+        against: Compare with a second set of configs: the first one with this config besides.
+        server_properties: The broker's server.properties file, for configs that are not set otherwise.
+        days: How long to simulate. Default: 30.
+        scale: Divide the rate, the keys and the segments by this, and multiply what is measured. Default: so that it
+            takes some seconds.
+        seed: Of what is random. Default: 7.
+
+    Raises:
+        RequestError: no rate; a value that cannot be; or more segments than can be simulated.
+        ConfigError: Kafka would not accept a config.
+        NotFoundError: there is no such server.properties.
+    """
+    options = SimulateOptions(
+        workload=Workload(
+            rate=rate,
+            record_size=record_size,
+            keys=keys,
+            skew=skew,
+            preload=preload,
+            tombstones=tombstones,
+            transactions=transactions,
+            aborted=aborted,
+            batch_records=batch_records,
+            partitions=partitions,
+        ),
+        overrides=overrides,
+        against=against,
+        server_properties=server_properties,
+        days=days,
+        scale=scale,
+        seed=seed,
+    )
+    # The live log, which no other function needs.
+    from cordwood.simulation import simulate as _simulate
+
+    return _simulate.simulate(options, on_progress=on_progress)

@@ -23,11 +23,13 @@ class Presenter(Generic[_T]):
         lines: for a terminal or a pipe, without line ends.
         document: for `--json`: one JSON value.
         html: for a notebook; None: it shows the lines.
+        svg: as a chart; None: there is none.
     """
 
     lines: Callable[[_T], Iterator[str]]
     document: Callable[[_T], dict[str, Any]]
     html: Callable[[_T], str] | None = None
+    svg: Callable[[_T], str] | None = None
 
 
 _presenters: dict[type, Presenter[Any]] = {}
@@ -39,9 +41,10 @@ def register(
     lines: Callable[[_T], Iterator[str]],
     document: Callable[[_T], dict[str, Any]],
     html: Callable[[_T], str] | None = None,
+    svg: Callable[[_T], str] | None = None,
 ) -> None:
     """Show all values of a class this way."""
-    _presenters[kind] = Presenter(lines, document, html)
+    _presenters[kind] = Presenter(lines, document, html, svg)
 
 
 class Presentable:
@@ -61,3 +64,15 @@ class Presentable:
         """The result for a notebook."""
         html = _presenters[type(self)].html
         return f"<pre>{escape(self.text())}</pre>" if html is None else html(self)
+
+
+class Charted(Presentable):
+    """Base of results that have a chart, too."""
+
+    __slots__ = ()
+
+    def svg(self) -> str:
+        """The result as a chart: the text of an SVG file."""
+        svg = _presenters[type(self)].svg
+        assert svg is not None, "it is registered with one"
+        return svg(self)

@@ -105,3 +105,23 @@ def time_text(timestamp_ms: int | None) -> str:
         return f"{_EPOCH + timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"
     except OverflowError:
         return f"{timestamp_ms} ms"
+
+
+def rounded(value: float) -> str:
+    """A number to three digits, or whole if it has more."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+#: Each unit of time with its milliseconds, the largest first.
+_TIMES = (("day", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+
+
+def duration_text(ms: float | None) -> str:
+    """Milliseconds in the largest unit of which there are at least two, to three digits or so."""
+    if ms is None:
+        return "-"
+    for unit, size_ms in _TIMES:
+        if ms >= 2 * size_ms or (ms == size_ms and unit != "s"):
+            amount = rounded(ms / size_ms)
+            return f"{amount} {unit}{'s' if unit == 'day' and amount != '1' else ''}"
+    return f"{ms:g} ms"

@@ -48,6 +48,7 @@ VERBS = {
         "cordwood.cli.run",
         "Keep logs alive without a broker: compact them, delete what is old, tell how they are.",
     ),
+    "simulate": ("cordwood.cli.simulate", "Show what a topic's disk will be: months of a workload, in seconds."),
     "pack": ("cordwood.cli.pack", "Make an archive of this Python environment, for the executors of a Spark cluster."),
     "demo": ("cordwood.cli.demo", "Make a small log, clean it, and show which records were removed and why."),
     "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log, or cleans one compared with Kafka."),

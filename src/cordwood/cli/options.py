@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -101,5 +102,31 @@ def _parse_high_watermark(text: str, flag: str) -> int | Literal["end"]:
         raise RequestError(f"{flag} {text}: give an offset, or end") from None
 
 
+def _parse_share(text: str, flag: str) -> float:
+    part = _parse_number(text.strip().removesuffix("%"), flag, "a share, such as 5% or 0.05")
+    return part / 100 if text.strip().endswith("%") else part
+
+
+def _number_parser(what: str) -> Callable[[str, str], float]:
+    return lambda text, flag: _parse_number(text, flag, what)
+
+
+def _parse_number(text: str, flag: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise RequestError(f"{flag} {text}: give {what}")
+    return value
+
+
 #: How values are read that are more than Typer knows, by their metavar.
-_PARSERS: Mapping[str, Callable[[str, str], Any]] = {"BYTES": parse_size, "OFFSET|end": _parse_high_watermark}
+_PARSERS: Mapping[str, Callable[[str, str], Any]] = {
+    "BYTES": parse_size,
+    "OFFSET|end": _parse_high_watermark,
+    "SHARE": _parse_share,
+    "DAYS": _number_parser("a number of days"),
+    "EXPONENT": _number_parser("a number, such as 1"),
+    "FACTOR": _number_parser("a number, such as 1000"),
+}

@@ -1,4 +1,4 @@
-"""A line on a person's terminal while Spark works: how much is read, how fast, and how long it will take."""
+"""A line on a person's terminal while something takes long: how much is done, how fast, and what is left."""
 
 from __future__ import annotations
 
@@ -41,6 +41,17 @@ class Progress:
         rate = f", {bytes_text(round(done / seconds))}/s" if seconds > 1 else ""
         left = f", {seconds * (1 - part) / part:,.0f} s left" if seconds > 1 else ""
         self._show(f"{part:4.0%} of {bytes_text(self._total)}{rate}{left}")
+
+    def update_part(self, what: str, part: float) -> None:
+        """So much of something is done, of 1."""
+        now = time.monotonic()
+        self._started = self._started or now
+        if not self._enabled or now - self._shown < _EVERY_SECONDS:
+            return
+        self._shown = now
+        seconds = now - self._started
+        left = f", {seconds * (1 - part) / part:,.0f} s left" if seconds > 1 and part > 0 else ""
+        self._show(f"{what}: {part:4.0%}{left}")
 
     def _show(self, line: str) -> None:
         sys.stderr.write("\r" + line.ljust(self._width))

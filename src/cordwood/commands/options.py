@@ -25,6 +25,7 @@ from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.option import Option
+from cordwood.sizing.workload import Workload
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.changes.recover_copy import RecoverySettings
 from cordwood.storage.node.listing import is_asked_for
@@ -184,6 +185,48 @@ class VerifyOptions:
         Option("Allow later log start offsets: retention ran, or records were deleted, in between."),
     ] = False
     tasks: TaskOptions = field(default_factory=TaskOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """What `simulate` is asked for."""
+
+    workload: Workload = field(default_factory=Workload)
+    overrides: Annotated[
+        Sequence[str],
+        Option("Set a config of the topic or of the broker: KEY=VALUE.", flag="--config", metavar="KEY=VALUE"),
+    ] = ()
+    against: Annotated[
+        Sequence[str],
+        Option("Compare with a second set of configs: the first one with this config besides.", metavar="KEY=VALUE"),
+    ] = ()
+    server_properties: Annotated[
+        str | None,
+        Option("The broker's server.properties file, for configs that are not set otherwise.", metavar="FILE"),
+    ] = None
+    days: Annotated[float, Option("How long to simulate. Default: 30.", metavar="DAYS")] = 30.0
+    scale: Annotated[
+        float | None,
+        Option(
+            "Divide the rate, the keys and the segments by this, and multiply what is measured. Default: so that it "
+            "takes some seconds.",
+            metavar="FACTOR",
+        ),
+    ] = None
+    seed: Annotated[int, Option("Of what is random. Default: 7.", metavar="NUMBER")] = 7
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            RequestError: one of the values.
+        """
+        if not 0 < self.days <= 3660:
+            raise RequestError(f"--days {self.days:g}: give more than 0, and at most 3660")
+        if self.scale is not None and not 1 <= self.scale < float("inf"):
+            raise RequestError(f"--scale {self.scale:g}: give 1 (nothing is left out) or more")
+        if self.seed < 0:
+            raise RequestError(f"--seed {self.seed}: give 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

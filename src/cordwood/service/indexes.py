@@ -77,6 +77,11 @@ class _IndexFile:
         """Of the entries in the file."""
         return self.entries * self._entry.size
 
+    @property
+    def spare_bytes(self) -> int:
+        """Room for more entries, which is a hole in the file: a disk stores nothing for it."""
+        return (self.max_entries - self.entries) * self._entry.size
+
     def _append(self, first: int, second: int, *encoded: int) -> None:
         with self._lock:
             self._columns[1].append(second)

@@ -1,0 +1,37 @@
+"""`cordwood simulate`: what a topic's disk will be, from months of its live log in seconds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.main import EXIT_OK
+from cordwood.cli.options import Json, with_options
+from cordwood.cli.progress import Progress
+from cordwood.commands.options import SimulateOptions
+from cordwood.simulation.simulate import simulate
+
+
+@with_options
+def main(
+    options: SimulateOptions,
+    chart: Annotated[
+        str | None, typer.Option("--svg", metavar="FILE", help="Write a chart of the disk over time to this file.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Show what the disk of a topic will be, under one set of configs, or two beside each other.
+
+    Runs the live log with its retention and its cleaner in memory, on a clock of its own, on a part of the workload.
+    No broker and no directory is needed, and nothing is written but the chart.
+    """
+    with Progress(enabled=sys.stderr.isatty()) as progress:
+        result = simulate(options, on_progress=lambda part: progress.update_part("simulating", part))
+    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    if chart is not None:
+        Path(chart).write_text(result.svg())
+    return EXIT_OK

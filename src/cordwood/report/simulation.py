@@ -1,0 +1,205 @@
+"""What a simulation found, for people: a table, notes on limits, a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from html import escape
+from typing import Any
+
+from cordwood.charts import COLORS, Curve, line_chart
+from cordwood.config import DAY_MS
+from cordwood.presentable import register
+from cordwood.sizing.result import Outcome, SimulationResult
+from cordwood.sizing.stays import Stay
+from cordwood.sizing.workload import Workload
+from cordwood.tables import Column, bytes_text, duration_text, printable, rounded, table
+
+Cell = Callable[[Outcome, int], str]
+
+
+def _share(part: Callable[[Outcome], int]) -> Cell:
+    return lambda one, _: f"{100 * part(one) / max(one.mean_bytes, 1):.0f} %"
+
+
+def _stay(find: Callable[[Outcome], Stay | None]) -> Cell:
+    def show(one: Outcome, _: int) -> str:
+        stay = find(one)
+        if stay is None:
+            return "-"
+        if stay.min_ms is None:
+            return "none has gone"
+        most = [
+            duration_text(ms) if ms is not None else f"> {duration_text(stay.max_ms)}"
+            for ms in (stay.median_ms, stay.most_ms)
+        ]
+        return " · ".join([*most, duration_text(stay.max_ms)])
+
+    return show
+
+
+def _per_day(count: float, one: Outcome) -> str:
+    return rounded(count * DAY_MS / one.duration_ms)
+
+
+def _policy(one: Outcome) -> str:
+    return ",".join(word for word, has in (("compact", one.compact), ("delete", one.delete)) if has) or "(none)"
+
+
+#: Title and cell of each row; partitions are the second argument of a cell. A row of dashes is left out.
+_ROWS: Sequence[tuple[str, Cell]] = (
+    ("disk of the topic, peak", lambda one, partitions: bytes_text(one.peak_bytes * partitions)),
+    ("  of a partition", lambda one, partitions: bytes_text(one.peak_bytes) if partitions > 1 else "-"),
+    ("disk of the topic, average", lambda one, partitions: bytes_text(one.mean_bytes * partitions)),
+    ("  of a partition", lambda one, partitions: bytes_text(one.mean_bytes) if partitions > 1 else "-"),
+    ("  last values of keys", lambda one, _: _share(lambda o: o.contents.values)(one, 0) if one.compact else "-"),
+    ("  superseded records", lambda one, _: _share(lambda o: o.contents.superseded)(one, 0) if one.compact else "-"),
+    ("  tombstones", lambda one, _: _share(lambda o: o.contents.tombstones)(one, 0) if one.tombstones else "-"),
+    ("  aborted records", lambda one, _: _share(lambda o: o.contents.aborted)(one, 0) if one.aborted else "-"),
+    ("  batch headers, indexes", lambda one, _: _share(lambda o: o.contents.rest)(one, 0) if one.compact else "-"),
+    ("segments, average · most", lambda one, _: f"{one.segments_mean:.1f} · {one.segments_max}"),
+    ("segments deleted a day", lambda one, _: _deleted(one)),
+    ("cleans a day", lambda one, _: _per_day(one.cleans.count, one) if one.compact else "-"),
+    ("cleaner reads, topic", lambda one, partitions: _rate(one, one.cleans.read_bytes * partitions)),
+    ("cleaner writes, topic", lambda one, partitions: _rate(one, one.cleans.written_bytes * partitions)),
+    ("  read per byte appended", lambda one, _: f"{one.read_per_byte:.2f}" if one.compact else "-"),
+    ("  written per byte appended", lambda one, _: f"{one.cleaned_per_byte:.2f}" if one.compact else "-"),
+    ("superseded record stays", _stay(lambda one: one.superseded)),
+    ("tombstone stays", _stay(lambda one: one.tombstones)),
+    ("aborted record stays", _stay(lambda one: one.aborted)),
+    ("age of a deleted record", _stay(lambda one: one.deleted)),
+)
+_STAYS = "stays and ages: median · 95 % · longest"
+
+
+def _deleted(one: Outcome) -> str:
+    return _per_day(one.deletions.by_time + one.deletions.by_size, one) if one.delete else "-"
+
+
+def _rate(one: Outcome, size_bytes: float) -> str:
+    return f"{bytes_text(round(size_bytes / (one.duration_ms / 1000)))}/s" if one.compact else "-"
+
+
+def lines(result: SimulationResult) -> Iterator[str]:
+    """The result as lines for people."""
+    workload, scale = result.workload, result.scale
+    yield _title(result)
+    yield f"= {bytes_text(round(workload.bytes_per_second * 86_400))} a day, {_bytes_in_all(result)} in all"
+    yield (
+        f"simulated: one partition, at a scale of 1 : {rounded(scale.factor)}, "
+        f"in steps of {duration_text(scale.step_ms)}, seed {result.seed}"
+    )
+    yield from (f"  {note}" for note in scale.notes)
+    yield ""
+    several = len(result.outcomes) > 1
+    for one in result.outcomes:
+        chosen = ", ".join(f"{name}={printable(text)}" for name, text in one.configs.items())
+        yield f"{one.label if several else 'configs'}: {chosen or 'all as Kafka has them by default'}"
+    yield ""
+    columns = [Column(""), *(Column(one.label if several else "", right=True) for one in result.outcomes)]
+    rows = [[title, *(cell(one, workload.partitions) for one in result.outcomes)] for title, cell in _ROWS]
+    shown = list(table(columns, [row for row in rows if set(row[1:]) != {"-"}]))
+    yield from shown if several else shown[1:]
+    if any(one.superseded or one.tombstones or one.aborted or one.deleted for one in result.outcomes):
+        yield f"({_STAYS})"
+    yield ""
+    for one in result.outcomes:
+        yield from (f"{one.label}: {note}" if several else note[0].upper() + note[1:] for note in one.notes)
+    if result.verdict:
+        yield ""
+        yield from result.verdict
+
+
+def _title(result: SimulationResult) -> str:
+    workload = result.workload
+    parts = [
+        f"{rounded(result.days)} day{'s' * (result.days != 1)} of {_rate_text(workload)} of "
+        f"{bytes_text(workload.record_size)}",
+        _keys_text(workload),
+    ]
+    if workload.tombstones:
+        parts.append(f"{100 * workload.tombstones:g} % tombstones")
+    if workload.transactions is not None:
+        aborted = f", {100 * workload.aborted:g} % aborted" if workload.aborted else ""
+        parts.append(f"transactions of {workload.transactions:,}{aborted}")
+    parts.append(f"{workload.partitions} partition{'s' * (workload.partitions != 1)}")
+    return "; ".join(parts)
+
+
+def _rate_text(workload: Workload) -> str:
+    """Records in the smallest unit of time in which there is one."""
+    per_second = workload.records_per_second
+    units = (("s", 1), ("min", 60), ("h", 3600), ("day", 86_400))
+    unit, seconds = next((one for one in units if per_second * one[1] >= 1), units[-1])
+    return f"{rounded(per_second * seconds)} records/{unit}"
+
+
+def _keys_text(workload: Workload) -> str:
+    if workload.keys is None:
+        return "each with a new key"
+    spread = f"Zipf {workload.skew:g}" if workload.skew else "all equally often"
+    return f"{workload.keys:,} keys, {spread}{', all of them loaded at first' * workload.preload}"
+
+
+def _bytes_in_all(result: SimulationResult) -> str:
+    return bytes_text(round(result.outcomes[0].appended_bytes * result.workload.partitions))
+
+
+def document(result: SimulationResult) -> dict[str, Any]:
+    """The result as one JSON value: bytes and milliseconds, of one partition unless they say otherwise."""
+    workload = result.workload
+    return {
+        "workload": {
+            **asdict(workload),
+            "records_per_second": workload.records_per_second,
+            "bytes_per_second": workload.bytes_per_second,
+        },
+        "days": result.days,
+        "seed": result.seed,
+        "scale": asdict(result.scale),
+        "outcomes": [_outcome_document(one, workload.partitions) for one in result.outcomes],
+        "verdict": list(result.verdict),
+    }
+
+
+def _outcome_document(one: Outcome, partitions: int) -> dict[str, Any]:
+    return {
+        **asdict(one),
+        "topic_mean_bytes": one.mean_bytes * partitions,
+        "topic_peak_bytes": one.peak_bytes * partitions,
+        "read_per_byte": one.read_per_byte,
+        "cleaned_per_byte": one.cleaned_per_byte,
+        "cleaner_rate": one.cleaner_rate,
+    }
+
+
+def chart(result: SimulationResult) -> str:
+    """The disk of the topic over time, as SVG."""
+    partitions = result.workload.partitions
+    curves = []
+    for number, one in enumerate(result.outcomes):
+        color = COLORS[number % len(COLORS)]
+
+        def points(value: Callable[[Any], int], one: Outcome = one) -> list[tuple[float, float]]:
+            return [(point.ms / DAY_MS, value(point) * partitions) for point in one.history]
+
+        name = _policy(one) if len(result.outcomes) == 1 else one.label
+        curves += [
+            Curve(
+                f"{name}: peaks, with files that wait for removal", points(lambda p: p.peak_bytes), color, filled=True
+            ),
+            Curve(f"{name}: disk", points(lambda p: p.disk_bytes), color),
+        ]
+        if one.compact:
+            curves.append(Curve(f"{name}: last values of keys", points(lambda p: p.values_bytes), color, dashed=True))
+    return line_chart(
+        "Disk of the topic", curves, x_title="days", y_text=lambda value: "0" if not value else bytes_text(round(value))
+    )
+
+
+def notebook(result: SimulationResult) -> str:
+    """The result for a notebook: text and chart."""
+    return f"<pre>{escape(result.text())}</pre>\n{chart(result)}"
+
+
+register(SimulationResult, lines=lines, document=document, html=notebook, svg=chart)

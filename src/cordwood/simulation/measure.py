@@ -1,0 +1,302 @@
+"""One set of configs, simulated and measured: a partition over time, in full size."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.cleaning.offset_map import keys_max, slots_of
+from cordwood.config import (
+    BROKER_CONFIGS,
+    DAY_MS,
+    INT_MAX,
+    TOPIC_CONFIGS,
+    BrokerConfig,
+    Layer,
+    Source,
+    SourceKind,
+    TopicConfig,
+    show,
+)
+from cordwood.service.cleaner_manager import LogToClean
+from cordwood.service.log_cleaner import CleanerStats
+from cordwood.simulation.recorder import State
+from cordwood.simulation.traffic import Traffic
+from cordwood.simulation.world import START_MS, Member, World
+from cordwood.sizing.result import Cleans, Contents, Deletions, Outcome, Point
+from cordwood.sizing.scale import Scale, scaled_configs
+from cordwood.sizing.workload import TOMBSTONE_BYTES, Keys, Workload
+from cordwood.types import TopicPartition
+
+TOPIC = "topic"
+#: The points of a history, at most.
+_POINTS = 240
+#: The part of the time, at its end, that means are of.
+_LAST_PART = 1 / 3
+
+#: A partition at a step, in the simulation's own size; and how many records of each state there are.
+_SAMPLE = np.dtype(
+    [
+        ("ms", np.int64),
+        ("disk_bytes", np.int64),
+        ("peak_bytes", np.int64),
+        ("active_bytes", np.int64),
+        ("segments", np.int64),
+        *((state.name, np.int64) for state in State),
+    ]
+)
+Samples = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSet:
+    """One set of configs.
+
+    Attributes:
+        label: A or B.
+        layers: where they come from.
+        topic: those of the topic.
+        broker: those of the broker.
+    """
+
+    label: str
+    layers: tuple[Layer, ...]
+    topic: TopicConfig
+    broker: BrokerConfig
+
+    def explicit(self) -> dict[str, str]:
+        """What somebody has set, by name: a topic's config under the topic's name."""
+        chosen = {
+            name: show(value.value) for name, value in self.topic.items() if value.explicit and name in TOPIC_CONFIGS
+        }
+        synonyms = {one.name for definition in TOPIC_CONFIGS.values() for one in definition.synonyms}
+        chosen |= {
+            name: show(value.value)
+            for name, value in self.broker.items()
+            if value.explicit and name not in synonyms and name not in TOPIC_CONFIGS
+        }
+        return chosen
+
+    @property
+    def map_keys(self) -> int:
+        """How many keys the map of one of Kafka's cleaner threads holds."""
+        threads = max(1, self.broker.integer("log.cleaner.threads"))
+        slots = slots_of(self.broker.integer("log.cleaner.dedupe.buffer.size") // threads)
+        return keys_max(slots, self.broker.real("log.cleaner.io.buffer.load.factor"))
+
+
+def run_set(
+    configs: ConfigSet, workload: Workload, scale: Scale, seed: int, on_progress: Callable[[float], None]
+) -> Outcome:
+    """What one set of configs leads to.
+
+    Args:
+        configs: the set.
+        workload: of the topic.
+        scale: how it is simulated.
+        seed: of what is random.
+        on_progress: called with the part that is done.
+    """
+    factor = scale.factor
+    source = np.random.default_rng(seed)
+    traffic = Traffic(
+        workload,
+        Keys(workload, factor, source),
+        source,
+        records_per_ms=workload.records_per_second / workload.partitions / factor / 1000,
+        record_bytes=scale.record_bytes,
+        batch_records=scale.batch_records,
+        start_ms=START_MS,
+    )
+    layers = [*configs.layers, *_own_layers(configs.topic, scale)]
+    with _seeded(seed), World(layers, step_ms=scale.step_ms) as world:
+        meter = _Meter(world, world.add(TopicPartition(TOPIC, 0), traffic))
+
+        def on_step() -> None:
+            meter.sample()
+            on_progress((world.now_ms - START_MS) / scale.duration_ms)
+
+        world.run(scale.duration_ms, on_step)
+        return _outcome(configs, workload, scale, meter, world.now_ms)
+
+
+def _own_layers(topic: TopicConfig, scale: Scale) -> tuple[Layer, Layer]:
+    """The configs in which the simulation differs from what it stands for, as the last layers."""
+    broker = {
+        # Cleans take no time here; whether the cleaner would keep up is told.
+        "log.cleaner.io.max.bytes.per.second": show(BROKER_CONFIGS["log.cleaner.io.max.bytes.per.second"].default),
+        # These say nothing of sizes, and take time.
+        "log.flush.offset.checkpoint.interval.ms": str(INT_MAX),
+        "log.flush.start.offset.checkpoint.interval.ms": str(INT_MAX),
+    }
+    return (
+        Layer(Source(SourceKind.OVERRIDE), broker),
+        Layer(Source(SourceKind.TOPIC_OVERRIDE, subject=TOPIC), scaled_configs(topic, scale)),
+    )
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Segments draw their jitter from Python's own source of what is random."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+class _Meter:
+    """What a partition is at each step, and what the cleaner does to it, in the simulation's own size."""
+
+    def __init__(self, world: World, member: Member) -> None:
+        self._world, self.member = world, member
+        self._samples: list[tuple[int, ...]] = []
+        self.cleans = Cleans()
+        #: What the disk held at most since the last sample, had all segments been written anew.
+        self._peak_bytes = 0
+        world.on_clean = self._cleaned
+
+    @property
+    def samples(self) -> Samples:
+        """All samples, in order."""
+        return np.array(self._samples, _SAMPLE)
+
+    def sample(self) -> None:
+        """Note what is there now."""
+        world, recorder, log = self._world, self.member.recorder, self.member.log
+        hole_bytes = log.active_segment.spare_index_bytes
+        peak_bytes, self._peak_bytes = max(world.disk.take_peak(), self._peak_bytes), 0
+        self._samples.append(
+            (
+                world.now_ms - START_MS,
+                world.disk.used_bytes - hole_bytes,
+                peak_bytes - hole_bytes,
+                log.active_segment.size_bytes,
+                len(log.log_segments),
+                *(recorder.count(state) for state in State),
+            )
+        )
+
+    def _cleaned(self, member: Member, found: LogToClean, stats: CleanerStats) -> None:
+        by_ratio = found.cleanable_ratio > member.log.config.min_cleanable_dirty_ratio
+        keys = member.recorder.distinct_keys(found.first_dirty_offset, stats.end_offset)
+        # Kafka writes a segment anew even if nothing goes from it; ours stays as it is.
+        kept_bytes = max(0, stats.bytes_written - member.recorder.look(self._world.now_ms))
+        self._peak_bytes = max(self._peak_bytes, self._world.disk.used_bytes + kept_bytes)
+        before = self.cleans
+        self.cleans = Cleans(
+            by_ratio=before.by_ratio + by_ratio,
+            by_lag=before.by_lag + (not by_ratio),
+            # Kafka's cleaner reads the dirty part for its keys, and then everything.
+            read_bytes=before.read_bytes + found.cleanable_bytes + stats.bytes_read,
+            written_bytes=before.written_bytes + stats.bytes_written,
+            first_ms=stats.start_ms - START_MS if before.first_ms is None else before.first_ms,
+            keys_max=max(before.keys_max, keys),
+        )
+
+
+def _outcome(configs: ConfigSet, workload: Workload, scale: Scale, meter: _Meter, now_ms: int) -> Outcome:
+    """The figures of a simulation, in full size."""
+    member, factor, samples = meter.member, scale.factor, meter.samples
+    recorder = member.recorder
+
+    def full(size: float) -> int:
+        return round(float(size) * factor)
+
+    last = _part(samples, 1 - _LAST_PART, 1)
+    is_compact, deleted_ms = configs.topic.compact, recorder.first_deleted_ms
+    return Outcome(
+        label=configs.label,
+        configs=configs.explicit(),
+        compact=is_compact,
+        delete=configs.topic.delete,
+        duration_ms=scale.duration_ms,
+        appended_bytes=full(recorder.appended_bytes),
+        appended_records=full(recorder.appended_records),
+        mean_bytes=full(last["disk_bytes"].mean()),
+        peak_bytes=full(samples["peak_bytes"].max()),
+        end_bytes=full(samples["disk_bytes"][-1]),
+        growth_bytes=full(_growth(samples)),
+        contents=_contents(last, scale, workload.tombstones),
+        active_bytes=full(last["active_bytes"].mean()),
+        segments_mean=float(last["segments"].mean()),
+        segments_max=int(samples["segments"].max()),
+        rolls=replace(member.rolls, closed_bytes=full(member.rolls.closed_bytes)),
+        deletions=Deletions(
+            recorder.deleted_by_time,
+            recorder.deleted_by_size,
+            full(recorder.deleted_bytes),
+            None if deleted_ms is None else deleted_ms - START_MS,
+        ),
+        cleans=replace(
+            meter.cleans,
+            read_bytes=full(meter.cleans.read_bytes),
+            written_bytes=full(meter.cleans.written_bytes),
+            keys_max=full(meter.cleans.keys_max),
+            map_keys=configs.map_keys,
+        ),
+        superseded=recorder.superseded(now_ms, factor) if is_compact else None,
+        tombstones=recorder.tombstones(now_ms, factor) if is_compact else None,
+        aborted=recorder.aborted(now_ms, factor) if is_compact else None,
+        deleted=recorder.deleted(now_ms, factor),
+        history=_history(samples, scale),
+    )
+
+
+def _part(samples: Samples, start: float, end: float) -> Samples:
+    """The samples of a part of the time, such as from 0 to 1/3."""
+    shares = samples["ms"] / samples["ms"][-1]
+    return np.asarray(samples[(start < shares) & (shares <= end)])
+
+
+def _growth(samples: Samples) -> float:
+    """Bytes a day by which a partition grows at the end; 0 if it does not.
+
+    A log that goes up and down between cleans may grow within the last part alone, and one that has just reached its
+    retention is larger than in the part before it. It grows if both say so.
+    """
+    before, last = _part(samples, 1 - 2 * _LAST_PART, 1 - _LAST_PART), _part(samples, 1 - _LAST_PART, 1)
+    if before.size < 2 or last.size < 2:
+        return 0.0
+    within = float(np.polyfit(last["ms"] / DAY_MS, last["disk_bytes"], 1)[0])
+    days = float(last["ms"].mean() - before["ms"].mean()) / DAY_MS
+    since = float(last["disk_bytes"].mean() - before["disk_bytes"].mean()) / days
+    return max(0.0, min(within, since))
+
+
+def _contents(samples: Samples, scale: Scale, tombstones: float) -> Contents:
+    """What the mean of some samples consists of; `tombstones` is their share of what is written."""
+    of_any = (1 - tombstones) * scale.record_bytes + tombstones * TOMBSTONE_BYTES
+    each = {
+        State.VALUE: scale.record_bytes,
+        State.TOMBSTONE: TOMBSTONE_BYTES,
+        State.SUPERSEDED: of_any,
+        State.ABORTED: of_any,
+    }
+    parts = [round(scale.factor * size * float(samples[state.name].mean())) for state, size in each.items()]
+    rest = round(scale.factor * float(samples["disk_bytes"].mean())) - sum(parts)
+    return Contents(parts[0], parts[1], parts[2], parts[3], max(0, rest))
+
+
+def _history(samples: Samples, scale: Scale) -> tuple[Point, ...]:
+    """Samples as points of about equal distance, with the peak of all samples that each stands for."""
+
+    def full(size: float) -> int:
+        return round(float(size) * scale.factor)
+
+    return tuple(
+        Point(
+            int(part["ms"][-1]),
+            full(part["disk_bytes"][-1]),
+            full(part["peak_bytes"].max()),
+            full(scale.record_bytes * part[State.VALUE.name][-1]),
+            int(part["segments"][-1]),
+        )
+        for part in np.array_split(samples, min(_POINTS, samples.size))
+    )

@@ -1,0 +1,215 @@
+"""What became of each record of a partition: when it was superseded, when it went.
+
+A record is a row of an array, by its offset. What is there is read from the segments themselves, whenever others stand
+in the place of those that were there; nothing of the cleaner's rules is known here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.record.columns import decode
+from cordwood.service.log import Log
+from cordwood.service.segment import LogSegment
+from cordwood.simulation.traffic import Written
+from cordwood.sizing.stays import NEVER, Stay
+
+Int64Array = npt.NDArray[np.int64]
+
+#: A record: when it was written, was not needed any more, and went; and what it was.
+_ROW = np.dtype(
+    [
+        ("key", np.int64),
+        ("written_ms", np.int64),
+        ("useless_ms", np.int64),
+        ("gone_ms", np.int64),
+        ("is_tombstone", np.bool_),
+        ("is_aborted", np.bool_),
+        ("is_deleted", np.bool_),
+    ]
+)
+_NEW = np.array((0, 0, NEVER, NEVER, False, False, False), _ROW)
+_NO_OFFSET = -1
+
+
+class State(IntEnum):
+    """What a record is now."""
+
+    GONE = 0  #: or never was
+    VALUE = 1  #: the last of its key
+    TOMBSTONE = 2  #: the last of its key
+    SUPERSEDED = 3  #: its key has a newer record
+    ABORTED = 4  #: its transaction was aborted
+    MARKER = 5
+
+
+class Recorder:
+    """Follows the records of one log.
+
+    Attributes:
+        log: what is followed.
+        appended_bytes, appended_records: so far; markers are no records.
+        deleted_bytes: of segments that retention deleted.
+        deleted_by_time, deleted_by_size: how many of these were too old, and how many too much.
+        first_deleted_ms: when the first of them went; None: none did.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.appended_bytes = self.appended_records = 0
+        self.deleted_bytes = self.deleted_by_time = self.deleted_by_size = 0
+        self.first_deleted_ms: int | None = None
+        #: Appended since the last look.
+        self._appended: list[Written] = []
+        self._rows = np.full(1 << 12, _NEW)
+        #: int8[rows], what each is now; apart, as all of them are looked at again and again.
+        self._states = np.zeros(self._rows.size, np.int8)
+        #: The offset of the last record of each key.
+        self._latest = np.full(1 << 10, _NO_OFFSET)
+        self._counts = np.zeros(len(State), np.int64)
+        self._segments, self._start = log.log_segments, log.log_start_offset
+        #: The end of the log, and what it was at the last look.
+        self._end = self._seen_end = log.log_end_offset
+
+    def count(self, state: State) -> int:
+        """How many records are in a state now."""
+        return int(self._counts[state])
+
+    # ---- what is written ---------------------------------------------------------------------------------------------
+
+    def written(self, part: Written) -> None:
+        """Records were appended; a `look` has to follow before anything else happens to the log."""
+        self._appended.append(part)
+        self._end = part.next_offset
+        self.appended_bytes += len(part.data)
+        self.appended_records += part.keys.size
+
+    def _take(self, now_ms: int) -> None:
+        """Make rows of what was appended."""
+        parts, self._appended = self._appended, []
+        offsets = np.concatenate([np.arange(one.first_offset, one.first_offset + one.keys.size) for one in parts])
+        keys = np.concatenate([one.keys for one in parts])
+        tombstones = np.concatenate([one.tombstones for one in parts])
+        aborted = np.repeat([one.aborted for one in parts], [one.keys.size for one in parts])
+        self._grow(self._end, int(keys.max(initial=0)))
+        rows = self._rows
+        rows["key"][offsets], rows["is_tombstone"][offsets], rows["is_aborted"][offsets] = keys, tombstones, aborted
+        rows["written_ms"][offsets] = now_ms
+        self._move(offsets[~tombstones], State.VALUE)
+        self._move(offsets[tombstones], State.TOMBSTONE)
+        self._move(np.array([one.next_offset - 1 for one in parts if one.has_marker], np.int64), State.MARKER)
+        self._become_useless(offsets[aborted], State.ABORTED, now_ms)
+        self._supersede(offsets[~aborted], keys[~aborted], now_ms)
+
+    def _supersede(self, offsets: Int64Array, keys: Int64Array, now_ms: int) -> None:
+        """Each record supersedes the one of its key before it."""
+        if not keys.size:
+            return
+        order = np.argsort(keys, kind="stable")
+        keys, offsets = keys[order], offsets[order]
+        is_first = np.append(True, keys[1:] != keys[:-1])
+        before = np.where(is_first, self._latest[keys], np.append(0, offsets[:-1]))
+        before = before[before != _NO_OFFSET]
+        self._become_useless(before[self._states[before] != State.GONE], State.SUPERSEDED, now_ms)
+        is_last = np.append(is_first[1:], True)
+        self._latest[keys[is_last]] = offsets[is_last]
+
+    def _become_useless(self, offsets: Int64Array, state: State, now_ms: int) -> None:
+        self._rows["useless_ms"][offsets] = now_ms
+        self._move(offsets, state)
+
+    def _move(self, offsets: Int64Array, state: State) -> None:
+        self._counts -= np.bincount(self._states[offsets], minlength=len(State))
+        self._counts[state] += offsets.size
+        self._states[offsets] = state
+
+    def _grow(self, rows: int, key: int) -> None:
+        while self._rows.size < rows:
+            self._rows = np.concatenate([self._rows, np.full(self._rows.size, _NEW)])
+            self._states = np.concatenate([self._states, np.zeros(self._states.size, np.int8)])
+        while self._latest.size <= key:
+            self._latest = np.concatenate([self._latest, np.full(self._latest.size, _NO_OFFSET)])
+
+    # ---- what is there -----------------------------------------------------------------------------------------------
+
+    def look(self, now_ms: int) -> int:
+        """See which records have gone since the last look.
+
+        Returns:
+            the size of the segments that a clean has written meanwhile.
+        """
+        if self._appended:
+            self._take(now_ms)
+        old, new, start = self._segments, self.log.log_segments, self.log.log_start_offset
+        if new is old and start == self._start:
+            self._seen_end = self._end
+            return 0
+        ends = [*(segment.base_offset for segment in old[1:]), self._end]
+        known, left = set(old), set(new)
+        gone = [(segment, end) for segment, end in zip(old, ends, strict=True) if segment not in left]
+        written = [one for one in new if one not in known and one.base_offset < self._seen_end]
+        self._count_deleted([segment for segment, end in gone if end <= start], now_ms)
+        was_there = np.concatenate([np.arange(0), *(self._there(one.base_offset, end) for one, end in gone)])
+        is_there = np.concatenate([np.arange(0), *map(_offsets, written)])
+        offsets = np.setdiff1d(was_there, is_there, assume_unique=True)
+        rows = self._rows
+        rows["gone_ms"][offsets] = now_ms
+        rows["is_deleted"][offsets] = offsets < start
+        self._move(offsets, State.GONE)
+        self._segments, self._start, self._seen_end = new, start, self._end
+        return sum(segment.size_bytes for segment in written)
+
+    def _there(self, start: int, end: int) -> Int64Array:
+        """The offsets in a range at which there is a record, as far as is known."""
+        return start + np.flatnonzero(self._states[start:end] != State.GONE)
+
+    def _count_deleted(self, segments: list[LogSegment], now_ms: int) -> None:
+        config = self.log.config
+        for segment in segments:
+            self.deleted_bytes += segment.size_bytes
+            age_ms = now_ms - segment.largest_timestamp_so_far[0]
+            if 0 <= config.retention_ms < age_ms:
+                self.deleted_by_time += 1
+            else:
+                self.deleted_by_size += 1
+            if self.first_deleted_ms is None:
+                self.first_deleted_ms = now_ms
+
+    def distinct_keys(self, start: int, end: int) -> int:
+        """How many keys the records between two offsets had that were there at the last look."""
+        return int(np.unique(self._rows["key"][self._there(start, end)]).size)
+
+    # ---- how long it stayed ------------------------------------------------------------------------------------------
+
+    def superseded(self, now_ms: int, factor: float = 1) -> Stay | None:
+        """How long a record stays once its key has a newer one."""
+        rows = self._rows[: self._end]
+        return self._stay((rows["useless_ms"] != NEVER) & ~rows["is_aborted"], "useless_ms", now_ms, factor)
+
+    def tombstones(self, now_ms: int, factor: float = 1) -> Stay | None:
+        """How long a tombstone stays, if no newer record supersedes it."""
+        rows = self._rows[: self._end]
+        return self._stay(rows["is_tombstone"] & ~rows["is_aborted"], "written_ms", now_ms, factor, lost="useless_ms")
+
+    def aborted(self, now_ms: int, factor: float = 1) -> Stay | None:
+        """How long a record of an aborted transaction stays after the abort."""
+        return self._stay(self._rows["is_aborted"][: self._end], "useless_ms", now_ms, factor)
+
+    def deleted(self, now_ms: int, factor: float = 1) -> Stay | None:
+        """How old a record is when retention deletes it; of those that were deleted."""
+        return self._stay(self._rows["is_deleted"][: self._end], "written_ms", now_ms, factor)
+
+    def _stay(
+        self, mask: npt.NDArray[np.bool_], since: str, now_ms: int, factor: float, *, lost: str | None = None
+    ) -> Stay | None:
+        chosen = self._rows[: self._end][mask]
+        return Stay.of(chosen[since], chosen["gone_ms"], now_ms, factor, lost_ms=None if lost is None else chosen[lost])
+
+
+def _offsets(segment: LogSegment) -> Int64Array:
+    """The offsets of the records of a segment."""
+    found = [columns.rows["offset"] for window in segment.windows() for columns in decode(window)]
+    return np.concatenate([np.arange(0), *found])

@@ -1,0 +1,69 @@
+"""`cordwood.simulate`: what a topic's disk will be, under one set of configs or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import cordwood.report.simulation  # noqa: F401 - so that a result can show itself
+from cordwood.commands.options import SimulateOptions
+from cordwood.config import DAY_MS, Layer, overrides, resolve, resolve_broker, server_properties
+from cordwood.errors import ConfigError, NotFoundError
+from cordwood.fs.base import Store
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.simulation.measure import TOPIC, ConfigSet, run_set
+from cordwood.sizing.notes import compare, notes_on
+from cordwood.sizing.result import SimulationResult
+from cordwood.sizing.scale import choose_scale
+from cordwood.storage.log.files import read_file
+
+
+def simulate(
+    options: SimulateOptions,
+    *,
+    on_progress: Callable[[float], None] | None = None,
+    fs: Store | None = None,
+) -> SimulationResult:
+    """What a topic's disk will be; see `cordwood.simulate`."""
+    workload = options.workload
+    sets = _config_sets(options, fs or PosixFileSystem())
+    scale = choose_scale(workload, [one.topic for one in sets], round(options.days * DAY_MS), options.scale)
+    outcomes = []
+    for number, one in enumerate(sets):
+
+        def report(part: float, number: int = number) -> None:
+            if on_progress is not None:
+                on_progress((number + part) / len(sets))
+
+        outcome = run_set(one, workload, scale, options.seed, report)
+        outcomes.append(replace(outcome, notes=notes_on(outcome, one.topic, one.broker, workload.partitions)))
+    verdict = compare(*outcomes) if len(outcomes) == 2 else ()
+    return SimulationResult(workload, options.days, options.seed, scale, tuple(outcomes), verdict)
+
+
+def _config_sets(options: SimulateOptions, fs: Store) -> list[ConfigSet]:
+    """The first set, and the second if there is one.
+
+    Raises:
+        ConfigError: a config that Kafka would refuse.
+        NotFoundError: there is no such server.properties.
+    """
+    base: tuple[Layer, ...] = ()
+    path = options.server_properties
+    if path is not None:
+        try:
+            base = (server_properties(read_file(fs, path), path),)
+        except FileNotFoundError:
+            raise NotFoundError(f"{path} does not exist; it was to be the broker's server.properties") from None
+    texts = [options.overrides]
+    if options.against:
+        texts.append([*options.overrides, *options.against])
+    sets = []
+    for label, arguments in zip("AB", texts, strict=False):
+        for argument in arguments:
+            name, _, _ = argument.partition("=")
+            if ":" in name:
+                raise ConfigError(f"{argument}: there is one topic here; write {name.rpartition(':')[2]}=…")
+        layers = (*base, *overrides(arguments))
+        sets.append(ConfigSet(label, layers, resolve(TOPIC, layers), resolve_broker(layers)))
+    return sets

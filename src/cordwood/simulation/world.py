@@ -1,0 +1,132 @@
+"""Live logs in memory, what is written to them, and a clock that goes from one task to the next.
+
+    world = World(layers, step_ms=600_000)
+    world.add(TopicPartition("orders", 0), traffic)
+    world.run(30 * DAY_MS)
+
+A step: what comes until the next one is appended to each log; then all tasks run that are due before the next, each
+at its own time: retention, the cleaner, removal of files. So nothing happens but at the times of steps and tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from cordwood.config import Layer
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.service.cleaner_manager import LogToClean
+from cordwood.service.log import Log
+from cordwood.service.log_cleaner import CleanerStats
+from cordwood.service.log_manager import LogManager
+from cordwood.service.scheduler import SteppedScheduler
+from cordwood.simulation.disk import DiskMeter
+from cordwood.simulation.recorder import Recorder
+from cordwood.simulation.traffic import LEADER_EPOCH, Traffic
+from cordwood.sizing.result import Rolls
+from cordwood.types import TopicPartition
+
+#: When a simulation begins: any time will do, if it is always the same.
+START_MS = 1_735_689_600_000
+
+
+class Member:
+    """A log of the world, what is written to it, and what became of that."""
+
+    def __init__(self, log: Log, traffic: Traffic) -> None:
+        self.log, self._traffic = log, traffic
+        self.recorder = Recorder(log)
+        self.rolls = Rolls()
+
+    def append(self, now_ms: int, until_ms: int) -> None:
+        """Append what comes until a time."""
+        log, config = self.log, self.log.config
+
+        def room() -> int:
+            return config.segment_bytes - log.active_segment.size_bytes
+
+        for part in self._traffic.until(until_ms, now_ms, log.log_end_offset, room):
+            active = log.active_segment
+            by_size, by_index = room() < len(part.data), active.offset_index.is_full or active.time_index.is_full
+            log.append_as_follower(part.data, LEADER_EPOCH)
+            if log.active_segment is not active:
+                self.rolls = self.rolls.with_one(active.size_bytes, by_size=by_size, by_index=by_index)
+            log.update_high_watermark(log.log_end_offset)
+            self.recorder.written(part)
+        self.recorder.look(now_ms)
+
+
+class World:
+    """A broker's logs, on a disk in memory.
+
+    Attributes:
+        now_ms: the time.
+        fs: the disk.
+        manager: of the logs.
+        disk: what the logs take.
+        members: the logs, by their partitions.
+        on_clean: called after each clean, with the member, what it went over, and its figures.
+    """
+
+    def __init__(self, layers: Iterable[Layer], *, step_ms: int) -> None:
+        """An empty log directory.
+
+        Args:
+            layers: configs of the broker and of topics.
+            step_ms: how far apart steps are; periodic tasks do not run more often, either.
+        """
+        self.now_ms = START_MS
+        self.disk = DiskMeter()
+        self.members: dict[TopicPartition, Member] = {}
+        self.on_clean: Callable[[Member, LogToClean, CleanerStats], None] | None = None
+        self._step_ms = step_ms
+        self._scheduler = SteppedScheduler(lambda: self.now_ms, shortest_period_ms=step_ms)
+        self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000, can_crash=False, on_size=self.disk)
+        self.manager = LogManager(self.fs, ["/logs"], layers, clock=lambda: self.now_ms, scheduler=self._scheduler)
+
+    def __enter__(self) -> Self:
+        self.manager.startup()
+        if self.manager.cleaner is not None:
+            self.manager.cleaner.on_clean = self._cleaned
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.manager.shutdown()
+
+    def add(self, partition: TopicPartition, traffic: Traffic) -> Member:
+        """Make a log, and let something be written to it."""
+        log = self.manager.get_or_create_log(partition, is_new=True)
+        member = self.members[partition] = Member(log, traffic)
+        return member
+
+    def run(self, duration_ms: int, on_step: Callable[[], None] = lambda: None) -> None:
+        """Let time pass.
+
+        Args:
+            duration_ms: how long.
+            on_step: called at the end of each step, once its tasks are done: as the logs are then, they were for most
+                of the step.
+        """
+        end_ms = self.now_ms + duration_ms
+        while self.now_ms < end_ms:
+            next_ms = min(self.now_ms + self._step_ms, end_ms)
+            for member in self.members.values():
+                member.append(self.now_ms, next_ms)
+            self._run_tasks(next_ms)
+            on_step()
+
+    def _run_tasks(self, until_ms: int) -> None:
+        """Go from task to task."""
+        while (due_ms := self._scheduler.next_due_ms) is not None and due_ms < until_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self._scheduler.run_due()
+            for member in self.members.values():
+                member.recorder.look(self.now_ms)
+        self.now_ms = until_ms
+
+    def _cleaned(self, found: LogToClean, stats: CleanerStats) -> None:
+        if self.on_clean is not None:
+            self.on_clean(self.members[found.partition], found, stats)

@@ -1,0 +1,243 @@
+"""What is written to a topic: how much, in which batches, of which keys."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import RequestError
+from cordwood.kernels.layout import HEADER
+from cordwood.option import Option
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+#: Bytes of a key.
+KEY_BYTES = 8
+#: Bytes of a record besides its value, at most: length 5, attributes 1, time 1, offset 5, key and its length 9, length
+#: of the value 5, headers 1.
+RECORD_EXTRA_BYTES_MAX = 27
+#: Bytes of a tombstone: length 1, attributes 1, time 1, offset 1, key and its length 9, no value 1, headers 1.
+TOMBSTONE_BYTES = 15
+#: `batch.size` and `linger.ms` of a producer.
+_BATCH_BYTES, _LINGER_SECONDS = 16_384, 0.005
+#: Key shares of this many ranks are summed one by one; behind them the sum is as good as an integral.
+_EXACT_RANKS = 100_000
+
+_RATE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?(?:([kmgt])(?:i?b)?|(b))?(?: ?/ ?(s|min|h|day))?", re.IGNORECASE)
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86_400}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What producers write to a topic."""
+
+    rate: Annotated[
+        str,
+        Option(
+            "What is written to the topic: records per second (500, 90/min, 2000/day), or with a unit bytes (512k, "
+            "2m/s, 40g/day).",
+            metavar="RATE",
+        ),
+    ] = ""
+    record_size: Annotated[
+        int,
+        Option(
+            "What a record takes in the log, key included, and compressed if it will be. Default: 1024.",
+            metavar="BYTES",
+        ),
+    ] = 1024
+    keys: Annotated[
+        int | None,
+        Option(
+            "How many keys the records of the topic have. Default: each record has a new one, and a tombstone deletes "
+            "the oldest.",
+            metavar="COUNT",
+        ),
+    ] = None
+    skew: Annotated[
+        float,
+        Option(
+            "How updates are spread over the keys: the exponent of a Zipf distribution. 1: few keys get most of them. "
+            "Default: 0, all keys the same.",
+            metavar="EXPONENT",
+        ),
+    ] = 0.0
+    preload: Annotated[bool, Option("Begin with a record of each key.")] = False
+    tombstones: Annotated[
+        float, Option("Share of the records that are tombstones, such as 5% or 0.05. Default: none.", metavar="SHARE")
+    ] = 0.0
+    transactions: Annotated[
+        int | None,
+        Option("Records of a transaction, in one partition. Default: there are no transactions.", metavar="COUNT"),
+    ] = None
+    aborted: Annotated[float, Option("Share of the transactions that are aborted. Default: none.", metavar="SHARE")] = (
+        0.0
+    )
+    batch_records: Annotated[
+        int | None,
+        Option(
+            "Records of a batch. Default: what a partition gets in 5 ms (linger.ms), at most 16 KiB (batch.size).",
+            metavar="COUNT",
+        ),
+    ] = None
+    partitions: Annotated[
+        int, Option("Partitions of the topic, which share rate and keys evenly. Default: 1.", metavar="COUNT")
+    ] = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            RequestError: one of the values.
+        """
+        for flag, count in (
+            ("--keys", self.keys),
+            ("--transactions", self.transactions),
+            ("--batch-records", self.batch_records),
+            ("--partitions", self.partitions),
+        ):
+            if count is not None and count < 1:
+                raise RequestError(f"{flag} {count}: give 1 or more")
+        for flag, share in (("--tombstones", self.tombstones), ("--aborted", self.aborted)):
+            if not 0 <= share < 1:
+                raise RequestError(f"{flag} {share:g}: give a share of at least 0 and below 1, such as 5%")
+        if not 0 <= self.skew <= 10:
+            raise RequestError(f"--skew {self.skew:g}: give an exponent from 0 (all keys the same) to 10")
+        if self.record_size < RECORD_EXTRA_BYTES_MAX:
+            raise RequestError(
+                f"--record-size {self.record_size}: a record takes at least {RECORD_EXTRA_BYTES_MAX} bytes here"
+            )
+        if self.keys is None and (self.skew or self.preload):
+            raise RequestError("--skew and --preload go with --keys: without it each record has a new key")
+        if self.aborted and self.transactions is None:
+            raise RequestError("--aborted goes with --transactions")
+
+    @property
+    def records_per_second(self) -> float:
+        """Of the whole topic.
+
+        Raises:
+            RequestError: the rate cannot be read, or is 0.
+        """
+        number, is_bytes = _parse_rate(self.rate)
+        # A batch's header is shared by its records, whose number may follow from the rate.
+        return number / (self.mean_record_size + HEADER.size / self._batch_records(number)) if is_bytes else number
+
+    @property
+    def records_per_batch(self) -> int:
+        """As asked for, or as a producer with Kafka's defaults would do it."""
+        number, is_bytes = _parse_rate(self.rate)
+        return self._batch_records(number if is_bytes else number * self.mean_record_size)
+
+    def _batch_records(self, bytes_per_second: float) -> int:
+        if self.batch_records is not None:
+            return self.batch_records
+        waited = bytes_per_second * _LINGER_SECONDS / self.partitions
+        return max(1, int(min(waited, _BATCH_BYTES) / self.mean_record_size))
+
+    @property
+    def mean_record_size(self) -> float:
+        """Of records and tombstones, without the header of their batch."""
+        return (1 - self.tombstones) * self.record_size + self.tombstones * TOMBSTONE_BYTES
+
+    @property
+    def bytes_per_second(self) -> float:
+        """What the whole topic gets, batch headers included."""
+        return self.records_per_second * (self.mean_record_size + HEADER.size / self.records_per_batch)
+
+
+def _parse_rate(text: str) -> tuple[float, bool]:
+    """Per second, and whether it is bytes."""
+    found = _RATE.fullmatch(text.strip())
+    if not text:
+        raise RequestError("Say how much is written, with --rate: records per second, or with a unit bytes (2m/s)")
+    if found is None or not float(found[1]):
+        raise RequestError(
+            f"--rate {text}: give records per second (500, 90/min, 2000/day), or with a unit bytes (512k, 2m/s, "
+            "40g/day)"
+        )
+    unit = (found[2] or "").lower()
+    number = float(found[1]) * 1024 ** (" kmgt".index(unit) if unit else 0)
+    return number / _SECONDS[(found[4] or "s").lower()], bool(unit or found[3])
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+def key_shares(keys: int, count: int, skew: float) -> Float64Array:
+    """How many of all updates each of `count` keys gets, if they stand for `keys` keys.
+
+    Key number i stands for the i-th part of all keys, which are in the order of their rank, and gets the mean of that
+    part. So the rate at which a key is updated is the same at each scale, but among the few keys that share the first
+    part: these are updated so often that all but their last values are superseded at once, at each scale.
+
+    Args:
+        keys: how many there are.
+        count: by how many they are represented, at most `keys`.
+        skew: the share of the key of rank r is proportional to r^-skew.
+
+    Returns:
+        float64[count]; their sum is 1.
+    """
+    edges = np.arange(count + 1) * (keys / count)
+    exact = min(keys, _EXACT_RANKS)
+    sums = np.concatenate([[0.0], np.cumsum(np.arange(1, exact + 1, dtype=np.float64) ** -skew)])
+    below = np.interp(np.minimum(edges, exact), np.arange(exact + 1), sums)
+    middle, ends = exact + 0.5, np.maximum(edges, exact) + 0.5
+    power = 1 - skew
+    behind = np.log(ends / middle) if abs(power) < 1e-9 else (ends**power - middle**power) / power
+    shares = np.diff(below + behind)
+    return np.asarray(shares / shares.sum())
+
+
+class Keys:
+    """Draws keys of records, as numbers from 0 on."""
+
+    def __init__(self, workload: Workload, factor: float, source: np.random.Generator) -> None:
+        """Nothing is drawn yet.
+
+        Args:
+            workload: of the topic.
+            factor: how many keys of a partition one key stands for.
+            source: of what is random.
+        """
+        self._source = source
+        self._tombstones = workload.tombstones
+        self._cumulated: Float64Array | None = None
+        #: How many there are; None: each record has a new one.
+        self.count: int | None = None
+        self._next_new = self._next_deleted = 0
+        if workload.keys is not None:
+            keys = max(1, round(workload.keys / workload.partitions))
+            self.count = max(1, round(keys / factor))
+            if workload.skew:
+                self._cumulated = np.cumsum(key_shares(keys, self.count, workload.skew))
+
+    def draw(self, records: int) -> tuple[Int64Array, BoolArray]:
+        """The next records: int64[records], their keys; bool[records], whether they are tombstones."""
+        tombstones = self._source.random(records) < self._tombstones
+        if self.count is None:
+            return self._new(tombstones), tombstones
+        if self._cumulated is None:
+            return self._source.integers(self.count, size=records), tombstones
+        at = np.searchsorted(self._cumulated, self._source.random(records), side="right")
+        return np.minimum(at, self.count - 1), tombstones
+
+    def _new(self, tombstones: BoolArray) -> Int64Array:
+        """New keys for values; tombstones delete the oldest keys, and become values where there is none."""
+        while True:
+            new = self._next_new + np.cumsum(~tombstones)
+            deleted = self._next_deleted + np.cumsum(tombstones)
+            too_early = tombstones & (deleted > new)
+            if not too_early.any():
+                break
+            tombstones &= ~too_early
+        if tombstones.size:
+            self._next_new, self._next_deleted = int(new[-1]), int(deleted[-1])
+        return np.where(tombstones, deleted, new) - 1

@@ -1,0 +1,109 @@
+"""What became of each record, against a plain model of all that was written, and what is in the segments."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cordwood.config import HOUR_MS
+from cordwood.simulation.recorder import State
+from cordwood.simulation.world import Member
+from cordwood.sizing.workload import Workload
+from tests.simulation.worlds import Topic, add, records_there, world_of
+
+SMALL = {"internal.segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.3", "delete.retention.ms": "3600000"}
+COMPACT = SMALL | {"cleanup.policy": "compact"}
+TOPICS = {
+    "updates": Topic(Workload(rate="20/h", record_size=100, keys=30, tombstones=0.3), COMPACT),
+    "skewed": Topic(Workload(rate="20/h", record_size=100, keys=60, skew=1.0, preload=True), COMPACT),
+    "new": Topic(Workload(rate="20/h", record_size=100, tombstones=0.4), COMPACT),
+    "transactions": Topic(
+        Workload(rate="20/h", record_size=100, keys=20, tombstones=0.2, transactions=7, aborted=0.4), COMPACT
+    ),
+    "both": Topic(
+        Workload(rate="20/h", record_size=100, keys=100, tombstones=0.1),
+        SMALL | {"cleanup.policy": "compact,delete", "retention.ms": str(4 * HOUR_MS)},
+    ),
+    "by size": Topic(
+        Workload(rate="20/h", record_size=100),
+        SMALL | {"cleanup.policy": "delete", "retention.bytes": "8000", "retention.ms": "-1"},
+    ),
+}
+
+
+class Model:
+    """All that was written, one record after the other, from what is handed to the recorder."""
+
+    def __init__(self, member: Member) -> None:
+        self.records: dict[int, tuple[int, bool, bool]] = {}
+        take = member.recorder.written
+
+        def written(part) -> None:
+            for at, (key, is_tombstone) in enumerate(zip(part.keys.tolist(), part.tombstones.tolist(), strict=True)):
+                self.records[part.first_offset + at] = key, is_tombstone, part.aborted
+            take(part)
+
+        member.recorder.written = written  # type: ignore[method-assign]
+
+    def states(self, there: dict[int, tuple[int, bool]]) -> Counter[State]:
+        """How many of the records that are there are in which state."""
+        last = {key: offset for offset, (key, _, aborted) in sorted(self.records.items()) if not aborted}
+        found: Counter[State] = Counter()
+        for offset, (key, is_tombstone) in there.items():
+            assert self.records[offset][:2] == (key, is_tombstone)
+            if self.records[offset][2]:
+                found[State.ABORTED] += 1
+            elif last[key] != offset:
+                found[State.SUPERSEDED] += 1
+            else:
+                found[State.TOMBSTONE if is_tombstone else State.VALUE] += 1
+        return found
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_counts_are_those_of_a_plain_model_after_each_step(name: str) -> None:
+    with world_of({"t": TOPICS[name]}, step_ms=HOUR_MS) as world:
+        member = add(world, {"t": TOPICS[name]}, "t")
+        model, compared = Model(member), 0
+
+        def on_step() -> None:
+            nonlocal compared
+            there = records_there(member.log)
+            recorder = member.recorder
+            wanted = model.states(there)
+            for state in (State.VALUE, State.TOMBSTONE, State.SUPERSEDED, State.ABORTED):
+                assert recorder.count(state) == wanted[state], state
+            start, end = member.log.log_start_offset, member.log.log_end_offset
+            keys = {key for offset, (key, _) in there.items() if offset >= start}
+            assert recorder.distinct_keys(start, end) - len(keys) in (0, 1)  # markers have the key 0
+            assert recorder.appended_records == len(model.records)
+            compared += len(there) < len(model.records)
+
+        world.run(50 * HOUR_MS, on_step)
+        assert compared > 20, "something went"
+        now, recorder = world.now_ms, member.recorder
+        gone = len(model.records) - len(records_there(member.log))
+        stays = [recorder.superseded(now), recorder.tombstones(now), recorder.aborted(now)]
+        left = sum(one.count - one.still_there for one in stays if one is not None)
+        deleted = recorder.deleted(now)
+        assert deleted is None or deleted.still_there == 0
+        # What went was superseded, aborted or a tombstone; or retention took it, and it may have been a value.
+        assert gone <= left + (0 if deleted is None else deleted.count)
+        if name not in ("both", "by size"):
+            assert deleted is None and recorder.deleted_bytes == 0
+        else:
+            assert recorder.deleted_bytes > 0 and recorder.first_deleted_ms is not None
+            assert bool(recorder.deleted_by_size) is (name == "by size")
+            assert bool(recorder.deleted_by_time) is (name == "both")
+
+
+def test_stays_are_times_between_steps_and_tasks() -> None:
+    topics = {"t": TOPICS["by size"]}
+    with world_of(topics, step_ms=HOUR_MS) as world:
+        member = add(world, topics, "t")
+        world.run(40 * HOUR_MS)
+        deleted = member.recorder.deleted(world.now_ms)
+        assert deleted is not None
+        # 8 kB to 11 kB of records of 100 bytes, of which 20 come in an hour; batches of 5 have a header each.
+        assert 3 * HOUR_MS < deleted.median_ms <= deleted.max_ms < 6 * HOUR_MS  # type: ignore[operator]
