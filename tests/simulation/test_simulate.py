@@ -89,7 +89,7 @@ def _figures(one: Outcome) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_half_the_scale_gives_the_same_answers(name: str) -> None:
-    options = {"days": 8.0} | WORKLOADS[name]
+    options = {"days": 7.0} | WORKLOADS[name]
     coarse = cordwood.simulate(**options).outcomes[0]
     fine = cordwood.simulate(**options | {"scale": options["scale"] / 2}).outcomes[0]
     assert fine.appended_records == pytest.approx(coarse.appended_records, rel=0.01)
@@ -102,9 +102,9 @@ def test_the_same_seed_gives_the_same_answer_and_leaves_the_random_numbers_alone
     options: dict[str, Any] = {
         "rate": "100",
         "keys": 100_000,
-        "days": 2,
+        "days": 1,
         "scale": 10_000,
-        "overrides": ["cleanup.policy=compact", f"segment.ms={HOUR_MS}", f"segment.jitter.ms={HOUR_MS // 2}"],
+        "overrides": ["cleanup.policy=compact", f"segment.ms={2 * HOUR_MS}", f"segment.jitter.ms={HOUR_MS}"],
     }
     random.seed(5)
     first = cordwood.simulate(**options)
@@ -150,7 +150,7 @@ def test_the_cleaner_writes_what_the_dirty_ratio_says(ratio: float) -> None:
         f"min.cleanable.dirty.ratio={ratio}",
         "segment.bytes=40000000",
         **{"rate": "100", "keys": keys, "record_size": size, "batch_records": 1, "preload": True},
-        days=0.8,
+        days=0.6,
         scale=1000,
     )
     clean, dirty = 1, ratio / (1 - ratio)
@@ -200,7 +200,7 @@ def test_two_sets_get_the_same_records_and_are_compared() -> None:
         rate="100",
         keys=1_000_000,
         partitions=3,
-        days=2,
+        days=1,
         scale=2000,
         overrides=["cleanup.policy=compact", "segment.bytes=104857600"],
         against=["min.cleanable.dirty.ratio=0.05"],

@@ -66,6 +66,20 @@ def test_too_many_segments_are_refused_with_the_days_that_would_do() -> None:
     choose_scale(workload, small, round(days * DAY_MS))
 
 
+def test_keys_that_are_mostly_not_written_are_refused() -> None:
+    with pytest.raises(RequestError, match="--keys 1000000000: most of so many keys are not written in 30 days"):
+        choose_scale(Workload(rate="0.1", keys=10**9), [config()], MONTH_MS)
+    choose_scale(Workload(rate="0.1", keys=10**9, preload=True), [config()], MONTH_MS)
+
+
+def test_a_record_that_a_broker_refuses_is_refused() -> None:
+    with pytest.raises(
+        RequestError, match=r"--record-size 1048588: a broker refuses .* max\.message\.bytes is 1048588"
+    ):
+        choose_scale(Workload(rate="1", record_size=1048588), [config()], MONTH_MS)
+    choose_scale(Workload(rate="1/h", record_size=1048500), [config()], MONTH_MS)
+
+
 def test_the_smallest_segment_of_two_sets_counts() -> None:
     workload = Workload(rate="1m")
     both = choose_scale(workload, [config(), config("segment.bytes=100000000")], MONTH_MS)

@@ -221,8 +221,8 @@ class SimulateOptions:
         Raises:
             RequestError: one of the values.
         """
-        if not 0 < self.days <= 3660:
-            raise RequestError(f"--days {self.days:g}: give more than 0, and at most 3660")
+        if not 0.001 <= self.days <= 3660:
+            raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
         if self.scale is not None and not 1 <= self.scale < float("inf"):
             raise RequestError(f"--scale {self.scale:g}: give 1 (nothing is left out) or more")
         if self.seed < 0:

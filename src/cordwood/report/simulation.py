@@ -47,7 +47,7 @@ def _policy(one: Outcome) -> str:
 
 
 #: Title and cell of each row; partitions are the second argument of a cell. A row of dashes is left out.
-_ROWS: Sequence[tuple[str, Cell]] = (
+_SIZES: Sequence[tuple[str, Cell]] = (
     ("disk of the topic, peak", lambda one, partitions: bytes_text(one.peak_bytes * partitions)),
     ("  of a partition", lambda one, partitions: bytes_text(one.peak_bytes) if partitions > 1 else "-"),
     ("disk of the topic, average", lambda one, partitions: bytes_text(one.mean_bytes * partitions)),
@@ -57,6 +57,8 @@ _ROWS: Sequence[tuple[str, Cell]] = (
     ("  tombstones", lambda one, _: _share(lambda o: o.contents.tombstones)(one, 0) if one.tombstones else "-"),
     ("  aborted records", lambda one, _: _share(lambda o: o.contents.aborted)(one, 0) if one.aborted else "-"),
     ("  batch headers, indexes", lambda one, _: _share(lambda o: o.contents.rest)(one, 0) if one.compact else "-"),
+)
+_WORK: Sequence[tuple[str, Cell]] = (
     ("segments, average · most", lambda one, _: f"{one.segments_mean:.1f} · {one.segments_max}"),
     ("segments deleted a day", lambda one, _: _deleted(one)),
     ("cleans a day", lambda one, _: _per_day(one.cleans.count, one) if one.compact else "-"),
@@ -69,6 +71,8 @@ _ROWS: Sequence[tuple[str, Cell]] = (
     ("aborted record stays", _stay(lambda one: one.aborted)),
     ("age of a deleted record", _stay(lambda one: one.deleted)),
 )
+#: Lines of sizes over time.
+_PARTS = 5
 _STAYS = "stays and ages: median · 95 % · longest"
 
 
@@ -97,7 +101,11 @@ def lines(result: SimulationResult) -> Iterator[str]:
         yield f"{one.label if several else 'configs'}: {chosen or 'all as Kafka has them by default'}"
     yield ""
     columns = [Column(""), *(Column(one.label if several else "", right=True) for one in result.outcomes)]
-    rows = [[title, *(cell(one, workload.partitions) for one in result.outcomes)] for title, cell in _ROWS]
+    sizes, work = (
+        [[title, *(cell(one, workload.partitions) for one in result.outcomes)] for title, cell in rows]
+        for rows in (_SIZES, _WORK)
+    )
+    rows = [*sizes, *_over_time(result), *work]
     shown = list(table(columns, [row for row in rows if set(row[1:]) != {"-"}]))
     yield from shown if several else shown[1:]
     if any(one.superseded or one.tombstones or one.aborted or one.deleted for one in result.outcomes):
@@ -108,6 +116,24 @@ def lines(result: SimulationResult) -> Iterator[str]:
     if result.verdict:
         yield ""
         yield from result.verdict
+
+
+def _over_time(result: SimulationResult) -> Iterator[list[str]]:
+    """The disk of the topic in each part of the time: on average, and at its peak."""
+    partitions, histories = result.workload.partitions, [one.history for one in result.outcomes]
+    yield ["disk of the topic over time", *("average · peak" for _ in histories)]
+    begin = 0
+    for part in range(1, _PARTS + 1):
+        end = len(histories[0]) * part // _PARTS
+        cells = []
+        for history in histories:
+            points = history[begin:end]
+            mean = sum(point.disk_bytes for point in points) / len(points)
+            peak = max(point.peak_bytes for point in points)
+            cells.append(f"{bytes_text(round(mean * partitions))} · {bytes_text(peak * partitions)}")
+        days = (round(0 if not at else histories[0][at - 1].ms / DAY_MS, 2) for at in (begin, end))
+        yield ["  day {:g} to {:g}".format(*days), *cells]
+        begin = end
 
 
 def _title(result: SimulationResult) -> str:

@@ -24,6 +24,8 @@ BoolArray = npt.NDArray[np.bool_]
 #: Of all batches.
 LEADER_EPOCH = 0
 _PRODUCER_ID, _PRODUCER_EPOCH = 1, 0
+#: So many records are encoded at once where all keys are loaded.
+_PRELOAD_RECORDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,10 @@ class Traffic:
         """
         if self._preload is not None:
             count, self._preload = self._preload, None
-            yield from self._parts(next_offset, np.arange(count), np.zeros(count, np.bool_), now_ms, room)
+            at_once = self._batch_records * max(1, _PRELOAD_RECORDS // self._batch_records)
+            for start in range(0, count, at_once):
+                keys = np.arange(start, min(start + at_once, count))
+                yield from self._parts(next_offset + start, keys, np.zeros(keys.size, np.bool_), now_ms, room)
             next_offset += count
         # Whole batches, or transactions: the first comes when it is full.
         unit = self._transaction or self._batch_records

@@ -42,7 +42,7 @@ def _on_segments(one: Outcome, topic: TopicConfig) -> Iterator[str]:
     by_lag = one.compact and topic.integer("max.compaction.lag.ms") < topic.integer("segment.ms")
     name, ms = ("max.compaction.lag.ms", lag.value) if by_lag else ("segment.ms", topic["segment.ms"].value)
     assert isinstance(ms, int)
-    if not rolls.count:
+    if not rolls.count and one.deletions.first_ms is None:
         yield (
             f"no segment was closed: the active one has not reached segment.bytes ({bytes_text(segment_bytes)}) or "
             f"{name} ({duration_text(ms)}), and is neither cleaned nor deleted before"

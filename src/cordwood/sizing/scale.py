@@ -22,6 +22,8 @@ from cordwood.tables import bytes_text
 
 #: What is written at most, of each set of configs, if nobody asks for another scale.
 RECORDS_MAX, BATCHES_MAX, BYTES_MAX = 1_500_000, 40_000, 400_000_000
+#: Keys take memory, whether they are written or not.
+_KEYS_MAX = 20_000_000
 #: More than this, in segments that cannot be made any smaller, would take minutes.
 _TIMES_MAX = 5
 #: A segment holds at least so many batches, or else batches are made smaller; and at least so many records.
@@ -72,8 +74,10 @@ def choose_scale(
         asked: the factor that somebody asked for.
 
     Raises:
-        RequestError: a segment would have no room for a few records.
+        RequestError: a record is larger than a broker allows; or there would be too many segments or keys, or too few
+            records in a segment.
     """
+    _check_record(workload, configs)
     per_second = workload.records_per_second / workload.partitions
     records = per_second * duration_ms / 1000
     if workload.preload and workload.keys is not None:
@@ -97,6 +101,11 @@ def choose_scale(
                 f"Give at most --days {days:.2g}, or a larger segment.bytes"
             )
         factor = least
+    if workload.keys is not None and workload.keys / workload.partitions / factor > _KEYS_MAX:
+        raise RequestError(
+            f"--keys {workload.keys}: most of so many keys are not written in {duration_ms / DAY_MS:g} days. Leave "
+            "--keys out, and each record has a new key; or add --preload"
+        )
     notes = []
     room = segment_bytes / factor
     fitting = max(1, int((room / SEGMENT_BATCHES_MIN - HEADER.size) / record_bytes))
@@ -112,6 +121,14 @@ def choose_scale(
     step_ms = _step_ms(workload, configs, duration_ms, segment_bytes)
     notes += _short_times(configs, step_ms)
     return Scale(factor, batch_records, record_bytes, duration_ms, step_ms, tuple(notes))
+
+
+def _check_record(workload: Workload, configs: Sequence[TopicConfig]) -> None:
+    limit = min(config.integer("max.message.bytes") for config in configs)
+    if workload.record_size + HEADER.size > limit:
+        raise RequestError(
+            f"--record-size {workload.record_size}: a broker refuses such a record, as max.message.bytes is {limit}"
+        )
 
 
 def _segment_bytes(config: TopicConfig) -> int:
