@@ -47,6 +47,11 @@ def missing() -> str | None:
     return None if fetched.returncode == 0 else f"Kafka's jars cannot be fetched: {fetched.stderr.strip()}"
 
 
+def jars() -> list[Path]:
+    """Kafka's jars."""
+    return sorted(Path(_run([FOLDER / "fetch-kafka"]).strip()).glob("*.jar"))
+
+
 def _run(command: Sequence[Word], *, text: str = "", exits: Sequence[int] = (0,)) -> str:
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode not in exits:
@@ -65,6 +70,11 @@ class Oracle:
     def __call__(self, *words: Word, exits: Sequence[int] = (0,)) -> list[Line]:
         """Run one command; `exits` are the statuses that are fine (1: the data is not as it should be)."""
         return _lines(_run([FOLDER / "oracle", *words], exits=exits))
+
+    def messages(self, asked: Iterable[Line]) -> list[Line]:
+        """Have Kafka's classes write or read messages, see OracleMessages.java; an answer per line."""
+        lines = "".join(f"{json.dumps(line)}\n" for line in asked)
+        return _lines(_run([FOLDER / "oracle", "messages"], text=lines))
 
     def batch(self, commands: Iterable[Sequence[Word]], *, exits: Sequence[int] = (0,)) -> list[list[Line]]:
         """Run many commands in one process, which takes 50 ms each instead of 200; a list of lines per command."""

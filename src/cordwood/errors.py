@@ -14,6 +14,7 @@
     │ └ KafkaStorageError                                                the disk, or a log directory that failed
     └ DataError                    the data is not what it claims to be
       ├ CorruptBatchError            a batch, message or record of a .log file
+      ├ CorruptMessageError          the key or value of a record of one of Kafka's internal topics
       ├ CorruptFileError             an index, snapshot, checkpoint or property file
       ├ BadNameError                 a file or directory name that Kafka could not have given
       └ BatchTooLargeError           a batch that decompresses to more than max_batch_bytes
@@ -217,6 +218,10 @@ class DataError(CordwoodError):
 
 class CorruptBatchError(DataError):
     """A batch, message or record that Kafka would reject."""
+
+
+class CorruptMessageError(DataError, ValueError):
+    """The key or value of a record in an internal topic of Kafka's that is not what the topic holds."""
 
 
 class CorruptFileError(DataError):

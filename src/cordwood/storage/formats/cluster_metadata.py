@@ -1,18 +1,10 @@
 """What a KRaft cluster's metadata log says of topics, replicas and configs.
 
 `__cluster_metadata-0` is an ordinary log whose data records are the cluster's history: a topic was created, a config
-set, a partition moved. Here it is replayed, as far as it concerns logs. Each record's value is one framed message::
-
-    uvarint frame version (1) | uvarint type | uvarint version | message
-
-and a message is its fields in order, then tagged fields, in Kafka's flexible encoding::
-
-    intN     big-endian                          string   uvarint length + 1 (0: null) | UTF-8
-    uuid     16 bytes                            []type   uvarint count + 1 (0: null) | items
-    struct   its fields | tags                   tags     uvarint count | (uvarint tag | uvarint size | bytes) × count
-
-`RECORDS` holds the fields of the types that matter here; other types are passed over. Snapshots (`*.checkpoint`) hold
-such records too, as a summary. Control records belong to the log itself; leave them out when reading it.
+set, a partition moved. Here it is replayed, as far as it concerns logs. `messages.metadata_records` has the records, and
+`messages.topics` how they are framed. `RECORDS` are the types that matter here; other types are passed over. Snapshots
+(`*.checkpoint`) hold such records too, as a summary. Control records belong to the log itself; leave them out when
+reading it.
 
 Between a BeginTransaction and its EndTransaction record nothing counts yet; AbortTransaction or the end of the log
 undoes it. A record that cannot be read becomes a problem, and replay continues without it.
@@ -20,267 +12,52 @@ undoes it. A record that cannot be read becomes a problem, and replay continues 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 from cordwood.config import Layer, Source, SourceKind
-from cordwood.errors import CorruptBatchError, DataError
+from cordwood.errors import CorruptBatchError, CorruptMessageError, DataError
+from cordwood.storage.formats.messages import codec, metadata_records
+from cordwood.storage.formats.messages.codec import Reader
+from cordwood.storage.formats.messages.schema import Message
+from cordwood.storage.formats.messages.topics import FRAME_VERSION
 
 #: The directory of the metadata log, as sources name it.
 NAME = "__cluster_metadata-0"
-FRAME_VERSION = 1
 #: Resource types of ConfigRecord that concern logs.
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-
-# ---- messages --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a message.
-
-    Attributes:
-        type: a name of `_FIXED`, `string`, `uuid`, or one of these or of `STRUCTS` with `[]` before it.
-        since: the first version that has it.
-        nullable: whether null is allowed.
-        tag: its number when it is a tagged field; then it may be absent, and is `default`.
-    """
-
-    name: str
-    type: str
-    since: int = 0
-    nullable: bool = False
-    tag: int | None = None
-    default: Any = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Message:
-    """A type of record or struct: its name, the last version known, and its fields in the order of the wire."""
-
-    name: str
-    last_version: int
-    fields: tuple[Field, ...] = ()
-
-
-@cache
-def _layout(message: Message, version: int) -> tuple[dict[str, Any], list[Field], dict[int, Field]]:
-    """A version's defaults by name, its fields in order, and its tagged fields by tag."""
-    present = [each for each in message.fields if each.since <= version]
-    return (
-        {each.name: each.default for each in message.fields},
-        [each for each in present if each.tag is None],
-        {each.tag: each for each in present if each.tag is not None},
-    )
-
-
+#: The leader of a change that leaves it as it is.
 _UNCHANGED_LEADER = -2
-
+#: The types that matter here, by number.
 RECORDS: Mapping[int, Message] = {
-    0: Message(
-        "RegisterBrokerRecord",
-        4,
-        (
-            Field("broker_id", "int32"),
-            Field("is_migrating_zk_broker", "bool", since=2),
-            Field("incarnation_id", "uuid"),
-            Field("broker_epoch", "int64"),
-            Field("end_points", "[]endpoint"),
-            Field("features", "[]feature"),
-            Field("rack", "string", nullable=True),
-            Field("fenced", "bool"),
-            Field("in_controlled_shutdown", "bool", since=1),
-            Field("log_dirs", "[]uuid", since=3, tag=0, default=()),
-            Field("cordoned_log_dirs", "[]uuid", since=4, tag=1, nullable=True),
-        ),
-    ),
-    1: Message("UnregisterBrokerRecord", 0, (Field("broker_id", "int32"), Field("broker_epoch", "int64"))),
-    2: Message("TopicRecord", 0, (Field("name", "string"), Field("topic_id", "uuid"))),
-    3: Message(
-        "PartitionRecord",
-        2,
-        (
-            Field("partition_id", "int32"),
-            Field("topic_id", "uuid"),
-            Field("replicas", "[]int32"),
-            Field("isr", "[]int32"),
-            Field("removing_replicas", "[]int32"),
-            Field("adding_replicas", "[]int32"),
-            Field("leader", "int32"),
-            Field("leader_recovery_state", "int8", tag=0, default=0),
-            Field("leader_epoch", "int32"),
-            Field("partition_epoch", "int32"),
-            Field("directories", "[]uuid", since=1, default=()),
-            Field("eligible_leader_replicas", "[]int32", since=2, nullable=True, tag=1),
-            Field("last_known_elr", "[]int32", since=2, nullable=True, tag=2),
-        ),
-    ),
-    4: Message(
-        "ConfigRecord",
-        0,
-        (
-            Field("resource_type", "int8"),
-            Field("resource_name", "string"),
-            Field("name", "string"),
-            Field("value", "string", nullable=True),
-        ),
-    ),
-    5: Message(
-        "PartitionChangeRecord",
-        2,
-        (
-            Field("partition_id", "int32"),
-            Field("topic_id", "uuid"),
-            Field("isr", "[]int32", nullable=True, tag=0),
-            Field("leader", "int32", tag=1, default=_UNCHANGED_LEADER),
-            Field("replicas", "[]int32", nullable=True, tag=2),
-            Field("removing_replicas", "[]int32", nullable=True, tag=3),
-            Field("adding_replicas", "[]int32", nullable=True, tag=4),
-            Field("leader_recovery_state", "int8", tag=5, default=-1),
-            Field("eligible_leader_replicas", "[]int32", since=2, nullable=True, tag=6),
-            Field("last_known_elr", "[]int32", since=2, nullable=True, tag=7),
-            Field("directories", "[]uuid", since=1, nullable=True, tag=8),
-        ),
-    ),
-    9: Message("RemoveTopicRecord", 0, (Field("topic_id", "uuid"),)),
-    12: Message("FeatureLevelRecord", 0, (Field("name", "string"), Field("feature_level", "int16"))),
-    17: Message(
-        "BrokerRegistrationChangeRecord",
-        3,
-        (
-            Field("broker_id", "int32"),
-            Field("broker_epoch", "int64"),
-            Field("fenced", "int8", tag=0, default=0),
-            Field("in_controlled_shutdown", "int8", since=1, tag=1, default=0),
-            Field("log_dirs", "[]uuid", since=2, tag=2, default=()),
-            Field("cordoned_log_dirs", "[]uuid", since=3, tag=3, nullable=True),
-        ),
-    ),
-    20: Message("NoOpRecord", 0),
-    23: Message("BeginTransactionRecord", 0, (Field("name", "string", nullable=True, tag=0),)),
-    24: Message("EndTransactionRecord", 0),
-    25: Message("AbortTransactionRecord", 0, (Field("reason", "string", nullable=True, tag=0),)),
+    number: metadata_records.RECORDS[number].value for number in (0, 1, 2, 3, 4, 5, 9, 12, 17, 20, 23, 24, 25)
 }
-
-STRUCTS: Mapping[str, Message] = {
-    "endpoint": Message(
-        "BrokerEndpoint",
-        4,
-        (
-            Field("name", "string"),
-            Field("host", "string"),
-            Field("port", "uint16"),
-            Field("security_protocol", "int16"),
-        ),
-    ),
-    "feature": Message(
-        "BrokerFeature",
-        4,
-        (
-            Field("name", "string"),
-            Field("min_supported_version", "int16"),
-            Field("max_supported_version", "int16"),
-        ),
-    ),
-}
-
-#: Size in bytes and whether there is a sign.
-_FIXED = {"int8": (1, True), "int16": (2, True), "uint16": (2, False), "int32": (4, True), "int64": (8, True)}
-
-
-class _Reader:
-    """Takes values off the front of some bytes; ValueError where they are not there or not right."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.position = 0
-
-    def left(self) -> int:
-        return len(self.data) - self.position
-
-    def take(self, size_bytes: int) -> bytes:
-        if size_bytes > self.left():
-            raise ValueError(f"{size_bytes} bytes at byte {self.position}, where {self.left()} are left")
-        self.position += size_bytes
-        return self.data[self.position - size_bytes : self.position]
-
-    def uvarint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            (byte,) = self.take(1)
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-        if byte >= 0x80 or value > 0x7FFFFFFF:
-            raise ValueError(f"a varint of more than 31 bits before byte {self.position}")
-        return value
-
-    def value(self, field_type: str, version: int, nullable: bool = False) -> Any:
-        """One value of a type; arrays as tuples, structs as dicts, uuids as Kafka writes them."""
-        if field_type in _FIXED:
-            size_bytes, signed = _FIXED[field_type]
-            return int.from_bytes(self.take(size_bytes), "big", signed=signed)
-        if field_type == "bool":
-            return self.take(1) != b"\0"
-        if field_type == "uuid":
-            return base64.urlsafe_b64encode(self.take(16)).decode().rstrip("=")
-        if field_type in STRUCTS:
-            return self.fields(STRUCTS[field_type], version)
-        count = self.uvarint() - 1
-        if count < 0:
-            if not nullable:
-                raise ValueError(f"null before byte {self.position}, where it is not allowed")
-            return None
-        if field_type == "string":
-            return self.take(count).decode()
-        if count > self.left():  # an item has a byte at least: what the bytes can't hold is never made room for
-            raise ValueError(f"{count} items at byte {self.position}, where {self.left()} bytes are left")
-        return tuple(self.value(field_type.removeprefix("[]"), version) for _ in range(count))
-
-    def fields(self, message: Message, version: int) -> dict[str, Any]:
-        """The fields of a message or struct, those that are absent with their default."""
-        defaults, in_order, tagged = _layout(message, version)
-        values = dict(defaults)
-        for each in in_order:
-            values[each.name] = self.value(each.type, version, each.nullable)
-        for _ in range(self.uvarint()):
-            tag = self.uvarint()
-            content = _Reader(self.take(self.uvarint()))
-            if tag in tagged:
-                values[tagged[tag].name] = content.value(tagged[tag].type, version, tagged[tag].nullable)
-                content.end()
-        return values
-
-    def end(self) -> None:
-        if self.left():
-            raise ValueError(f"{self.left()} bytes too many")
 
 
 def decode(value: bytes | memoryview) -> tuple[Message, dict[str, Any]] | None:
     """One record's message and fields; None when its type does not matter here.
 
+    A name that is not UTF-8, a version that Kafka 4.3.1 does not know, and bytes behind the message are errors: what
+    is decided by this has to be certain.
+
     Raises:
-        ValueError: the bytes are no such message, or one of a version that Kafka 4.3.1 does not know.
+        CorruptMessageError: the bytes are no such message.
     """
-    reader = _Reader(bytes(value))
+    reader = Reader(value)
     frame_version = reader.uvarint()
     if frame_version != FRAME_VERSION:
-        raise ValueError(f"frame version {frame_version}, not {FRAME_VERSION}")
+        raise CorruptMessageError(f"frame version {frame_version}, not {FRAME_VERSION}")
     message = RECORDS.get(reader.uvarint())
     if message is None:
         return None
     version = reader.uvarint()
     if version > message.last_version:
-        raise ValueError(f"{message.name} of version {version}; the last one known is {message.last_version}")
-    try:
-        fields = reader.fields(message, version)
-        reader.end()
-    except ValueError as error:  # UnicodeDecodeError too
-        raise ValueError(f"{message.name} of version {version}: {error}") from None
-    return message, fields
+        raise CorruptMessageError(f"{message.name} of version {version}; the last one known is {message.last_version}")
+    decoded = codec.decode(message, version, value, reader.position, text_errors="strict")
+    if decoded.end < len(value):
+        raise CorruptMessageError(f"{message.name} of version {version}: {len(value) - decoded.end} bytes too many")
+    return message, decoded.fields
 
 
 # ---- the state they add up to ----------------------------------------------------------------------------------------
@@ -411,8 +188,8 @@ class _Story:
         self.next_offset = offset + 1
         try:
             decoded = decode(b"" if value is None else value)
-        except ValueError as error:
-            self.problem(offset, str(error))
+        except CorruptMessageError as error:
+            self.problem(offset, error.what)
             return
         if decoded is None:
             return

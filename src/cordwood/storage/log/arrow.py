@@ -53,14 +53,14 @@ def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) ->
         name = np.frombuffer(partition.topic.encode(), np.uint8)
         topics = byte_strings(name, np.zeros(1, np.int32), np.array([name.size], np.int32), pa.string())
         places = [
-            pa.DictionaryArray.from_arrays(_numbers(np.zeros(count, np.int8), pa.int8()), topics),
-            _numbers(np.full(count, partition.partition, np.int32), pa.int32()),
+            pa.DictionaryArray.from_arrays(numbers(np.zeros(count, np.int8), pa.int8()), topics),
+            numbers(np.full(count, partition.partition, np.int32), pa.int32()),
         ]
     return pa.RecordBatch.from_arrays(
         [
             *places,
-            _numbers(rows["offset"], pa.int64()),
-            _numbers(rows["timestamp"], SCHEMA.field("timestamp").type, rows["timestamp"] >= 0),
+            numbers(rows["offset"], pa.int64()),
+            numbers(rows["timestamp"], SCHEMA.field("timestamp").type, rows["timestamp"] >= 0),
             byte_strings(data, rows["key_start"], rows["key_size"], pa.binary()),
             byte_strings(data, rows["value_start"], rows["value_size"], pa.binary()),
             _headers(data, rows["headers_start"], rows["header_count"]),
@@ -69,9 +69,8 @@ def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) ->
     )
 
 
-def _numbers(
-    values: npt.NDArray[np.generic], kind: pa.DataType, valid: npt.NDArray[np.bool_] | None = None
-) -> pa.Array:
+def numbers(values: npt.NDArray[np.generic], kind: pa.DataType, valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers as an Arrow array of that kind, without a copy; null where they are not `valid`."""
     # From buffers, because pa.array() looks whether it is given something of pandas, and imports all of it for that.
     bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, values.size, [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
@@ -98,6 +97,24 @@ def byte_strings(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.
     return pa.Array.from_buffers(kind, count, buffers, nulls)
 
 
+def texts(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataType) -> pa.Array:
+    """Texts that are scattered in `data`; see `byte_strings`.
+
+    What is not UTF-8 gets replacement characters, as in Kafka's clients.
+
+    Raises:
+        BatchTooLargeError: they are more than an Arrow array can hold.
+    """
+    found = byte_strings(data, starts, sizes, kind)
+    try:
+        if sizes.size:
+            found.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = byte_strings(data, starts, sizes, pa.binary()).to_pylist()
+        return pa.array([None if one is None else str(one, "utf-8", "replace") for one in raw], kind)
+    return found
+
+
 def _headers(data: U8Array, starts: Int32Array, counts: Int32Array) -> pa.Array:
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])
     total = int(offsets[-1])
@@ -105,14 +122,8 @@ def _headers(data: U8Array, starts: Int32Array, counts: Int32Array) -> pa.Array:
     if total:
         list_headers(data.ctypes.data, starts, counts, *places)
     name_starts, name_sizes, value_starts, value_sizes = places
-    names = byte_strings(data, name_starts, name_sizes, pa.string())
-    try:
-        if total:
-            names.validate(full=True)
-    except pa.ArrowInvalid:
-        # Not UTF-8. Kafka's clients put replacement characters there.
-        names = pa.array([str(name, "utf-8", "replace") for name in names.cast(pa.binary()).to_pylist()], pa.string())
+    names = texts(data, name_starts, name_sizes, pa.string())
     values = byte_strings(data, value_starts, value_sizes, pa.binary())
     headers = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     kind = SCHEMA.field("headers").type
-    return pa.ListArray.from_arrays(_numbers(offsets, pa.int32()), headers, type=kind)
+    return pa.ListArray.from_arrays(numbers(offsets, pa.int32()), headers, type=kind)

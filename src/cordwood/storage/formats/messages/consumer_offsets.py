@@ -1,0 +1,289 @@
+"""`__consumer_offsets`: committed offsets, and groups of all kinds with their members and assignments.
+
+    OffsetCommit, LegacyOffsetCommit    one committed offset of a group
+    GroupMetadata                       a classic group, with its members; their subscriptions are `consumer_protocol`s
+    ConsumerGroup…                      groups of the consumer protocol: the group, its members, what each is to have
+                                        (TargetAssignment) and has (CurrentMemberAssignment)
+    ShareGroup…, StreamsGroup…          the same of share groups and streams groups
+
+A record's key says its type and whom it is about; a null value deletes that.
+"""
+
+from __future__ import annotations
+
+from cordwood.storage.formats.messages.schema import read_table
+
+RECORDS = read_table("""
+LegacyOffsetCommit 0
+  key
+    group                   string
+    topic                   string
+    partition               int32
+  value 0
+    offset                  int64
+    metadata                string
+    commit_timestamp        int64
+
+OffsetCommit 1
+  key
+    group                   string
+    topic                   string
+    partition               int32
+  value 0-4 flexible 4+
+    offset                  int64
+    leader_epoch            int32     3+  = -1
+    metadata                string
+    commit_timestamp        int64
+    expire_timestamp        int64     1   = -1
+    topic_id                uuid      4+  tag 0
+
+GroupMetadata 2
+  key
+    group                   string
+  value 0-4 flexible 4+
+    protocol_type           string
+    generation              int32
+    protocol                string?
+    leader                  string?
+    current_state_timestamp int64     2+  = -1
+    members                 []
+      member_id             string
+      group_instance_id     string?   3+  = null
+      client_id             string
+      client_host           string
+      rebalance_timeout     int32     1+  = -1
+      session_timeout       int32
+      subscription          bytes
+      assignment            bytes
+
+ConsumerGroupMetadata 3
+  key
+    group_id                string
+  value 0 flexible 0+
+    epoch                   int32
+    metadata_hash           int64     tag 0
+
+ConsumerGroupPartitionMetadata 4
+  key
+    group_id                string
+  value 0 flexible 0+
+    topics                  []
+      topic_id              uuid
+      topic_name            string
+      num_partitions        int32
+      partition_metadata    []
+        partition           int32
+        racks               []string
+
+ConsumerGroupMemberMetadata 5
+  key
+    group_id                string
+    member_id               string
+  value 0 flexible 0+
+    instance_id             string?
+    rack_id                 string?
+    client_id               string
+    client_host             string
+    subscribed_topic_names  []string
+    subscribed_topic_regex  string?
+    rebalance_timeout_ms    int32     = -1
+    server_assignor         string?
+    classic_member_metadata {}?       tag 0
+      session_timeout_ms    int32
+      supported_protocols   []
+        name                string
+        metadata            bytes
+
+ConsumerGroupTargetAssignmentMetadata 6
+  key
+    group_id                string
+  value 0 flexible 0+
+    assignment_epoch        int32
+    assignment_timestamp    int64     tag 0
+
+ConsumerGroupTargetAssignmentMember 7
+  key
+    group_id                string
+    member_id               string
+  value 0 flexible 0+
+    topic_partitions        []
+      topic_id              uuid
+      partitions            []int32
+
+ConsumerGroupCurrentMemberAssignment 8
+  key
+    group_id                string
+    member_id               string
+  value 0 flexible 0+
+    struct TopicPartitions
+      topic_id              uuid
+      partitions            []int32
+      assignment_epochs     []int32?  tag 0
+    member_epoch            int32
+    previous_member_epoch   int32
+    state                   int8
+    assigned_partitions     []TopicPartitions
+    partitions_pending_revocation []TopicPartitions
+
+ShareGroupMemberMetadata 10
+  key
+    group_id                string
+    member_id               string
+  value 0 flexible 0+
+    rack_id                 string?
+    client_id               string
+    client_host             string
+    subscribed_topic_names  []string
+
+ShareGroupMetadata 11
+  key
+    group_id                string
+  value 0 flexible 0+
+    epoch                   int32
+    metadata_hash           int64
+
+ShareGroupTargetAssignmentMetadata 12
+  key
+    group_id                string
+  value 0 flexible 0+
+    assignment_epoch        int32
+    assignment_timestamp    int64     tag 0
+
+ShareGroupTargetAssignmentMember 13
+  key
+    group_id                string
+    member_id               string
+  value 0 flexible 0+
+    topic_partitions        []
+      topic_id              uuid
+      partitions            []int32
+
+ShareGroupCurrentMemberAssignment 14
+  key
+    group_id                string
+    member_id               string
+  value 0 flexible 0+
+    member_epoch            int32
+    previous_member_epoch   int32
+    state                   int8
+    assigned_partitions     []
+      topic_id              uuid
+      partitions            []int32
+
+ShareGroupStatePartitionMetadata 15
+  key
+    group_id                string
+  value 0 flexible 0+
+    struct TopicPartitionsInfo
+      topic_id              uuid
+      topic_name            string
+      partitions            []int32
+    initializing_topics     []TopicPartitionsInfo
+    initialized_topics      []TopicPartitionsInfo
+    deleting_topics         []
+      topic_id              uuid
+      topic_name            string
+
+ConsumerGroupRegularExpression 16
+  key
+    group_id                string
+    regular_expression      string
+  value 0 flexible 0+
+    topics                  []string
+    version                 int64
+    timestamp               int64
+
+StreamsGroupMetadata 17
+  key
+    group_id                string
+  value 0 flexible 0+
+    epoch                   int32
+    metadata_hash           int64
+    validated_topology_epoch int32    tag 0 = -1
+    last_assignment_configs []?       tag 1
+      key                   string
+      value                 string
+
+StreamsGroupMemberMetadata 19
+  key
+    group_id                string
+    member_id               string
+  value 0 flexible 0+
+    instance_id             string?
+    rack_id                 string?
+    client_id               string
+    client_host             string
+    rebalance_timeout_ms    int32     = -1
+    topology_epoch          int32
+    process_id              string
+    user_endpoint           {}?       = null
+      host                  string
+      port                  uint16
+    client_tags             []
+      key                   string
+      value                 string
+
+StreamsGroupTargetAssignmentMetadata 20
+  key
+    group_id                string
+  value 0 flexible 0+
+    assignment_epoch        int32
+    assignment_timestamp    int64     tag 0
+
+StreamsGroupTargetAssignmentMember 21
+  key
+    group_id                string
+    member_id               string
+  value 0 flexible 0+
+    struct TaskIds
+      subtopology_id        string
+      partitions            []int32
+    active_tasks            []TaskIds
+    standby_tasks           []TaskIds
+    warmup_tasks            []TaskIds
+
+StreamsGroupCurrentMemberAssignment 22
+  key
+    group_id                string
+    member_id               string
+  value 0 flexible 0+
+    struct TaskIds
+      subtopology_id        string
+      partitions            []int32
+      assignment_epochs     []int32?  tag 0
+    member_epoch            int32
+    previous_member_epoch   int32
+    state                   int8
+    active_tasks            []TaskIds
+    standby_tasks           []TaskIds
+    warmup_tasks            []TaskIds
+    active_tasks_pending_revocation  []TaskIds
+    standby_tasks_pending_revocation []TaskIds
+    warmup_tasks_pending_revocation  []TaskIds
+
+StreamsGroupTopology 23
+  key
+    group_id                string
+  value 0 flexible 0+
+    struct TopicInfo
+      name                  string
+      partitions            int32
+      replication_factor    int16
+      topic_configs         []
+        key                 string
+        value               string
+    epoch                   int32
+    subtopologies           []
+      subtopology_id        string
+      source_topics         []string
+      source_topic_regex    []string
+      state_changelog_topics []TopicInfo
+      repartition_sink_topics []string
+      repartition_source_topics []TopicInfo
+      copartition_groups    []
+        source_topics       []int16
+        source_topic_regex  []int16
+        repartition_source_topics []int16
+""")
+
+GROUP_METADATA = next(number for number, one in RECORDS.items() if one.name == "GroupMetadata")

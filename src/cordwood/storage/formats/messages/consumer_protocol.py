@@ -1,0 +1,69 @@
+"""What a consumer tells its classic group: its subscription, and the assignment that the group's leader made for it.
+
+The group's coordinator stores both as bytes that only clients read. They begin with a version, in two bytes; a reader
+takes a later one as the last that it knows. `user_data` is the assignor's own, and stays bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any
+
+from cordwood.errors import CorruptMessageError
+from cordwood.storage.formats.messages.codec import decode
+from cordwood.storage.formats.messages.schema import Message, read_table
+
+#: The protocol type of groups whose members are consumers. Others (Connect, schema registries) have other bytes.
+CONSUMER = "consumer"
+
+_RECORDS = read_table(
+    """
+ConsumerProtocolSubscription 0
+  value 0-3
+    topics                  []string
+    user_data               bytes?    = null
+    owned_partitions        []        1+
+      topic                 string
+      partitions            []int32
+    generation_id           int32     2+  = -1
+    rack_id                 string?   3+  = null
+
+ConsumerProtocolAssignment 1
+  value 0-3
+    assigned_partitions     []
+      topic                 string
+      partitions            []int32
+    user_data               bytes?    = null
+""",
+    names=("", "{}"),
+)
+SUBSCRIPTION, ASSIGNMENT = _RECORDS[0].value, _RECORDS[1].value
+_VERSION = Struct(">h")
+
+
+def read(message: Message, data: bytes) -> Mapping[str, Any] | bytes:
+    """A subscription or assignment as its version and fields; as it is, when it is empty or not one."""
+    if len(data) < _VERSION.size:
+        return data
+    (version,) = _VERSION.unpack_from(data)
+    try:
+        decoded = decode(message, min(version, message.last_version), data, _VERSION.size)
+    except CorruptMessageError:
+        return data
+    return {"version": version, **decoded.fields}
+
+
+def with_protocol(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a GroupMetadata value, with subscriptions and assignments read where its members are consumers."""
+    if fields["protocol_type"] != CONSUMER:
+        return dict(fields)
+    members = tuple(
+        {
+            **member,
+            "subscription": read(SUBSCRIPTION, member["subscription"]),
+            "assignment": read(ASSIGNMENT, member["assignment"]),
+        }
+        for member in fields["members"]
+    )
+    return {**fields, "members": members}

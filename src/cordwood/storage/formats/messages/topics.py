@@ -1,0 +1,197 @@
+"""Kafka's internal topics: how each frames its records, and what a record says.
+
+    coordinator   __consumer_offsets, __transaction_state, __share_group_state
+                  key    i16 record type, message            the key's version is always 0
+                  value  i16 version, message                null deletes what the key names
+    framed        __cluster_metadata
+                  value  uvarint frame version (1), uvarint record type, uvarint version, message
+    typed         __remote_log_metadata
+                  value  uvarint record type, uvarint version, message
+
+A type that is not known, and a later version than is known, are no errors: they are shown as far as they are
+understood. Bytes that are no record of their type raise CorruptMessageError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct
+from typing import Any
+
+from cordwood.errors import CorruptMessageError
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC
+from cordwood.storage.formats.messages import (
+    consumer_offsets,
+    consumer_protocol,
+    control_records,
+    metadata_records,
+    remote_log_metadata,
+    share_group_state,
+    transaction_state,
+)
+from cordwood.storage.formats.messages.codec import Reader, decode
+from cordwood.storage.formats.messages.schema import RecordType
+from cordwood.types import ControlType
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+SHARE_GROUP_STATE = "__share_group_state"
+REMOTE_LOG_METADATA = "__remote_log_metadata"
+
+#: The only version of the frame around metadata records.
+FRAME_VERSION = 1
+SHORT = Struct(">h")
+
+
+class Framing(Enum):
+    """Where a record's type and version stand."""
+
+    COORDINATOR = "coordinator"
+    FRAMED = "framed"
+    TYPED = "typed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InternalTopic:
+    """One of Kafka's own topics.
+
+    Attributes:
+        name: of the topic.
+        framing: of its records.
+        records: their types by number.
+    """
+
+    name: str
+    framing: Framing
+    records: Mapping[int, RecordType]
+
+    def record_type(self, name: str) -> RecordType | None:
+        """A type by its name; None if there is none."""
+        return next((one for one in self.records.values() if one.name == name), None)
+
+
+INTERNAL_TOPICS: Mapping[str, InternalTopic] = {
+    topic.name: topic
+    for topic in (
+        InternalTopic(CONSUMER_OFFSETS, Framing.COORDINATOR, consumer_offsets.RECORDS),
+        InternalTopic(TRANSACTION_STATE, Framing.COORDINATOR, transaction_state.RECORDS),
+        InternalTopic(SHARE_GROUP_STATE, Framing.COORDINATOR, share_group_state.RECORDS),
+        InternalTopic(CLUSTER_METADATA_TOPIC, Framing.FRAMED, metadata_records.RECORDS),
+        InternalTopic(REMOTE_LOG_METADATA, Framing.TYPED, remote_log_metadata.RECORDS),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecord:
+    """What a record of an internal topic says.
+
+    Attributes:
+        type: its record type; None if that is not known.
+        number: of the type in the log.
+        version: of the value; None if that is null.
+        key: fields by name; None for topics without keys.
+        value: fields by name; None if it is null.
+        rest: bytes of the value that nothing is known of.
+        problem: why it is not all understood: its type, or its version, is not known; else empty.
+    """
+
+    type: str | None
+    number: int
+    version: int | None = None
+    key: Mapping[str, Any] | None = None
+    value: Mapping[str, Any] | None = None
+    rest: bytes = b""
+    problem: str = ""
+
+
+def decode_record(
+    topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None
+) -> DecodedRecord:
+    """Read a data record of an internal topic.
+
+    Raises:
+        CorruptMessageError: the bytes are no record of such a topic.
+    """
+    return _FRAMINGS[topic.framing](topic, key, value)
+
+
+def decode_control_record(kind: ControlType, value: bytes | memoryview | None) -> DecodedRecord:
+    """Read a control record of KRaft's own log, by the type that its key has.
+
+    Raises:
+        CorruptMessageError: the bytes are no record of that type.
+    """
+    record = control_records.RECORDS.get(kind)
+    if record is None:
+        return DecodedRecord(None, kind, problem=f"control record type {int(kind)} is not known")
+    data = _not_null(value, "value")
+    return _with_value(record, Reader(data).fixed(SHORT), data, 0, None)
+
+
+def _coordinator(
+    topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None
+) -> DecodedRecord:
+    data = _not_null(key, "key")
+    number = Reader(data).fixed(SHORT)
+    record = topic.records.get(number)
+    if record is None:
+        return _unknown(number)
+    assert record.key is not None, "records of coordinators have keys"
+    key_fields = decode(record.key, 0, data, SHORT.size).fields
+    if value is None:
+        return DecodedRecord(record.name, number, key=key_fields)
+    return _with_value(record, Reader(value).fixed(SHORT), value, SHORT.size, key_fields)
+
+
+def _framed(topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None) -> DecodedRecord:
+    data = _not_null(value, "value")
+    reader = Reader(data)
+    frame_version = reader.uvarint()
+    if frame_version != FRAME_VERSION:
+        raise CorruptMessageError(f"frame version {frame_version}, not {FRAME_VERSION}")
+    return _typed_from(topic, reader)
+
+
+def _typed(topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None) -> DecodedRecord:
+    return _typed_from(topic, Reader(_not_null(value, "value")))
+
+
+def _typed_from(topic: InternalTopic, reader: Reader) -> DecodedRecord:
+    number, version = reader.uvarint(), reader.uvarint()
+    record = topic.records.get(number)
+    if record is None:
+        return _unknown(number)
+    return _with_value(record, version, reader.data, reader.position, None)
+
+
+_FRAMINGS: Mapping[Framing, Callable[..., DecodedRecord]] = {
+    Framing.COORDINATOR: _coordinator,
+    Framing.FRAMED: _framed,
+    Framing.TYPED: _typed,
+}
+
+
+def _not_null(data: bytes | memoryview | None, what: str) -> bytes | memoryview:
+    if data is None:
+        raise CorruptMessageError(f"a record whose {what} is null")
+    return data
+
+
+def _unknown(number: int) -> DecodedRecord:
+    return DecodedRecord(None, number, problem=f"record type {number} is not known")
+
+
+def _with_value(
+    record: RecordType, version: int, data: bytes | memoryview, start: int, key: Mapping[str, Any] | None
+) -> DecodedRecord:
+    decoded = decode(record.value, version, data, start)
+    value: Mapping[str, Any] = decoded.fields
+    if record is consumer_offsets.RECORDS[consumer_offsets.GROUP_METADATA] and not decoded.problem:
+        value = consumer_protocol.with_protocol(value)
+    problem = decoded.problem
+    if not problem and decoded.is_later:
+        problem = f"{record.value.name} of version {version}: the last one known is {record.value.last_version}"
+    return DecodedRecord(record.name, record.number, version, key, value, bytes(data[decoded.end :]), problem)

@@ -1,0 +1,262 @@
+"""Kafka's messages, read one by one and many at once: bytes that Kafka wrote, our own, and bytes that are damaged.
+
+`tests/data/messages.jsonl` has two examples of each version of each message, written by Kafka's generated classes;
+`test_messages_against_kafka` compares it with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordwood.errors import CorruptMessageError, DataError
+from cordwood.kernels import messages as kernel
+from cordwood.storage.formats.messages import codec
+from cordwood.storage.formats.messages.codec import DECODED_BYTES_MAX, UNKNOWN_TAGS, Decoded, decode
+from cordwood.storage.formats.messages.program import Layout, Tables, program_of, read
+from cordwood.storage.formats.messages.schema import ZERO_UUID, Message, read_table, uuid_text
+from tests.storage.message_twin import CASES, Case, encode, from_json, known, mutated, random_fields
+
+BY_KAFKA = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "messages.jsonl").read_text().splitlines()
+]
+CASE_OF = {(case.message.name, case.version): case for case in CASES}
+
+per_case = pytest.mark.parametrize("case", CASES, ids=str)
+randoms = st.randoms(use_true_random=False)
+
+
+# ---- one by one ------------------------------------------------------------------------------------------------------
+
+
+def test_every_version_of_every_message_was_written_by_kafka() -> None:
+    assert {(line["name"], line["version"]) for line in BY_KAFKA} == set(CASE_OF)
+
+
+@pytest.mark.parametrize("line", BY_KAFKA, ids=lambda line: f"{line['name']} v{line['version']}")
+def test_a_message_is_read_as_kafka_wrote_it(line: dict[str, Any]) -> None:
+    case, data = CASE_OF[line["name"], line["version"]], bytes.fromhex(line["hex"])
+    fields = from_json(case.message.fields, line["json"])
+    assert decode(case.message, case.version, data) == Decoded(case.message, case.version, fields, len(data))
+    assert encode(case, fields) == data
+
+
+@pytest.mark.parametrize("line", BY_KAFKA, ids=lambda line: f"{line['name']} v{line['version']}")
+def test_a_message_cut_short_is_no_message_and_bytes_behind_it_are_left(line: dict[str, Any]) -> None:
+    case, data = CASE_OF[line["name"], line["version"]], bytes.fromhex(line["hex"])
+    for end in range(len(data)):
+        with pytest.raises(CorruptMessageError, match=f"{case.message.name} of version {case.version}: "):
+            decode(case.message, case.version, data[:end])
+    assert decode(case.message, case.version, b"ab" + data + b"c", 2).end == 2 + len(data)
+
+
+@given(st.sampled_from(CASES), randoms)
+def test_what_the_twin_encodes_is_decoded(case: Case, random: Random) -> None:
+    fields = random_fields(case, random)
+    data = encode(case, fields)
+    assert decode(case.message, case.version, data) == Decoded(case.message, case.version, fields, len(data))
+
+
+@given(st.sampled_from(CASES), randoms)
+def test_damaged_bytes_are_a_message_or_an_error_and_nothing_else(case: Case, random: Random) -> None:
+    data = mutated(encode(case, random_fields(case, random)), random)
+    for version in (case.version, case.message.last_version + 1, -1):
+        try:
+            found = decode(case.message, version, data)
+        except DataError:
+            assert version <= case.message.last_version
+        else:
+            assert 0 <= found.end <= len(data)
+            assert set(found.fields) - {UNKNOWN_TAGS} == {one.name for one in case.message.fields}
+
+
+@given(st.sampled_from(CASES), st.binary(max_size=60))
+def test_random_bytes_are_a_message_or_an_error_and_nothing_else(case: Case, data: bytes) -> None:
+    with contextlib.suppress(DataError):
+        assert decode(case.message, case.version, data).end <= len(data)
+
+
+(THING,) = (
+    one.value
+    for one in read_table(
+        """
+Thing 0
+  value 0-1 flexible 1+
+    names     []string
+    texts     string?
+    pairs     []
+      left    int16
+      tagged  int32?  1+  tag 1 = 7
+    extra     bytes   1+  tag 0
+"""
+    ).values()
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "data", "problem"),
+    [
+        (0, b"", "4 bytes at byte 0, where 0 are left"),
+        (0, b"\0\0\0\3\0\1", "3 items at byte 4, where 2 bytes are left"),
+        (0, b"\xff\xff\xff\xff", "null before byte 4, where it is not allowed"),
+        (0, b"\0\0\0\1\xff\xff", "null before byte 6, where it is not allowed"),
+        (0, b"\0\0\0\1\0\2x", "2 bytes at byte 6, where 1 are left"),
+        (1, b"\0", "null before byte 1, where it is not allowed"),
+        (1, b"\xff\xff\xff\xff\xff\1", "a varint of more than 31 bits before byte 5"),
+        (1, b"\xff\xff\xff\xff\x0f", "a varint of more than 31 bits before byte 5"),
+        (1, b"\1\x81\x80\2", "a string of 32768 bytes before byte 4"),
+        (1, b"\1\0\1\1\0\3\1ab", "2 bytes too many"),
+        (1, b"\1\0\1\2\0\1\1\0\1\1", "tag 0 for the second time before byte 9"),
+        (1, b"\1\0\1\1\0\5\1", "5 bytes at byte 6, where 1 are left"),
+        (-1, b"\1\0\1\0", "the first version is 0"),
+    ],
+)
+def test_a_problem_says_what_is_wrong_and_where(version: int, data: bytes, problem: str) -> None:
+    with pytest.raises(CorruptMessageError) as caught:
+        decode(THING, version, data)
+    assert str(caught.value).startswith(f"ThingValue of version {version}: {problem}")
+
+
+def test_a_later_version_is_read_as_far_as_it_goes() -> None:
+    whole = b"\2\2a\2b\2\0\1\0\0"
+    fields = {"names": ("a",), "texts": "b", "pairs": ({"left": 1, "tagged": 7},), "extra": b""}
+    assert decode(THING, 1, whole) == Decoded(THING, 1, fields, len(whole))
+    later = decode(THING, 2, whole + b"more")
+    assert later == Decoded(THING, 2, fields, len(whole)) and later.is_later
+    # A field that is not known stands where a string should be.
+    strange = decode(THING, 9, b"\3\2a\xff\xff\xff\xff\xff")
+    assert strange.fields == {"names": ("a",), "texts": "", "pairs": (), "extra": b""}
+    assert (strange.end, strange.problem) == (8, "ThingValue of version 9: a varint of more than 31 bits before byte 8")
+
+
+def test_tagged_fields_that_are_not_known_are_kept() -> None:
+    found = decode(THING, 1, b"\1\0\2\0\5\1\x09\2hi\1\x63\3abc")
+    assert found.fields["pairs"] == ({"left": 5, "tagged": 7, UNKNOWN_TAGS: {9: b"hi"}},)
+    assert found.fields[UNKNOWN_TAGS] == {0x63: b"abc"}
+
+
+def test_text_that_is_no_utf_8_is_replaced_as_kafka_does_unless_it_must_not_be() -> None:
+    data = b"\0\0\0\0\0\3a\xff\xfe\0\0\0\0"
+    assert decode(THING, 0, data).fields["texts"] == "a\ufffd\ufffd"
+    with pytest.raises(CorruptMessageError, match="'utf-8' codec can't decode byte 0xff"):
+        decode(THING, 0, data, text_errors="strict")
+
+
+def test_what_is_decoded_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert DECODED_BYTES_MAX == 16 << 20
+    monkeypatch.setattr(codec, "DECODED_BYTES_MAX", 10)
+    with pytest.raises(CorruptMessageError, match="11 bytes; more than 10 are not decoded"):
+        decode(THING, 0, b"\0" * 11)
+
+
+# ---- many at once ----------------------------------------------------------------------------------------------------
+
+
+def fields_of(fields: Sequence[Layout], tables: Tables, row: int, data: bytes, items: dict[int, int]) -> Any:
+    """A row of tables as the codec gives it. `items`: how many rows of each table are taken so far."""
+    return {one.field.name: value_of(one, tables, row, data, items) for one in fields}
+
+
+def value_of(one: Layout, tables: Tables, row: int, data: bytes, items: dict[int, int]) -> Any:
+    numbers, field = tables.rows[one.table][row].tolist(), one.field
+    first = numbers[one.slot]
+    if field.is_array:
+        start = items.setdefault(one.items, 0)
+        items[one.items] += max(first, 0)
+        rows = range(start, start + max(first, 0))
+        if field.item == "struct":
+            found = tuple(fields_of(one.inner, tables, at, data, items) for at in rows)
+        else:
+            found = tuple(value_of(one.inner[0], tables, at, data, items) for at in rows)
+        return None if first < 0 else found
+    if field.type == "struct":
+        inner = fields_of(one.inner, tables, row, data, items)
+        return inner if first else None
+    if field.type in ("string", "bytes"):
+        size = numbers[one.slot + 1]
+        content = data[first : first + max(size, 0)]
+        return None if size < 0 else content.decode("utf-8", "replace") if field.type == "string" else content
+    if field.type == "uuid":
+        return uuid_text(data[first : first + 16]) if first >= 0 else ZERO_UUID
+    if field.type == "float64":
+        return np.array([first], np.int64).view(np.float64)[0].item()
+    return bool(first) if field.type == "bool" else first
+
+
+def read_all(message: Message, messages: list[tuple[int, bytes]]) -> list[tuple[int, dict[str, Any], int]]:
+    """Read messages at once: of each its status, its fields, and where in its bytes it ended."""
+    data = b"?" + b"".join(one for _, one in messages)
+    sizes = np.array([len(one) for _, one in messages], np.int64)
+    ends = 1 + np.cumsum(sizes)
+    versions = np.array([version for version, _ in messages], np.int64)
+    tables = read(program_of(message), np.frombuffer(data, np.uint8), ends - sizes, ends, versions)
+    items: dict[int, int] = {}
+    return [
+        (int(tables.statuses[row]), fields_of(tables.fields, tables, row, data, items), int(tables.stops[row] - start))
+        for row, start in enumerate((ends - sizes).tolist())
+    ]
+
+
+def agree(message: Message, messages: list[tuple[int, bytes]]) -> None:
+    """Reading at once gives what the codec gives."""
+    for (version, data), (status, fields, end) in zip(messages, read_all(message, messages), strict=True):
+        try:
+            found = decode(message, version, data)
+        except CorruptMessageError:
+            assert status < 0
+        else:
+            assert (known(fields), end) == (known(found.fields), found.end)
+            assert (status < 0) == bool(found.problem)
+
+
+@per_case
+def test_many_messages_at_once_are_read_as_one_by_one(case: Case) -> None:
+    random = Random(str(case))
+    written = [encode(case, random_fields(case, random)) for _ in range(40)]
+    messages = [(case.version, one) for one in written]
+    messages += [(case.version, mutated(one, random)) for one in written]
+    messages += [(case.message.last_version + 1, mutated(one, random)) for one in written]
+    messages += [(case.version, one[: random.randint(0, len(one))]) for one in written]
+    random.shuffle(messages)
+    agree(case.message, messages)
+
+
+@settings(max_examples=50)
+@given(st.sampled_from(sorted({case.message for case in CASES}, key=lambda one: one.name)), st.data())
+def test_messages_of_several_versions_stand_in_one_table(message: Message, data: st.DataObject) -> None:
+    cases = [case for case in CASES if case.message is message]
+    drawn = data.draw(st.lists(st.tuples(st.sampled_from(cases), randoms, st.booleans()), max_size=8))
+    messages = []
+    for case, random, is_damaged in drawn:
+        written = encode(case, random_fields(case, random))
+        messages.append((case.version, mutated(written, random) if is_damaged else written))
+    agree(message, messages)
+
+
+def test_tables_grow_with_what_is_read_and_keep_what_was_there() -> None:
+    case = CASE_OF["StreamsGroupTopologyValue", 0]
+    random = Random(3)
+    few, many = random_fields(case, random), random_fields(case, random)
+    while not few["subtopologies"] or not many["subtopologies"]:
+        few, many = random_fields(case, random), random_fields(case, random)
+    many["subtopologies"] *= 500
+    messages = [(0, encode(case, one)) for one in (few, many, few, many, few)]
+    agree(case.message, messages)
+    assert [len(fields["subtopologies"]) for _, fields, _ in read_all(case.message, messages)][1] >= 500
+
+
+def test_a_message_that_is_not_there_has_a_row_of_defaults() -> None:
+    case = CASE_OF["OffsetCommitValue", 3]
+    written = encode(case, random_fields(case, Random(1)))
+    (_, first, _), (status, none, _), (_, last, _) = read_all(case.message, [(3, written), (-1, b""), (3, written)])
+    assert status == kernel.DONE and first == last
+    assert none == {one.name: one.default for one in case.message.fields}
