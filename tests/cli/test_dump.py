@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from cordwood.cli import formats, large
+from cordwood.cli import formats, large, texts
 from cordwood.cli.dump import Choice, Dump
 from cordwood.cli.formats import JSON_BYTES_MAX, JsonPrinter, ValueFormat
 from cordwood.cli.main import app
@@ -207,7 +207,7 @@ def test_filters_show_what_filtering_the_full_dump_shows(where: str) -> None:
         since, until = sorted(random.choice(full.records)["timestamp"] for _ in range(2))
         if since >= 0:
             expected = full.chosen(lambda r, since=since, until=until: since <= r["timestamp"] < until)
-            assert lines(full.path, "--since", str(since), "--until", formats.time_text(until)) == expected
+            assert lines(full.path, "--since", str(since), "--until", texts.time_text(until)) == expected
             expected = full.chosen(lambda r, since=since: since <= r["timestamp"])
             assert lines(full.path, "--since", str(since)) == expected
         key = random.choice(full.records)["key"]
@@ -438,7 +438,7 @@ def test_patterns_take_value_formats(small: Path) -> None:
 
 @given(st.binary())
 def test_text_for_people_loses_nothing(data: bytes) -> None:
-    shown = formats.quoted(data)
+    shown = texts.quoted(data)
     assert shown.isprintable()
     back = re.sub(
         rb'\\(x[0-9a-f]{2}|[ntr"\\])',
@@ -568,8 +568,8 @@ def test_times_are_understood() -> None:
     assert formats.parse_time("2023-11-14T22:13:20.005") == TIME + 5
     assert formats.parse_time("2023-11-14T23:13:20+01:00") == TIME
     assert formats.parse_time("2023-11-14") == TIME - 80_000_000
-    assert formats.time_text(TIME + 5) == "2023-11-14T22:13:20.005Z"
-    assert [formats.time_text(ms) for ms in (-1, -2, 2**62)] == ["none", "1969-12-31T23:59:59.998Z", str(2**62)]
+    assert texts.time_text(TIME + 5) == "2023-11-14T22:13:20.005Z"
+    assert [texts.time_text(ms) for ms in (-1, -2, 2**62)] == ["none", "1969-12-31T23:59:59.998Z", str(2**62)]
 
 
 WRONG = [

@@ -20,12 +20,12 @@ from cordwood.storage.formats.cluster_metadata import (
     EMPTY,
     RECORDS,
     ClusterMetadata,
-    Message,
     Partition,
     apply,
     decode,
     load_snapshot,
 )
+from cordwood.storage.formats.messages.schema import Message
 from tests.fixtures import fixture
 from tests.plain import plain_records
 from tests.storage.metadata_facts import DELETED, INTERNAL, WITH_METADATA, facts_of_topics

@@ -606,6 +606,13 @@ def main(
             "%% percent; \\n \\t \\r \\xNN. Keys and values are raw bytes unless a format is given.",
         ),
     ] = None,
+    no_decode: Annotated[
+        bool,
+        typer.Option(
+            "--no-decode",
+            help="Show records of Kafka's internal topics (__consumer_offsets, …) as bytes, too, and not by name.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
     full: Annotated[
         bool,
@@ -627,11 +634,15 @@ def main(
     utf8 shows text in quotes, and as \xNN what does not print. json and int show what is none as hex:00ff. Of a long
     key, value or header the first bytes are shown and how many there are; --full, --json and --format show all.
 
+    Records of Kafka's internal topics are shown by name: their type, its version, and the fields of key and value.
+    With --no-decode, or a --key-format or --value-format, they are shown as other records.
+
     With --json each line has a "type": batch, record, rest, damage, or offset_index, time_index, aborted_transaction,
     producer, leader_epoch, checkpoint, partition_metadata, property, clean_shutdown, quorum_state. A key or value
     is null, a string that holds its text (its hex or base64 digits, the JSON value or the number, if that is the
     format), or {"hex": "00ff"} where the format cannot show it. "headers" is a list of [name, value]. Records of
-    control batches have "control", their type, and "coordinator_epoch". -1 is Kafka's "there is none".
+    control batches have "control", their type, and "coordinator_epoch". Records of internal topics have "record" and
+    "version", and objects as "key" and "value"; what cannot be read has a "problem". -1 is Kafka's "there is none".
     """
     if pattern is not None and (as_json or batches):
         raise RequestError("--format prints records after a pattern; it does not go with --json or --batches")
@@ -658,7 +669,8 @@ def main(
         printer = PatternPrinter(pattern, key_format, value_format)
     else:
         formats = key_format or ValueFormat.UTF8, value_format or ValueFormat.UTF8
-        printer = JsonPrinter(*formats) if as_json else TextPrinter(*formats, full=full)
+        by_name = not no_decode and key_format is None and value_format is None
+        printer = JsonPrinter(*formats, decode=by_name) if as_json else TextPrinter(*formats, full=full, decode=by_name)
     output = sys.stdout.buffer
 
     def write(lines: bytes) -> None:

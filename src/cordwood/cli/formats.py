@@ -22,22 +22,25 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import itertools
 import json
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from enum import StrEnum
-from functools import lru_cache
-from json.encoder import encode_basestring, encode_basestring_ascii
+from datetime import UTC, datetime
+from enum import Enum, StrEnum
+from json.encoder import encode_basestring_ascii
 from typing import Protocol
 
 from cordwood.cli import large
 from cordwood.cli.large import SHOWN_BYTES, Pieces
+from cordwood.cli.texts import json_string, quoted, time_text
 from cordwood.errors import RequestError
 from cordwood.record.batch import Batch
 from cordwood.record.record import read_varint
+from cordwood.storage.formats.filenames import BOOTSTRAP_CHECKPOINT, CLUSTER_METADATA_TOPIC
 from cordwood.types import NONE
 
 #: A decoded RECORD_ROW: offset, timestamp, batch, start and size of key and value, start and number of headers.
@@ -57,6 +60,14 @@ JSON_BYTES_MAX = 16 << 20
 _SHOWN_HEADERS = 1000
 
 
+class DecodedForm(Enum):
+    """How records of internal topics are shown: to people the start of long ones or all, or as JSON."""
+
+    START = "start"
+    FULL = "full"
+    JSON = "json"
+
+
 class ValueFormat(StrEnum):
     """How keys or values are shown."""
 
@@ -68,31 +79,6 @@ class ValueFormat(StrEnum):
 
 
 # ---- bytes as text ---------------------------------------------------------------------------------------------------
-
-
-def quoted(data: memoryview | bytes) -> str:
-    r"""Bytes as text in quotes; what is not printable UTF-8 as \n, \t, \r or byte by byte as \xNN."""
-    text = str(data, "utf-8", "surrogateescape")
-    if not text.isprintable() or '"' in text or "\\" in text:
-        text = "".join(map(_escaped, text))
-    return f'"{text}"'
-
-
-@lru_cache(1024)
-def _escaped(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
-
-
-_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
-
-
-def json_string(text: str) -> str:
-    """A text as JSON: as it is where that is harmless on a terminal, else all but ASCII escaped."""
-    return encode_basestring(text) if text.isprintable() else encode_basestring_ascii(text)
 
 
 def _utf8(data: memoryview) -> str | None:
@@ -230,24 +216,6 @@ class Shown:
     pieces: Pieces | None
 
 
-def time_text(timestamp: int) -> str:
-    """Milliseconds since the epoch as ISO time in UTC; as they are where no calendar has them."""
-    day, millis = divmod(timestamp, 86_400_000)
-    name = _day(day)
-    if timestamp == NONE or not name:
-        return "none" if timestamp == NONE else str(timestamp)
-    seconds, millis = divmod(millis, 1000)
-    return f"{name}T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{millis:03}Z"
-
-
-@lru_cache(1024)
-def _day(day: int) -> str:
-    try:
-        return date.fromordinal(day + date(1970, 1, 1).toordinal()).isoformat()
-    except (ValueError, OverflowError):
-        return ""
-
-
 # ---- what users write ------------------------------------------------------------------------------------------------
 
 
@@ -295,6 +263,26 @@ class Place:
     file: str
     topic: str | None = None
     partition: int | None = None
+
+
+#: What a record says by name, or None, and what its line says of a problem; from its key, its value, and the type of a
+#: control record.
+Decode = Callable[[memoryview | None, memoryview | None, str | None], tuple[str | None, str]]
+
+
+def _as_bytes(key: memoryview | None, value: memoryview | None, control: str | None) -> tuple[None, str]:
+    return None, ""
+
+
+def _decoder(place: Place, form: DecodedForm) -> Decode:
+    """What decodes the records of a file: those of internal topics by name, others not."""
+    is_bootstrap = posixpath.basename(place.file) == BOOTSTRAP_CHECKPOINT
+    if not is_bootstrap and not (place.topic or "").startswith("__"):
+        return _as_bytes
+    # Loaded only for such topics.
+    from cordwood.cli.decoded import decoder
+
+    return decoder(CLUSTER_METADATA_TOPIC if is_bootstrap else place.topic, form) or _as_bytes
 
 
 class Printer(Protocol):
@@ -430,9 +418,10 @@ class _Lines:
 
 
 class JsonPrinter:
-    """A JSON object per line."""
+    """A JSON object per line. With `decode`, records of internal topics by name."""
 
-    def __init__(self, key_format: ValueFormat, value_format: ValueFormat) -> None:
+    def __init__(self, key_format: ValueFormat, value_format: ValueFormat, *, decode: bool = True) -> None:
+        self._decoder = functools.partial(_decoder, form=DecodedForm.JSON) if decode else lambda _: _as_bytes
         self._key, self._value, self._header = (
             Shown(in_json(one), _PIECES_IN_JSON[one]) for one in (key_format, value_format, ValueFormat.UTF8)
         )
@@ -441,6 +430,7 @@ class JsonPrinter:
         """See Printer."""
         self._where = {"topic": place.topic, "partition": place.partition}
         self._file = place.file
+        self._decode = self._decoder(place)
         self._record = _object({"type": "record", **self._where})[:-1]
 
     def batch(self, batch: Batch) -> bytes:
@@ -459,9 +449,13 @@ class JsonPrinter:
             control = ""
             if controls:
                 control = f",{_object(dict(zip(('control', 'coordinator_epoch'), controls[i], strict=True)))[1:-1]}"
+            content, problem = self._decode(key, value, controls[i][0] if controls else None)
+            if content is None:
+                shown = f'"key":{lines.cell(self._key, key)},"value":{lines.cell(self._value, value)}'
+                content = f"{shown}{problem}"
             line = (
                 f'{self._record},"offset":{row[0]},"timestamp":{row[1]},{of_batch}{control},'
-                f'"key":{lines.cell(self._key, key)},"value":{lines.cell(self._value, value)},"headers":[{headers}]}}\n'
+                f'{content},"headers":[{headers}]}}\n'
             )
             if lines.add(line):
                 yield from lines.take()
@@ -495,20 +489,26 @@ def _line(fields: Fields) -> bytes:
 class TextPrinter:
     """A line per batch and record for people, under a heading per file.
 
-    Of a long key, value or header it shows the start, unless `full`.
+    Of a long key, value or header it shows the start, unless `full`. With `decode`, it shows records of internal topics
+    by name.
     """
 
-    def __init__(self, key_format: ValueFormat, value_format: ValueFormat, *, full: bool = False) -> None:
+    def __init__(
+        self, key_format: ValueFormat, value_format: ValueFormat, *, full: bool = False, decode: bool = True
+    ) -> None:
         self._key, self._value, self._header = (
             Shown(for_people(one), _PIECES_FOR_PEOPLE[one]) if full else Shown(start_for_people(one), None)
             for one in (key_format, value_format, ValueFormat.UTF8)
         )
         self._full = full
+        form = DecodedForm.FULL if full else DecodedForm.START
+        self._decoder = functools.partial(_decoder, form=form) if decode else lambda _: _as_bytes
         self._heading = ""
 
     def begin(self, place: Place) -> None:
         """See Printer."""
         self._heading = f"# {plain(place.file)}\n"
+        self._decode = self._decoder(place)
 
     def batch(self, batch: Batch) -> bytes:
         """See Printer."""
@@ -536,8 +536,11 @@ class TextPrinter:
                 kind, epoch = controls[i]
                 line += f" control={kind or 'unreadable'}"
                 line += "" if epoch is None else f" coordinator_epoch={epoch}"
-            if not controls or controls[i][1] is None:
-                line += f" {f'key={lines.cell(self._key, key)}':<20} value={lines.cell(self._value, value)}"
+            content, problem = self._decode(key, value, controls[i][0] if controls else None)
+            if content is not None:
+                line += content
+            elif not controls or controls[i][1] is None:
+                line += f" {f'key={lines.cell(self._key, key)}':<20} value={lines.cell(self._value, value)}{problem}"
             if row[-1]:
                 line += f" headers=[{self._headers(data, row, lines)}]"
             if lines.add(f"{line}\n"):

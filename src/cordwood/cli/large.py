@@ -44,7 +44,7 @@ def raw(data: memoryview) -> Iterator[bytes]:
 
 
 def quoted(data: memoryview) -> Iterator[bytes]:
-    """As `formats.quoted`."""
+    """As `texts.quoted`."""
     from cordwood.kernels.escape import ESCAPED_BYTES_MAX, escape
 
     source = np.frombuffer(data, np.uint8)

@@ -1,7 +1,7 @@
 r"""Bytes as text that a terminal can show, for values of hundreds of megabytes.
 
 UTF-8 that prints stays as it is; every other byte becomes an escape of two or four characters. The slow, obvious twin
-is `cli.formats.quoted`.
+is `cli.texts.quoted`.
 
 In random bytes no branch on a single byte can be predicted. So a byte outside a UTF-8 sequence costs no such branch:
 a table gives four characters, which are all stored, and the count of those that matter. The next store overwrites the

@@ -1,10 +1,10 @@
 """What a KRaft cluster's metadata log says of topics, replicas and configs.
 
 `__cluster_metadata-0` is an ordinary log whose data records are the cluster's history: a topic was created, a config
-set, a partition moved. Here it is replayed, as far as it concerns logs. `messages.metadata_records` has the records, and
-`messages.topics` how they are framed. `RECORDS` are the types that matter here; other types are passed over. Snapshots
-(`*.checkpoint`) hold such records too, as a summary. Control records belong to the log itself; leave them out when
-reading it.
+set, a partition moved. Here it is replayed, as far as it concerns logs. `messages.metadata_records` has the records,
+and `messages.topics` how they are framed. `RECORDS` are the types that matter here; other types are passed over.
+Snapshots (`*.checkpoint`) hold such records too, as a summary. Control records belong to the log itself; leave them out
+when reading it.
 
 Between a BeginTransaction and its EndTransaction record nothing counts yet; AbortTransaction or the end of the log
 undoes it. A record that cannot be read becomes a problem, and replay continues without it.

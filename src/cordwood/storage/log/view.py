@@ -32,6 +32,7 @@ from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
 if TYPE_CHECKING:
     import pyarrow as pa
 from cordwood.storage.log.files import read_file
+from cordwood.storage.log.internal import InternalRecord, internal_topic, to_internal_records
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
 
 _ATTEMPTS = 5
@@ -211,6 +212,30 @@ class LogView:
             max_batch_bytes: decompressed bytes above which a batch is damage; default: half of the memory that the
                 machine, or its container, has, and at most 2 GiB.
         """
+        for _, columns in self.located_columns(
+            start_offset=start_offset,
+            end_offset=end_offset,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            isolation=isolation,
+            on_damage=on_damage,
+            max_batch_bytes=max_batch_bytes,
+        ):
+            yield columns
+            del columns  # a large record must be gone from memory before the next is decoded
+
+    def located_columns(
+        self,
+        *,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        isolation: Isolation | str | None = READ_UNCOMMITTED,
+        on_damage: OnDamage = raise_damage,
+        max_batch_bytes: int | None = None,
+    ) -> Iterator[tuple[Segment, RecordColumns]]:
+        """As `columns`, each with the segment that its records are from."""
         isolation = None if isolation is None else Isolation(isolation)
         start_offset, end_offset, transactions = self.scope(
             start_offset=start_offset, end_offset=end_offset, since_ms=since_ms, isolation=isolation
@@ -234,9 +259,8 @@ class LogView:
                     mask &= timestamps < until_ms
                 selected = columns.select(mask)
                 if selected.rows.size:
-                    yield selected
-                # A large record must be gone from memory before the next is decoded.
-                del columns, selected
+                    yield segment, selected
+                del columns, selected  # as above
 
     def scope(
         self,
@@ -359,6 +383,50 @@ class LogView:
         from cordwood.storage.log.arrow import SCHEMA
 
         return pa.Table.from_batches(self.arrow_batches(**choice), SCHEMA)
+
+    def internal_records(self, *, on_damage: OnDamage = raise_damage, **choice: object) -> Iterator[InternalRecord]:
+        """The records of one of Kafka's internal topics, decoded, as objects; arguments as for `columns`.
+
+        A record that cannot be read is damage. Types and versions that are not known are shown as far as they go.
+
+        Raises:
+            RequestError: it is the log of another topic.
+        """
+        topic, partition = internal_topic(self.name, self.path)
+        for segment, columns in self.located_columns(on_damage=on_damage, **choice):  # type: ignore[arg-type]
+            yield from to_internal_records(columns, topic, partition, locate_damage(on_damage, segment))
+            del columns
+
+    def internal_batches(
+        self, record: str, *, on_damage: OnDamage = raise_damage, **choice: object
+    ) -> Iterator[pa.RecordBatch]:
+        """The records that `internal_arrow` gives, as Arrow record batches of bounded size."""
+        from cordwood.storage.log.internal_arrow import record_type, to_internal_arrow
+
+        topic, partition = internal_topic(self.name, self.path)
+        wanted = record_type(topic, record)
+        for segment, columns in self.located_columns(on_damage=on_damage, **choice):  # type: ignore[arg-type]
+            yield to_internal_arrow(columns, topic, wanted, partition, locate_damage(on_damage, segment))
+            del columns
+
+    def internal_arrow(self, record: str, *, on_damage: OnDamage = raise_damage, **choice: object) -> pa.Table:
+        """The records of one type of an internal topic as one Arrow table, in memory.
+
+        Args:
+            record: the record type, such as `OffsetCommit`.
+            on_damage: see `columns`; a record that cannot be read is damage, too.
+            choice: as for `columns`.
+
+        Raises:
+            RequestError: it is the log of another topic, or the topic has no such records.
+        """
+        import pyarrow as pa
+
+        from cordwood.storage.log.internal_arrow import internal_schema, record_type
+
+        topic, _ = internal_topic(self.name, self.path)
+        schema = internal_schema(record_type(topic, record))
+        return pa.Table.from_batches(self.internal_batches(record, on_damage=on_damage, **choice), schema)
 
 
 def open_log(path: str, *, fs: Store) -> LogView:
