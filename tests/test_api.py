@@ -41,7 +41,7 @@ def test_public_names_are_those_in_the_docs() -> None:
 
 # ---- arguments are the fields of options values ----------------------------------------------------------------------
 
-WITH_OPTIONS = ("ls", "plan", "plan_exact", "clean", "clean_in_place", "verify")
+WITH_OPTIONS = ("ls", "plan", "plan_exact", "clean", "clean_in_place", "verify", "transactions")
 
 
 def _argument(one: OptionField) -> str:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Literal
 from cordwood.cleaning.plan import Choices, Plan
 from cordwood.commands import clean as _clean
 from cordwood.commands import clean_in_place as _clean_in_place
+from cordwood.commands import groups as _groups
 from cordwood.commands import plan as _plan
 from cordwood.commands import plan_exact as _plan_exact
 from cordwood.commands import read as _read
+from cordwood.commands import transactions as _transactions
 from cordwood.commands import verify as _verify
 from cordwood.commands.options import (
     CleanTaskOptions,
@@ -24,15 +26,18 @@ from cordwood.commands.options import (
     RunOptions,
     SimulateOptions,
     TaskOptions,
+    TransactionOptions,
     VerifyOptions,
 )
-from cordwood.commands.selection import ListOptions, Selection
+from cordwood.commands.selection import GroupOptions, ListOptions, Selection
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.sizing.workload import Workload
 from cordwood.spark.session import LOCAL_MASTER
+from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
+from cordwood.storage.node.transactions import TransactionListing
 from cordwood.verification.result import VerifyResult
 
 if TYPE_CHECKING:
@@ -82,6 +87,77 @@ def ls(
         index_entries=index_entries,
     )
     return _read.ls(paths, options, fs=fs)
+
+
+def groups(
+    *paths: str,
+    fs: Store | None = None,
+    # Options:
+    groups: Sequence[str] = (),
+    metadata: str | None = None,
+) -> GroupListing:
+    """List the consumer groups in one broker's directories: members, committed offsets, and lag.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        groups: Only groups with this name, or matching this glob.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no partition of `__consumer_offsets`, or no group was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+    """
+    options = GroupOptions(
+        groups=groups,
+        metadata=metadata,
+    )
+    return _groups.list_groups(paths, options, fs=fs)
+
+
+def transactions(
+    *paths: str,
+    fs: Store | None = None,
+    # Options:
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+) -> TransactionListing:
+    """List the open transactions in one broker's directories, and what they hold back.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Count ages to this time (ms since 1970). Default: now.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+    options = TransactionOptions(
+        selection=Selection(
+            topics=topics,
+            partitions=partitions,
+            overrides=overrides,
+            server_properties=server_properties,
+            metadata=metadata,
+        ),
+        now_ms=now_ms,
+    )
+    return _transactions.list_transactions(paths, options, fs=fs)
 
 
 def plan(

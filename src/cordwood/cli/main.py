@@ -39,6 +39,11 @@ _REQUEST_CODES = {LockedError: EXIT_LOCKED, NoSpaceError: EXIT_FULL}
 VERBS = {
     "ls": ("cordwood.cli.ls", "List partitions: offsets, sizes, policy, dirty bytes and state."),
     "dump": ("cordwood.cli.dump", "Print the contents of logs, segments, indexes, snapshots and checkpoints."),
+    "groups": ("cordwood.cli.groups", "List consumer groups: state, members, committed offsets and lag."),
+    "transactions": (
+        "cordwood.cli.transactions",
+        "List open, long and hanging transactions, and what they hold back.",
+    ),
     "check": ("cordwood.cli.check", "Find every inconsistency, with its place; exit status 1 if anything is damaged."),
     "plan": ("cordwood.cli.plan", "Show what a clean would do to each partition, and why. Changes nothing."),
     "clean": ("cordwood.cli.clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),

@@ -230,6 +230,16 @@ class SimulateOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionOptions:
+    """What `transactions` is asked for."""
+
+    selection: Selection = field(default_factory=Selection)
+    now_ms: Annotated[
+        int | None, Option("Count ages to this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Where a command runs on Spark, and what it calls meanwhile.
 

@@ -47,6 +47,20 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """What `groups` is asked for."""
+
+    groups: Annotated[
+        Sequence[str],
+        Option("Only groups with this name, or matching this glob.", flag="--group", metavar="GROUP"),
+    ] = ()
+    metadata: Annotated[
+        str | None,
+        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
     """What `ls` is asked for."""
 

@@ -1,0 +1,37 @@
+"""`cordwood groups`: a line per consumer group, per member, and per partition."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.options import Directories, Json, with_options
+from cordwood.commands.groups import list_groups
+from cordwood.commands.selection import GroupOptions
+from cordwood.report import groups as report
+
+
+@with_options
+def main(
+    directories: Directories,
+    options: GroupOptions,
+    members: Annotated[
+        bool, typer.Option("--members", help="Also a line per member, with what it is assigned.")
+    ] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Also a line per partition, with offset and lag.")] = False,
+    as_json: Json = False,
+) -> int:
+    """List consumer groups of all kinds: state, members, committed offsets, and lag.
+
+    From __consumer_offsets and __share_group_state; the lag counts to the end of the logs beside them. Changes nothing;
+    a broker may be running. Exit status 1 if records could not be read.
+    """
+    listing = list_groups([named(directory) for directory in directories], options)
+    if as_json:
+        print(json.dumps(listing.document(), indent=1))
+    else:
+        print("\n".join(report.lines(listing, members=members, offsets=offsets)))
+    return EXIT_DAMAGE if listing.problems else EXIT_OK

@@ -1,0 +1,31 @@
+"""`cordwood transactions`: what is open, and what it holds back."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.options import Directories, Json, with_options
+from cordwood.commands.options import TransactionOptions
+from cordwood.commands.transactions import list_transactions
+from cordwood.report import transactions as report
+
+
+@with_options
+def main(
+    directories: Directories,
+    options: TransactionOptions,
+    all_ids: Annotated[bool, typer.Option("--all", help="Also a line per transactional id, open or not.")] = False,
+    as_json: Json = False,
+) -> int:
+    """List open transactions: whose they are, how old, whether they hang, and what they hold back.
+
+    From the logs and __transaction_state together. Changes nothing; a broker may be running. Exit status 1 if something
+    could not be read.
+    """
+    listing = list_transactions([named(directory) for directory in directories], options)
+    print(json.dumps(listing.document(), indent=1) if as_json else "\n".join(report.lines(listing, all_ids=all_ids)))
+    return EXIT_DAMAGE if listing.problems else EXIT_OK

@@ -1,0 +1,109 @@
+"""What `groups` and `transactions` share: the logs of Kafka's coordinators, and the other logs that lie beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+
+from cordwood.engine.latest import state_records
+from cordwood.errors import CorruptFileError, CorruptMessageError, DataError, NotFoundError
+from cordwood.storage.formats import properties
+from cordwood.storage.formats.filenames import DirectoryState, FileKind
+from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, DecodedRecord, decode_record
+from cordwood.storage.log.files import read_file
+from cordwood.storage.node.groups import Coverage, EndSource, LogEnd
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.types import TopicPartition
+
+
+class Beside:
+    """A node's partitions by name.
+
+    Attributes:
+        node: the node.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._ends: dict[TopicPartition, LogEnd | None] = {}
+
+    @cached_property
+    def partitions(self) -> Mapping[TopicPartition, LocatedPartition]:
+        """All that are in the node's log directories, whichever the user named; of duplicates the first."""
+        found: dict[TopicPartition, LocatedPartition] = {}
+        for directory in self.node.directories:
+            for one in directory.partitions:
+                if one.name.state is DirectoryState.CURRENT:
+                    found.setdefault(one.name.topic_partition, LocatedPartition(directory, one.path, one.name))
+        return found
+
+    def coordinators(self, topic: str) -> Mapping[int, LocatedPartition]:
+        """The partitions of a coordinator's topic that the user named."""
+        named = {place.path for place in self.node.places}
+        return {
+            name.partition: place
+            for name, place in sorted(self.partitions.items())
+            if name.topic == topic and place.path in named
+        }
+
+    def coverage(self, topic: str) -> Coverage:
+        """Which partitions of a coordinator's topic there are."""
+        metadata = self.node.metadata
+        known = None if metadata is None else metadata.topics.get(topic)
+        return Coverage(topic, tuple(self.coordinators(topic)), None if known is None else len(known.partitions))
+
+    @cached_property
+    def topic_names(self) -> Mapping[str, str]:
+        """Names of topics by their ids: from the cluster's metadata, else from `partition.metadata`."""
+        if self.node.metadata is not None:
+            return {topic.topic_id: name for name, topic in self.node.metadata.topics.items()}
+        found = {}
+        for name, place in self.partitions.items():
+            path = f"{place.path}/{FileKind.PARTITION_METADATA}"
+            try:
+                decoded = properties.decode_partition_metadata(read_file(self.node.fs, path), path)
+            except (OSError, CorruptFileError):
+                continue  # brokers before 2.8 made none; `check` reports a bad one
+            found[properties.encode_id(decoded.topic_id)] = name.topic
+        return found
+
+    def end_of(self, name: TopicPartition) -> LogEnd | None:
+        """Where the log of a partition ends for a consumer; None if it is not there.
+
+        That is the high watermark of the log directory's checkpoint. Without an entry, or where the partition has no
+        other replica, it is the end of the log: a checkpoint is some seconds old.
+        """
+        if name not in self._ends:
+            place = self.partitions.get(name)
+            self._ends[name] = None if place is None else self._end(name, place)
+        return self._ends[name]
+
+    def _end(self, name: TopicPartition, place: LocatedPartition) -> LogEnd | None:
+        mark = place.directory.high_watermarks.get(name)
+        if mark is not None and self.node.replica_count(name) != 1:
+            return LogEnd(mark, EndSource.HIGH_WATERMARK)
+        try:
+            return LogEnd(place.log().next_offset, EndSource.LOG_END)
+        except (OSError, NotFoundError):
+            return None  # a running broker deleted it
+
+    def state(
+        self, topic: str, on_damage: Callable[[DataError], None], *, updates: int | None = None
+    ) -> Iterator[tuple[int, DecodedRecord, int]]:
+        """The records that count of a coordinator's topic: partition, record, and producer of an open transaction.
+
+        Args:
+            topic: of the coordinator.
+            on_damage: called with each batch or record that cannot be read.
+            updates: see `state_records`.
+        """
+        internal = INTERNAL_TOPICS[topic]
+        for partition, place in self.coordinators(topic).items():
+            for one in state_records(place.log(), on_damage, updates=updates):
+                try:
+                    record = decode_record(internal, one.key, one.value)
+                except CorruptMessageError as error:
+                    error.offset = one.offset
+                    on_damage(error.at(place.path))
+                    continue
+                yield partition, record, one.producer_id

@@ -1,0 +1,40 @@
+"""`groups`: the consumer groups of a broker's directories, how far they are, and how far behind.
+
+A group's records are in one partition of `__consumer_offsets`, and the state of share groups in `__share_group_state`.
+Their lag counts to the end of the logs that lie beside these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import cordwood.report.groups  # noqa: F401 - so that listings can show themselves
+from cordwood.commands.coordinators import Beside
+from cordwood.commands.selection import GroupOptions
+from cordwood.errors import DataError, NotFoundError
+from cordwood.fs.base import Store
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
+from cordwood.storage.node.groups import SHARE_UPDATE, GroupBuilder, GroupListing
+from cordwood.storage.node.node import Node
+
+
+def list_groups(paths: Sequence[str], options: GroupOptions, *, fs: Store | None = None) -> GroupListing:
+    """List the consumer groups in one broker's directories; see `cordwood.groups`."""
+    beside = Beside(Node.open(fs or PosixFileSystem(), paths, options.metadata))
+    offsets_topic, share_topic = beside.coverage(CONSUMER_OFFSETS), beside.coverage(SHARE_GROUP_STATE)
+    if not offsets_topic.partitions:
+        what = f"No partition of {CONSUMER_OFFSETS} in {', '.join(paths)}"
+        raise NotFoundError(f"{what}: the groups of a cluster are in those of all of its brokers together")
+    problems: list[DataError] = []
+    builder = GroupBuilder(beside.topic_names, beside.end_of)
+    for partition, record, producer_id in beside.state(CONSUMER_OFFSETS, problems.append):
+        builder.add(partition, record, producer_id)
+    for _, record, _ in beside.state(SHARE_GROUP_STATE, problems.append, updates=SHARE_UPDATE):
+        builder.add_share_record(record)
+    wanted = options.groups
+    groups = [one for one in builder.groups() if not wanted or any(fnmatchcase(one.group_id, glob) for glob in wanted)]
+    if wanted and not groups:
+        raise NotFoundError(f"No group in {', '.join(paths)} matches {', '.join(wanted)}")
+    return GroupListing(tuple(groups), offsets_topic, share_topic, tuple(problems))

@@ -1,0 +1,113 @@
+"""Kafka's internal topics as tables: the records of one type, of all partitions that are in some directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.base import Store
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.columns import OnDamage, raise_damage
+from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.formats.messages.schema import RecordType
+from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, InternalTopic
+from cordwood.storage.log.transactions import READ_UNCOMMITTED, Isolation
+from cordwood.storage.node.node import LocatedPartition, Node
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def internal_table(
+    *paths: str,
+    record: str,
+    isolation: Isolation | str | None = READ_UNCOMMITTED,
+    on_damage: OnDamage = raise_damage,
+    fs: Store | None = None,
+) -> pa.Table:
+    """The records of one type in Kafka's internal topics as an Arrow table, with a column per field.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        record: the record type, such as `OffsetCommit` or `TransactionLog`.
+        isolation: what a consumer with this `isolation.level` gets; None: also what aborted transactions wrote.
+        on_damage: called with each batch or record that cannot be read; when it returns, reading goes on behind it.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition of the topic that has such records.
+        RequestError: no internal topic has such records.
+        DataError: from the default `on_damage`.
+    """
+    import pyarrow as pa
+
+    from cordwood.storage.log.internal_arrow import internal_schema
+
+    found, places = _places(fs or PosixFileSystem(), paths, record)
+    batches = (
+        batch
+        for place in places
+        for batch in place.log().internal_batches(record, isolation=isolation, on_damage=on_damage)
+    )
+    return pa.Table.from_batches(batches, internal_schema(found))
+
+
+def internal_dataframe(
+    spark: SparkSession,
+    *paths: str,
+    record: str,
+    isolation: Isolation | str | None = READ_UNCOMMITTED,
+    fs: Store | None = None,
+) -> DataFrame:
+    """The records of one type in Kafka's internal topics as a Spark DataFrame, with a column per field.
+
+    Each log is read by a task, when the DataFrame is used. Damage fails it.
+
+    Args:
+        spark: the session.
+        paths: log directories, folders of several, or partition directories.
+        record: the record type, such as `OffsetCommit` or `TransactionLog`.
+        isolation: what a consumer with this `isolation.level` gets; None: also what aborted transactions wrote.
+        fs: the file system; default: that of the machine that a task runs on.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition of the topic that has such records.
+        RequestError: no internal topic has such records.
+    """
+    from cordwood.spark.internal import InternalLog
+    from cordwood.spark.internal import internal_dataframe as make
+    from cordwood.storage.log.internal_arrow import internal_schema
+
+    store = fs or PosixFileSystem()
+    found, places = _places(store, paths, record)
+    logs = [
+        InternalLog(store.location(), place.path, place.log().log_start_offset, place.directory.live)
+        for place in places
+    ]
+    return make(spark, logs, record, internal_schema(found), None if isolation is None else Isolation(isolation))
+
+
+def _places(fs: Store, paths: Sequence[str], record: str) -> tuple[RecordType, list[LocatedPartition]]:
+    topic, found = next(_types(record), (None, None))
+    if topic is None or found is None:
+        known = ", ".join(one.name for topic in INTERNAL_TOPICS.values() for one in topic.records.values())
+        raise RequestError(f"No internal topic of Kafka's has records of type {record}; there are {known}")
+    node = Node.open(fs, paths)
+    places = [
+        place
+        for place in node.places
+        if place.topic == topic.name and place.name is not None and place.name.state is DirectoryState.CURRENT
+    ]
+    if not places:
+        raise NotFoundError(
+            f"No partition of {topic.name} in {', '.join(paths)}, which has the records of type {record}"
+        )
+    return found, places
+
+
+def _types(record: str) -> Iterator[tuple[InternalTopic, RecordType]]:
+    for topic in INTERNAL_TOPICS.values():
+        if (found := topic.record_type(record)) is not None:
+            yield topic, found

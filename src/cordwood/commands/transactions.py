@@ -1,0 +1,135 @@
+"""`transactions`: what is open in the logs of a broker's directories, and what that holds back.
+
+The logs are looked at first, then `__transaction_state`. A transaction that begins or ends in between, while a broker
+is running, would look as if no coordinator knew it; so what is open in a live log is looked up once more in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import cordwood.report.transactions  # noqa: F401 - so that listings can show themselves
+from cordwood.cleaning.plan import Bound, Choices
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.coordinators import Beside
+from cordwood.commands.options import TransactionOptions, open_node, select_partitions
+from cordwood.commands.plan import plan_partition
+from cordwood.engine.facts import load_producers
+from cordwood.errors import ConfigError, DataError, NotFoundError
+from cordwood.fs.base import Store
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.kernels.layout import DELETE_HORIZON, LOG_APPEND_TIME
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
+from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
+from cordwood.storage.log.producers import Producer
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, Gap
+from cordwood.storage.node.node import LocatedPartition
+from cordwood.storage.node.transactions import OpenInLog, TransactionListing, open_transactions, transactional_id
+from cordwood.types import NONE, TopicPartition
+
+#: Called with how many logs were looked at, and how many there are.
+OnLogs = Callable[[int, int], None]
+
+
+def list_transactions(
+    paths: Sequence[str],
+    options: TransactionOptions,
+    *,
+    on_progress: OnLogs | None = None,
+    fs: Store | None = None,
+    clock: Clock = system_clock,
+) -> TransactionListing:
+    """List the open transactions in one broker's directories; see `cordwood.transactions`."""
+    now_ms = clock() if options.now_ms is None else options.now_ms
+    node = open_node(fs or PosixFileSystem(), paths, options.selection)
+    beside = Beside(node)
+    places = [one for one in select_partitions(node, paths, options.selection) if _may_have_transactions(one)]
+    problems: list[DataError | OSError] = []
+    found: list[tuple[LocatedPartition, OpenInLog]] = []
+    for done, place in enumerate(places, 1):
+        found += ((place, one) for one in _open_in(place, now_ms, problems))
+        if on_progress is not None:
+            on_progress(done, len(places))
+    coverage = beside.coverage(TRANSACTION_STATE)
+    states = (transactional_id(one, record) for one, record, _ in beside.state(TRANSACTION_STATE, problems.append))
+    known = sorted((one for one in states if one is not None), key=lambda one: one.transactional_id)
+    logs = []
+    for place, one in found:
+        if not place.directory.live or _is_still_open(place, one, now_ms):
+            logs.append(replace(one, first_uncleanable_offset=_first_uncleanable(beside, place, now_ms)))
+    transactions = open_transactions(logs, known, is_whole=coverage.is_whole is True, now_ms=now_ms)
+    return TransactionListing(now_ms, tuple(transactions), tuple(known), coverage, len(places), tuple(problems))
+
+
+def _may_have_transactions(place: LocatedPartition) -> bool:
+    name = place.name
+    return name is not None and name.state is DirectoryState.CURRENT and place.topic != CLUSTER_METADATA_TOPIC
+
+
+def _name(place: LocatedPartition) -> TopicPartition:
+    assert place.name is not None, "see _may_have_transactions"
+    return place.name.topic_partition
+
+
+def _open_in(place: LocatedPartition, now_ms: int, problems: list[DataError | OSError]) -> Iterator[OpenInLog]:
+    """The transactions that are open in one log; what cannot be read is a problem."""
+    try:
+        log = place.log()
+        if not log.segments:
+            return
+        producers = load_producers(log, now_ms=now_ms)
+        first, start = producers.first_unstable_offset, log.log_start_offset
+        if first is None:
+            return
+        end = log.next_offset
+        for id, one in sorted(producers.by_id.items()):
+            if one.transaction_start != NONE:
+                started = _first_timestamp(log, max(one.transaction_start, start))
+                yield OpenInLog(
+                    _name(place),
+                    id,
+                    one.epoch,
+                    one.transaction_start,
+                    None if one.last_offset == NONE else one.last_offset,
+                    started,
+                    None if one.timestamp == NONE else one.timestamp,
+                    max(first, start),
+                    end,
+                    one.transaction_start == first,
+                )
+    except (OSError, DataError) as error:
+        problems.append(error)
+    except NotFoundError:
+        return  # a running broker deleted it
+
+
+def _first_timestamp(log: LogView, offset: int) -> int | None:
+    """The time of the first record of the batch that starts at an offset, or behind it."""
+    for _, item in log.windows(start_offset=offset, checks=Checks.HEADERS):
+        if not isinstance(item, Gap):
+            batch = item.batches[0]
+            has_own = batch["attributes"] & (LOG_APPEND_TIME | DELETE_HORIZON) == 0
+            time = int(batch["base_timestamp"] if has_own else batch["max_timestamp"])
+            return None if time < 0 else time
+    return None
+
+
+def _is_still_open(place: LocatedPartition, one: OpenInLog, now_ms: int) -> bool:
+    try:
+        again: Producer | None = load_producers(place.log(), now_ms=now_ms).by_id.get(one.producer_id)
+    except (OSError, NotFoundError):
+        return False
+    return again is not None and again.transaction_start == one.first_offset
+
+
+def _first_uncleanable(beside: Beside, place: LocatedPartition, now_ms: int) -> int | None:
+    """Where the cleaner stops because of the last stable offset; None if it does not."""
+    try:
+        plan = plan_partition(beside.node, place, Choices(), now_ms)
+    except ConfigError:
+        return None
+    if plan is None or plan.compaction is None or plan.compaction.range.bound is not Bound.LAST_STABLE_OFFSET:
+        return None
+    return plan.compaction.range.first_uncleanable_offset

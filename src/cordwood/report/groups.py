@@ -1,0 +1,209 @@
+"""Consumer groups for people and as JSON: a line per group, per member, or per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from cordwood.presentable import register
+from cordwood.storage.node.groups import CommittedOffset, Coverage, EndSource, Group, GroupListing, GroupMember
+from cordwood.tables import Column, number, printable, table, time_text
+from cordwood.types import TopicPartition
+
+# ---- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def document(listing: GroupListing) -> dict[str, Any]:
+    """The listing as one JSON value; null is what does not apply or is not known."""
+    return {
+        "groups": [_group(one) for one in listing.groups],
+        "topics": [_coverage(one) for one in (listing.offsets_topic, listing.share_topic)],
+        "problems": [str(error) for error in listing.problems],
+    }
+
+
+def _group(one: Group) -> dict[str, Any]:
+    return {
+        "group": one.group_id,
+        "type": one.type,
+        "state": one.state,
+        "coordinator": one.coordinator,
+        "protocol_type": one.protocol_type,
+        "assignor": one.assignor,
+        "epoch": one.epoch,
+        "target_epoch": one.target_epoch,
+        "leader": one.leader,
+        "lag": one.lag,
+        "members": [_member(each) for each in one.members],
+        "offsets": [_offset(each) for each in one.offsets],
+        "pending": [_offset(each) for each in one.pending],
+    }
+
+
+def _member(one: GroupMember) -> dict[str, Any]:
+    return {
+        "member": one.member_id,
+        "client": one.client_id,
+        "host": one.client_host,
+        "instance": one.instance_id,
+        "rack": one.rack_id,
+        "epoch": one.epoch,
+        "subscribed": None if one.subscribed is None else list(one.subscribed),
+        "assigned": [_partition(each) for each in one.assigned],
+        "target": None if one.target is None else [_partition(each) for each in one.target],
+        "tasks": {kind: list(tasks) for kind, tasks in one.tasks.items()},
+    }
+
+
+def _partition(one: TopicPartition) -> dict[str, Any]:
+    return {"topic": one.topic, "partition": one.partition}
+
+
+def _offset(one: CommittedOffset) -> dict[str, Any]:
+    return {
+        **_partition(one.partition),
+        "offset": one.offset,
+        "end_offset": None if one.end is None else one.end.offset,
+        "end_is": None if one.end is None else one.end.source,
+        "lag": one.lag,
+        "leader_epoch": one.leader_epoch,
+        "metadata": one.metadata,
+        "commit_timestamp": one.commit_timestamp_ms,
+        "expire_timestamp": one.expire_timestamp_ms,
+        "member": one.member_id,
+        "producer_id": one.producer_id,
+    }
+
+
+def _coverage(one: Coverage) -> dict[str, Any]:
+    return {"topic": one.topic, "partitions": list(one.partitions), "partition_count": one.partition_count}
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions, those of a topic together: `orders-0,1 payments-2`."""
+    by_topic = groupby(sorted(partitions), key=lambda one: one.topic)
+    return " ".join(f"{topic}-{','.join(str(one.partition) for one in some)}" for topic, some in by_topic) or "-"
+
+
+def _lag(one: Group) -> str:
+    # Of what is not beside it, nothing is known.
+    some = any(offset.lag is None for offset in one.offsets)
+    return "-" if one.lag is None else f"{'≥' if some else ''}{one.lag:,}"
+
+
+def _last_commit(one: Group) -> str:
+    return time_text(max((offset.commit_timestamp_ms or 0 for offset in one.offsets), default=0) or None)
+
+
+def _has(one: GroupMember) -> str:
+    tasks = [f"{kind} {','.join(some)}" for kind, some in one.tasks.items() if some]
+    return "; ".join(tasks) or partitions_text(one.assigned)
+
+
+def _text(value: object) -> str:
+    return "-" if value in (None, "") else printable(str(value))
+
+
+_GROUP_COLUMNS: Sequence[tuple[Column, Callable[[Group], str]]] = (
+    (Column("GROUP"), lambda one: printable(one.group_id)),
+    (Column("TYPE"), lambda one: one.type),
+    (Column("STATE"), lambda one: one.state),
+    (Column("ASSIGNOR"), lambda one: _text(one.assignor)),
+    (Column("EPOCH", right=True), lambda one: _text(one.epoch)),
+    (Column("MEMBERS", right=True), lambda one: f"{len(one.members):,}"),
+    (Column("PARTITIONS", right=True), lambda one: f"{len(one.offsets):,}"),
+    (Column("LAG", right=True), _lag),
+    (Column("LAST COMMIT (UTC)"), _last_commit),
+)
+_MEMBER_COLUMNS: Sequence[tuple[Column, Callable[[GroupMember], str]]] = (
+    (Column("MEMBER"), lambda one: printable(one.member_id)),
+    (Column("CLIENT"), lambda one: _text(one.client_id)),
+    (Column("HOST"), lambda one: _text(one.client_host)),
+    (Column("INSTANCE"), lambda one: _text(one.instance_id)),
+    (Column("EPOCH", right=True), lambda one: _text(one.epoch)),
+    (Column("HAS"), lambda one: printable(_has(one))),
+    (Column("IS TO HAVE"), lambda one: "-" if one.target is None else printable(partitions_text(one.target))),
+)
+_OFFSET_COLUMNS: Sequence[tuple[Column, Callable[[CommittedOffset], str]]] = (
+    (Column("PARTITION"), lambda one: printable(str(one.partition))),
+    (Column("OFFSET", right=True), lambda one: _text(None if one.offset < 0 else one.offset)),
+    (Column("END", right=True), lambda one: _text(None if one.end is None else one.end.offset)),
+    (Column("LAG", right=True), lambda one: "-" if one.lag is None else f"{one.lag:,}"),
+    (Column("COMMITTED (UTC)"), lambda one: time_text(one.commit_timestamp_ms)),
+    (Column("MEMBER"), lambda one: _text(one.member_id)),
+)
+
+
+def lines(listing: GroupListing, *, members: bool = False, offsets: bool = False) -> Iterator[str]:
+    """The listing as lines for people: a line per group; then one per member, and one per partition, if asked for."""
+    yield from _coverage_lines(listing)
+    yield ""
+    yield from table([column for column, _ in _GROUP_COLUMNS], _rows(_GROUP_COLUMNS, listing.groups))
+    if members:
+        yield ""
+        rows = [
+            [printable(one.group_id), *row] for one in listing.groups for row in _rows(_MEMBER_COLUMNS, one.members)
+        ]
+        yield from table([_GROUP_COLUMNS[0][0], *(column for column, _ in _MEMBER_COLUMNS)], rows)
+    if offsets:
+        yield ""
+        rows = [
+            [printable(one.group_id), *row] for one in listing.groups for row in _rows(_OFFSET_COLUMNS, one.offsets)
+        ]
+        yield from table([_GROUP_COLUMNS[0][0], *(column for column, _ in _OFFSET_COLUMNS)], rows)
+    yield ""
+    yield from _footnotes(listing)
+
+
+def _rows(columns: Sequence[tuple[Column, Callable[[Any], str]]], values: Iterable[Any]) -> list[list[str]]:
+    return [[cell(one) for _, cell in columns] for one in values]
+
+
+def _coverage_lines(listing: GroupListing) -> Iterator[str]:
+    for one in (listing.offsets_topic, listing.share_topic):
+        if one.partitions:
+            yield f"{one.topic}: {coverage_text(one)}"
+
+
+def coverage_text(one: Coverage) -> str:
+    """How much of a topic there is."""
+    if one.partition_count is None:
+        return (
+            f"{number(len(one.partitions), 'partition')}; without a metadata log it is not known whether these are all"
+        )
+    if one.is_whole:
+        return f"all {number(one.partition_count, 'partition')}"
+    return f"{len(one.partitions):,} of {number(one.partition_count, 'partition')}; the others are on other brokers"
+
+
+def _footnotes(listing: GroupListing) -> Iterator[str]:
+    groups = listing.groups
+    partitions = {offset.partition: offset.end for one in groups for offset in one.offsets}
+    counts = number(len(groups), "group"), number(sum(len(one.members) for one in groups), "member")
+    yield ", ".join((*counts, f"offsets in {number(len(partitions), 'partition')}"))
+    by_source = {
+        source: sum(end is not None and end.source is source for end in partitions.values()) for source in EndSource
+    }
+    words = [f"the {source} of {number(count, 'partition')}" for source, count in by_source.items() if count]
+    if words:
+        yield f"lag counts to {' and '.join(words)}"
+    absent = sum(end is None for end in partitions.values())
+    if absent:
+        yield f"{number(absent, 'partition')} {'is' if absent == 1 else 'are'} not here, so the lag there is not known"
+    for one in groups:
+        for pending in one.pending:
+            what = f"would commit {printable(str(pending.partition))} at offset {pending.offset}"
+            yield f"{printable(one.group_id)}: the open transaction of producer {pending.producer_id} {what}"
+    for error in listing.problems[:_PROBLEMS_SHOWN]:
+        yield f"not read: {printable(str(error))}"
+    if len(listing.problems) > _PROBLEMS_SHOWN:
+        yield f"and {len(listing.problems) - _PROBLEMS_SHOWN:,} more that could not be read"
+
+
+_PROBLEMS_SHOWN = 5
+
+register(GroupListing, lines=lines, document=document)

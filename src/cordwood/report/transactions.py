@@ -1,0 +1,200 @@
+"""Open transactions for people and as JSON: a line per transaction, and one per log that it is open in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from cordwood.presentable import register
+from cordwood.report.groups import coverage_text, partitions_text
+from cordwood.storage.node.transactions import (
+    OpenInLog,
+    OpenTransaction,
+    Outlook,
+    TransactionalId,
+    TransactionListing,
+)
+from cordwood.tables import Column, number, printable, table, time_text
+from cordwood.types import TopicPartition
+
+# ---- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def document(listing: TransactionListing) -> dict[str, Any]:
+    """The listing as one JSON value; null is what does not apply or is not known."""
+    return {
+        "now": listing.now_ms,
+        "transactions": [_transaction(one) for one in listing.transactions],
+        "transactional_ids": [_transactional_id(one) for one in listing.transactional_ids],
+        "state_topic": {
+            "topic": listing.state_topic.topic,
+            "partitions": list(listing.state_topic.partitions),
+            "partition_count": listing.state_topic.partition_count,
+        },
+        "logs": listing.logs,
+        "problems": [str(error) for error in listing.problems],
+    }
+
+
+def _transaction(one: OpenTransaction) -> dict[str, Any]:
+    return {
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "outlook": one.outlook,
+        "transactional_id": None if one.known is None else one.known.transactional_id,
+        "state": None if one.known is None else one.known.state,
+        "timeout_ms": None if one.known is None else one.known.timeout_ms,
+        "start_timestamp": one.start_timestamp_ms,
+        "age_ms": one.age_ms,
+        "partitions": None if one.known is None else [_partition(each) for each in one.known.partitions],
+        "logs": [_log(each) for each in one.logs],
+    }
+
+
+def _log(one: OpenInLog) -> dict[str, Any]:
+    return {
+        **_partition(one.partition),
+        "outlook": one.outlook,
+        "producer_epoch": one.producer_epoch,
+        "first_offset": one.first_offset,
+        "last_offset": one.last_offset,
+        "start_timestamp": one.start_timestamp_ms,
+        "last_timestamp": one.last_timestamp_ms,
+        "last_stable_offset": one.last_stable_offset,
+        "log_end_offset": one.log_end_offset,
+        "is_first": one.is_first,
+        "first_uncleanable_offset": one.first_uncleanable_offset,
+    }
+
+
+def _transactional_id(one: TransactionalId) -> dict[str, Any]:
+    return {
+        "transactional_id": one.transactional_id,
+        "coordinator": one.coordinator,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "state": one.state,
+        "timeout_ms": one.timeout_ms,
+        "start_timestamp": one.start_timestamp_ms,
+        "update_timestamp": one.update_timestamp_ms,
+        "partitions": [_partition(each) for each in one.partitions],
+    }
+
+
+def _partition(one: TopicPartition) -> dict[str, Any]:
+    return {"topic": one.topic, "partition": one.partition}
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+def duration_text(milliseconds: int | None) -> str:
+    """A duration in its largest unit."""
+    if milliseconds is None:
+        return "-"
+    for unit, name in _UNITS:
+        if milliseconds >= unit:
+            return f"{milliseconds / unit:,.1f} {name}"
+    return f"{milliseconds} ms"
+
+
+def _known(show: Callable[[TransactionalId], str]) -> Callable[[OpenTransaction], str]:
+    return lambda one: "-" if one.known is None else show(one.known)
+
+
+def _held_back(one: OpenInLog) -> int:
+    """Offsets that readers of committed data do not get."""
+    return one.log_end_offset - one.last_stable_offset if one.is_first else 0
+
+
+def _uncleanable(one: OpenInLog) -> str:
+    return "-" if one.first_uncleanable_offset is None else f"from {one.first_uncleanable_offset} on"
+
+
+_COLUMNS: Sequence[tuple[Column, Callable[[OpenTransaction], str]]] = (
+    (Column("TRANSACTIONAL ID"), _known(lambda known: printable(known.transactional_id))),
+    (Column("PRODUCER", right=True), lambda one: str(one.producer_id)),
+    (Column("EPOCH", right=True), lambda one: str(one.producer_epoch)),
+    (Column("OUTLOOK"), lambda one: one.outlook),
+    (Column("STATE"), _known(lambda known: known.state)),
+    (Column("BEGAN (UTC)"), lambda one: time_text(one.start_timestamp_ms)),
+    (Column("AGE", right=True), lambda one: duration_text(one.age_ms)),
+    (Column("TIMEOUT", right=True), _known(lambda known: duration_text(known.timeout_ms))),
+    (Column("OPEN IN"), lambda one: printable(partitions_text(log.partition for log in one.logs))),
+)
+_LOG_COLUMNS: Sequence[tuple[Column, Callable[[OpenInLog], str]]] = (
+    (Column("PARTITION"), lambda one: printable(str(one.partition))),
+    (Column("PRODUCER", right=True), lambda one: str(one.producer_id)),
+    (Column("OUTLOOK"), lambda one: one.outlook),
+    (Column("FIRST OFFSET", right=True), lambda one: str(one.first_offset)),
+    (Column("LAST STABLE", right=True), lambda one: str(one.last_stable_offset)),
+    (Column("END", right=True), lambda one: str(one.log_end_offset)),
+    (Column("HELD BACK", right=True), lambda one: f"{_held_back(one):,}"),
+    (Column("UNCLEANABLE", right=True), _uncleanable),
+)
+_ID_COLUMNS: Sequence[tuple[Column, Callable[[TransactionalId], str]]] = (
+    (Column("TRANSACTIONAL ID"), lambda one: printable(one.transactional_id)),
+    (Column("PRODUCER", right=True), lambda one: str(one.producer_id)),
+    (Column("EPOCH", right=True), lambda one: str(one.producer_epoch)),
+    (Column("STATE"), lambda one: one.state),
+    (Column("UPDATED (UTC)"), lambda one: time_text(one.update_timestamp_ms)),
+    (Column("COORDINATOR", right=True), lambda one: str(one.coordinator)),
+)
+
+#: What each outlook means, and what can be done.
+_MEANINGS: Mapping[Outlook, str] = {
+    Outlook.HANGING: "no coordinator will end it; end it with:  kafka-transactions.sh abort --topic … --partition … "
+    "--start-offset …",
+    Outlook.UNKNOWN: "no coordinator that is here knows it; look at all brokers' directories",
+    Outlook.LONG: "open for longer than its timeout: once a broker runs, its coordinator aborts it",
+    Outlook.ENDING: "decided; once a broker runs, its coordinator writes the markers that are missing",
+}
+
+
+def lines(listing: TransactionListing, *, all_ids: bool = False) -> Iterator[str]:
+    """The listing as lines for people: open transactions, and the logs they are open in; all ids, if asked for."""
+    if listing.state_topic.partitions:
+        yield f"{listing.state_topic.topic}: {coverage_text(listing.state_topic)}"
+    else:
+        yield f"no partition of {listing.state_topic.topic} is here, so nothing is known but what the logs tell"
+    yield ""
+    if all_ids:
+        yield from _table(_ID_COLUMNS, listing.transactional_ids)
+        yield ""
+    if listing.transactions:
+        yield from _table(_COLUMNS, listing.transactions)
+        yield ""
+        logs = sorted((log for one in listing.transactions for log in one.logs), key=_by_partition)
+        if logs:
+            yield from _table(_LOG_COLUMNS, logs)
+            yield ""
+    yield from _summary(listing)
+
+
+def _by_partition(one: OpenInLog) -> tuple[TopicPartition, int]:
+    return one.partition, one.first_offset
+
+
+def _table(columns: Sequence[tuple[Column, Callable[[Any], str]]], values: Sequence[Any]) -> Iterator[str]:
+    yield from table([column for column, _ in columns], [[cell(one) for _, cell in columns] for one in values])
+
+
+def _summary(listing: TransactionListing) -> Iterator[str]:
+    counts = {outlook: len(listing.with_outlook(outlook)) for outlook in reversed(Outlook)}
+    found = ", ".join(f"{count:,} {outlook}" for outlook, count in counts.items() if count) or "none is open"
+    ids = number(len(listing.transactional_ids), "transactional id")
+    yield f"{number(len(listing.transactions), 'open transaction')} in {number(listing.logs, 'log')}, {ids}: {found}"
+    for outlook, meaning in _MEANINGS.items():
+        if counts[outlook]:
+            yield f"{outlook}: {meaning}"
+    for error in listing.problems[:_PROBLEMS_SHOWN]:
+        yield f"not read: {printable(str(error))}"
+    if len(listing.problems) > _PROBLEMS_SHOWN:
+        yield f"and {len(listing.problems) - _PROBLEMS_SHOWN:,} more that could not be read"
+
+
+_PROBLEMS_SHOWN = 5
+
+register(TransactionListing, lines=lines, document=document)
