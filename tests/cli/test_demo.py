@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import cordwood
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
-from cordwood.cli.demo import AFTER, BEFORE, LOG, NOW_MS, SETTINGS, USERS, unpack, write_log
+from cordwood.cli.demo import AFTER, BEFORE, GROUPS, LOG, NOW_MS, SETTINGS, USERS, unpack, write_log
 from cordwood.cli.main import app
 from tests.cleaning.against_kafka import differences
 from tests.kafka_tools import Oracle
@@ -118,7 +118,7 @@ def test_a_folder_keeps_both_states_and_its_commands_run(
     left: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, printed = left
-    assert sorted(os.listdir(folder)) == sorted([BEFORE, AFTER, SETTINGS, LOG])
+    assert sorted(os.listdir(folder)) == sorted([BEFORE, AFTER, SETTINGS, LOG, GROUPS])
     first, *commands = printed[printed.index("To try:\n") :].splitlines()[1:]
     assert shlex.split(first) == ["cd", str(folder)]
     shutil.copytree(folder, tmp_path / "copy")

@@ -44,8 +44,9 @@ from cordwood.storage.log.view import LogView
 from cordwood.tables import Column, bytes_text, number, table
 from cordwood.types import NONE, TopicPartition
 
-#: The real broker's log.
-LOG = "kafka-logs"
+#: The real broker's log, and another broker's with groups of all kinds and open transactions.
+LOG, GROUPS = "kafka-logs", "kafka-groups"
+_PACKED = ("demo.tar.gz", "groups.tar.gz")
 BEFORE, AFTER, SETTINGS = "before", "after", "server.properties"
 USERS = TopicPartition("users", 0)
 NOW_MS = 1_750_000_000_000
@@ -90,7 +91,7 @@ def _folder(directory: str | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="cordwood-demo-") as folder:
             yield Path(folder)
         return
-    for name in (BEFORE, AFTER, SETTINGS, LOG):
+    for name in (BEFORE, AFTER, SETTINGS, LOG, GROUPS):
         if (Path(directory) / name).exists():
             raise RequestError(f"{directory}/{name} exists already; give another folder, or remove it first")
     Path(directory).mkdir(parents=True, exist_ok=True)
@@ -98,12 +99,13 @@ def _folder(directory: str | None) -> Iterator[Path]:
 
 
 def unpack(folder: Path) -> None:
-    """Unpack the broker's log that comes with the package, as `LOG` in a folder."""
-    packed = importlib.resources.files("cordwood").joinpath("data/demo.tar.gz")
-    with packed.open("rb") as data, tarfile.open(fileobj=data) as tar:
-        # Set, not given as an argument: Python 3.11 knows that only from its fourth release on.
-        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
-        tar.extractall(folder)
+    """Unpack the brokers' logs that come with the package, as `LOG` and `GROUPS` in a folder."""
+    for name in _PACKED:
+        packed = importlib.resources.files("cordwood").joinpath("data", name)
+        with packed.open("rb") as data, tarfile.open(fileobj=data) as tar:
+            # Set, not given as an argument: Python 3.11 knows that only from its fourth release on.
+            tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+            tar.extractall(folder)
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------
@@ -397,7 +399,7 @@ def _document() -> dict[str, Any]:
 
 def _to_try(directory: str) -> Iterator[str]:
     yield ""
-    yield f"Everything is in {directory}, with {LOG}, the small log of a real broker. To try:"
+    yield f"Everything is in {directory}, with {LOG} and {GROUPS}, the small logs of real brokers. To try:"
     yield f"   cd {shlex.quote(directory)}"
     for command in (
         f"dump {BEFORE} --format '%o %k %s\\n'",
@@ -405,5 +407,6 @@ def _to_try(directory: str) -> Iterator[str]:
         f"plan {BEFORE} {_ASKED}",
         f"clean {BEFORE} --output again {_ASKED}",
         f"check {LOG}",
+        f"groups {GROUPS}",
     ):
         yield f"   cordwood {command}"

@@ -58,7 +58,8 @@ def list_transactions(
     logs = []
     for place, one in found:
         if not place.directory.live or _is_still_open(place, one, now_ms):
-            logs.append(replace(one, first_uncleanable_offset=_first_uncleanable(beside, place, now_ms)))
+            held = _first_uncleanable(beside, place, now_ms) if one.is_first else None
+            logs.append(replace(one, first_uncleanable_offset=held))
     transactions = open_transactions(logs, known, is_whole=coverage.is_whole is True, now_ms=now_ms)
     return TransactionListing(now_ms, tuple(transactions), tuple(known), coverage, len(places), tuple(problems))
 

@@ -176,7 +176,7 @@ def coverage_text(one: Coverage) -> str:
             f"{number(len(one.partitions), 'partition')}; without a metadata log it is not known whether these are all"
         )
     if one.is_whole:
-        return f"all {number(one.partition_count, 'partition')}"
+        return "its only partition" if one.partition_count == 1 else f"all {one.partition_count:,} partitions"
     return f"{len(one.partitions):,} of {number(one.partition_count, 'partition')}; the others are on other brokers"
 
 

@@ -145,8 +145,7 @@ _ID_COLUMNS: Sequence[tuple[Column, Callable[[TransactionalId], str]]] = (
 
 #: What each outlook means, and what can be done.
 _MEANINGS: Mapping[Outlook, str] = {
-    Outlook.HANGING: "no coordinator will end it; end it with:  kafka-transactions.sh abort --topic … --partition … "
-    "--start-offset …",
+    Outlook.HANGING: "no coordinator will end it, and it holds back readers and the cleaner until somebody does:",
     Outlook.UNKNOWN: "no coordinator that is here knows it; look at all brokers' directories",
     Outlook.LONG: "open for longer than its timeout: once a broker runs, its coordinator aborts it",
     Outlook.ENDING: "decided; once a broker runs, its coordinator writes the markers that are missing",
@@ -189,12 +188,25 @@ def _summary(listing: TransactionListing) -> Iterator[str]:
     for outlook, meaning in _MEANINGS.items():
         if counts[outlook]:
             yield f"{outlook}: {meaning}"
+        if outlook is Outlook.HANGING:
+            yield from _ends_of(listing)
     for error in listing.problems[:_PROBLEMS_SHOWN]:
         yield f"not read: {printable(str(error))}"
     if len(listing.problems) > _PROBLEMS_SHOWN:
         yield f"and {len(listing.problems) - _PROBLEMS_SHOWN:,} more that could not be read"
 
 
+def _ends_of(listing: TransactionListing) -> Iterator[str]:
+    """The commands that end what hangs, once a broker runs."""
+    hanging = [log for one in listing.transactions for log in one.logs if log.outlook is Outlook.HANGING]
+    for log in hanging[:_ENDS_SHOWN]:
+        where = f"--topic {printable(log.partition.topic)} --partition {log.partition.partition}"
+        yield f"  kafka-transactions.sh --bootstrap-server … abort {where} --start-offset {log.first_offset}"
+    if len(hanging) > _ENDS_SHOWN:
+        yield f"  and {len(hanging) - _ENDS_SHOWN:,} more"
+
+
 _PROBLEMS_SHOWN = 5
+_ENDS_SHOWN = 10
 
 register(TransactionListing, lines=lines, document=document)

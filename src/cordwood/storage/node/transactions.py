@@ -51,8 +51,8 @@ class OpenInLog:
         last_stable_offset: of the log: readers of committed data get nothing from there on.
         log_end_offset: of the log.
         is_first: the log's last stable offset is that of this transaction.
-        first_uncleanable_offset: from there on the cleaner does nothing, because of the last stable offset; None:
-            something else ends its range, or it does not clean the partition.
+        first_uncleanable_offset: from there on the cleaner does nothing because of this transaction; None: something
+            else holds it back, or it does not clean the partition.
         outlook: what becomes of it in this log.
     """
 

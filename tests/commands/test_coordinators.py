@@ -1,0 +1,122 @@
+"""Groups and transactions of real brokers' directories, as we tell them and as the brokers' own tools did.
+
+`tests/data/coordinators.jsonl` has what the tools said: of each fixture, when a broker was started on it, and of the
+directory that comes with the package. CORDWOOD_REWRITE_DATA=1 with CORDWOOD_SHARE=1 asks again and writes the former.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import cordwood
+from cordwood.cli.demo import unpack
+from cordwood.errors import NotFoundError
+from cordwood.storage.node.transactions import Outlook
+from tests.commands.coordinator_scene import (
+    STILL,
+    Answers,
+    ask,
+    groups_as_told,
+    hanging_as_told,
+    play,
+    transactions_as_told,
+    without_defaults,
+)
+from tests.drawn import drawn
+from tests.fixtures import STOPPED, copy_of, fixture
+from tests.kafka_tools import Broker, Line
+
+RECORDED = Path(__file__).parents[1] / "data" / "coordinators.jsonl"
+#: Of KRaft brokers with one log directory; others have no groups and no transactions.
+FIXTURES = [name for name in STOPPED if not name.startswith(("legacy", "kraft-jbod"))]
+DEMO = "kafka-groups"
+
+
+def recorded() -> dict[str, Answers]:
+    lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+    return {
+        line["name"]: Answers(line["groups"], line["transactions"], [(one, id) for one, id in line["hanging"]])
+        for line in lines
+    }
+
+
+def agree(directory: Path, told: Answers) -> None:
+    """We say of a directory what a broker's tools told."""
+    try:
+        groups = groups_as_told(cordwood.groups(str(directory)))
+    except NotFoundError:
+        groups = []
+    assert groups == without_defaults(told.groups)
+    transactions = cordwood.transactions(str(directory))
+    assert transactions_as_told(transactions) == told.transactions
+    assert hanging_as_told(transactions) == told.hanging
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_groups_and_transactions_of_a_fixture_are_those_that_its_broker_told(name: str) -> None:
+    agree(fixture(name), recorded()[name])
+
+
+def test_those_of_the_packages_directory_are_those_that_its_broker_told(tmp_path: Path) -> None:
+    unpack(tmp_path)
+    told = recorded()[DEMO]
+    assert {group["type"] for group in told.groups} == {"classic", "consumer", "share", "streams"}
+    assert len(told.hanging) == 2
+    agree(tmp_path / DEMO, told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", drawn(FIXTURES))
+def test_a_broker_on_a_fixture_tells_what_is_recorded(name: str, kafka_broker: Broker, tmp_path: Path) -> None:
+    directory = copy_of(fixture(name), tmp_path / name)
+    told = ask(kafka_broker, directory)
+    kafka_broker("kill", directory)
+    if "CORDWOOD_REWRITE_DATA" in os.environ:
+        _record(name, told)
+    assert recorded()[name] == told
+
+
+def _record(name: str, told: Answers) -> None:
+    lines: dict[str, Line] = {}
+    for line in RECORDED.read_text().splitlines() if RECORDED.exists() else ():
+        lines[json.loads(line)["name"]] = json.loads(line)
+    lines[name] = {"name": name, **told._asdict()}
+    text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for _, line in sorted(lines.items()))
+    RECORDED.write_text(text)
+
+
+@pytest.mark.slow
+def test_of_a_running_stopped_and_killed_broker_we_tell_what_its_tools_tell(
+    kafka_broker: Broker, tmp_path: Path
+) -> None:
+    told = play(kafka_broker, tmp_path / "data")
+    assert {group["type"] for group in told.groups} == {"classic", "consumer", "share", "streams"}
+    assert {group["state"] for group in told.groups} == {"Stable", "Empty"}
+    assert len(told.hanging) == 2
+    agree(tmp_path / "data", told)
+    kafka_broker("kill", tmp_path / "data")
+    agree(tmp_path / "data", told)
+    # It comes back with the same, and so do we.
+    assert ask(kafka_broker, tmp_path / "data") == told
+    kafka_broker("stop", tmp_path / "data")
+    agree(tmp_path / "data", told)
+
+
+@pytest.mark.slow
+def test_the_commands_that_we_print_end_what_hangs(kafka_broker: Broker, tmp_path: Path) -> None:
+    unpack(tmp_path)
+    printed = cordwood.transactions(str(tmp_path / DEMO)).text()
+    commands = re.findall(r"kafka-transactions.sh --bootstrap-server … (abort .*)", printed)
+    assert len(commands) == 2
+    address = kafka_broker.start(tmp_path / DEMO, **STILL)
+    for command in commands:
+        tool = "org.apache.kafka.tools.TransactionsCommand"
+        kafka_broker("run", tool, "--bootstrap-server", address, *command.split())
+    kafka_broker("stop", tmp_path / DEMO)
+    left = cordwood.transactions(str(tmp_path / DEMO))
+    assert [one.outlook for one in left.transactions] == [Outlook.LONG, Outlook.OPEN]
