@@ -11,15 +11,22 @@ import java.util.function.Consumer;
 
 import com.fasterxml.jackson.databind.JsonNode;
 
+import org.apache.kafka.common.protocol.ApiMessage;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.MessageUtil;
+import org.apache.kafka.common.protocol.ObjectSerializationCache;
+import org.apache.kafka.metadata.MetadataRecordSerde;
+import org.apache.kafka.server.common.ApiMessageAndVersion;
+import org.apache.kafka.server.common.serialization.BytesApiMessageSerde;
 
 /**
  * Kafka's messages to bytes and back, by the classes that Kafka generates for them and their JSON converters.
  *
  * A line on stdin is {"name", "version", "json"} and is answered with {"hex"}, or {"name", "version", "hex"} and is
- * answered with {"json", "left"} (bytes that follow the message). What Kafka refuses is answered with {"error"}.
+ * answered with {"json", "left"} (bytes that follow the message). With "framed": true, "hex" is the message as it is in
+ * its topic: a coordinator's key or value, or a record of the metadata log or of __remote_log_metadata. What Kafka
+ * refuses is answered with {"error"}.
  */
 final class OracleMessages {
     private static final String[] PACKAGES = {
@@ -58,7 +65,7 @@ final class OracleMessages {
             ByteBuffer bytes = MessageUtil.toByteBufferAccessor(message, version).buffer();
             byte[] written = new byte[bytes.remaining()];
             bytes.get(written);
-            answer.put("hex", HexFormat.of().formatHex(written));
+            answer.put("hex", HexFormat.of().formatHex(asked.path("framed").asBoolean() ? framed(message, version) : written));
         } else {
             Message message = (Message) kind.message().getConstructor().newInstance();
             ByteBuffer bytes = ByteBuffer.wrap(HexFormat.of().parseHex(asked.get("hex").asText()));
@@ -66,6 +73,26 @@ final class OracleMessages {
             answer.put("json", kind.write().invoke(null, message, version));
             answer.put("left", bytes.remaining());
         }
+    }
+
+    private static byte[] framed(Message message, short version) {
+        String place = message.getClass().getPackageName();
+        ApiMessage api = (ApiMessage) message;
+        if (place.startsWith("org.apache.kafka.coordinator")) {
+            return message.getClass().getSimpleName().endsWith("Key")
+                ? MessageUtil.toCoordinatorTypePrefixedBytes(api) : MessageUtil.toVersionPrefixedBytes(version, message);
+        }
+        ApiMessageAndVersion both = new ApiMessageAndVersion(api, version);
+        if (place.startsWith("org.apache.kafka.common.metadata")) {
+            ObjectSerializationCache cache = new ObjectSerializationCache();
+            ByteBuffer bytes = ByteBuffer.allocate(MetadataRecordSerde.INSTANCE.recordSize(both, cache));
+            MetadataRecordSerde.INSTANCE.write(both, cache, new ByteBufferAccessor(bytes));
+            return bytes.array();
+        }
+        return new BytesApiMessageSerde() {
+            @Override
+            public ApiMessage apiMessageFor(short apiKey) { throw new IllegalStateException("only written here"); }
+        }.serialize(both);
     }
 
     private static Kind kind(String name) throws IOException, NoSuchMethodException {

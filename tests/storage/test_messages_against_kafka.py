@@ -13,6 +13,7 @@ from random import Random
 from cordwood.errors import CorruptMessageError
 from cordwood.storage.formats.messages.codec import decode
 from cordwood.storage.formats.messages.schema import Field
+from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, decode_record
 from tests.drawn import SEED
 from tests.kafka_tools import Line, Oracle
 from tests.storage.message_twin import CASES, Case, encode, from_json, known, mutated, random_fields, to_json
@@ -65,6 +66,31 @@ def test_kafka_writes_the_bytes_that_we_write_and_reads_what_we_read(kafka_oracl
         assert found.fields == fields
         assert read_answer.get("left") == 0, (case, read_answer)
         assert from_json(case.message.fields, read_answer["json"]) == fields
+
+
+def test_records_are_framed_as_kafka_frames_those_of_each_topic(kafka_oracle: Oracle) -> None:
+    random = Random(SEED + 2)
+    drawn = []
+    for topic in INTERNAL_TOPICS.values():
+        for record in topic.records.values():
+            for version in range(record.value.first_version, record.value.last_version + 1):
+                key = None if record.key is None else random_fields(Case(record.key, 0), random)
+                drawn.append((topic, record, version, key, random_fields(Case(record.value, version), random)))
+    asked: list[Line] = []
+    for _, record, version, key, value in drawn:
+        case = Case(record.value, version)
+        of_value = to_json(record.value.fields, case, value)
+        asked.append({"name": record.value.name, "version": version, "json": of_value, "framed": True})
+        if record.key is not None and key is not None:
+            of_key = to_json(record.key.fields, Case(record.key, 0), key)
+            asked.append({"name": record.key.name, "version": 0, "json": of_key, "framed": True})
+    answers = iter(bytes.fromhex(line["hex"]) for line in kafka_oracle.messages(asked))
+    for topic, record, version, key, value in drawn:
+        framed = next(answers)
+        found = decode_record(topic, next(answers) if key is not None else None, framed)
+        assert (found.type, found.number, found.version, found.rest) == (record.name, record.number, version, b"")
+        assert found.key == key
+        assert record.name == "GroupMetadata" or found.value == value
 
 
 def test_of_damaged_bytes_we_read_what_kafka_reads_and_refuse_what_it_refuses(kafka_oracle: Oracle) -> None:

@@ -25,12 +25,29 @@ from cordwood.storage.formats.messages.topics import (
     decode_control_record,
     decode_record,
 )
+from cordwood.storage.formats.messages.transaction_state import TransactionStatus
 from cordwood.types import ControlType
 
 #: Ends of the names of fields that are times, in milliseconds.
 _TIMES = ("timestamp", "timestamp_ms")
 
 
+#: Fields whose numbers people are shown by name.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "transaction_status": tuple(one.label for one in TransactionStatus),
+    "delivery_state": ("AVAILABLE", "ACQUIRED", "ACKNOWLEDGED", "ARCHIVING", "ARCHIVED"),
+    "remote_log_segment_state": (
+        "COPY_SEGMENT_STARTED",
+        "COPY_SEGMENT_FINISHED",
+        "DELETE_SEGMENT_STARTED",
+        "DELETE_SEGMENT_FINISHED",
+    ),
+    "remote_partition_delete_state": (
+        "DELETE_PARTITION_MARKED",
+        "DELETE_PARTITION_STARTED",
+        "DELETE_PARTITION_FINISHED",
+    ),
+}
 #: Control records of which a line shows all in any case.
 _MARKERS = ("ABORT", "COMMIT")
 
@@ -96,6 +113,8 @@ def _text(name: str, value: Any) -> str:
         return f"hex:{value.hex()}"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    if name in _NAMES and 0 <= value < len(_NAMES[name]):
+        return _NAMES[name][int(value)]
     return time_text(value) if name.endswith(_TIMES) else str(value)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
 from cordwood.cli.options import Directories, Json, with_options
+from cordwood.cli.progress import LogProgress
 from cordwood.commands.groups import list_groups
 from cordwood.commands.selection import GroupOptions
 from cordwood.report import groups as report
@@ -29,7 +31,8 @@ def main(
     From __consumer_offsets and __share_group_state; the lag counts to the end of the logs beside them. Changes nothing;
     a broker may be running. Exit status 1 if records could not be read.
     """
-    listing = list_groups([named(directory) for directory in directories], options)
+    with LogProgress(enabled=sys.stderr.isatty()) as progress:
+        listing = list_groups([named(directory) for directory in directories], options, on_progress=progress.update)
     if as_json:
         print(json.dumps(listing.document(), indent=1))
     else:

@@ -1,4 +1,4 @@
-"""A line on a person's terminal while something takes long: how much is done, how fast, and what is left."""
+"""A line on a person's terminal while something takes long: how much is done, and how long the rest will take."""
 
 from __future__ import annotations
 
@@ -10,16 +10,55 @@ from typing import Self
 from cordwood.tables import bytes_text
 
 _EVERY_SECONDS = 0.2
+_LOGS_AFTER_SECONDS = 2.0
 
 
-class Progress:
-    """The line; it is gone after the `with` block."""
+class _Line:
+    """What both kinds share: the line, and that it goes."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
+        self._width = 0
+
+    def _show(self, line: str) -> None:
+        sys.stderr.write("\r" + line.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+
+
+class LogProgress(_Line):
+    """The line while logs are looked at one by one, once that takes long. It is gone after the `with` block."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        super().__init__(enabled=enabled)
+        self._started = self._shown = time.monotonic()
+
+    def update(self, done: int, total: int) -> None:
+        """So many logs were looked at, of so many."""
+        now = time.monotonic()
+        seconds = now - self._started
+        if self._enabled and seconds >= _LOGS_AFTER_SECONDS and now - self._shown >= _EVERY_SECONDS:
+            self._shown = now
+            self._show(f"{done:,} of {total:,} logs, {seconds * (total - done) / done:,.0f} s left")
+
+
+class Progress(_Line):
+    """The line while Spark works: how much is read, and how fast. It is gone after the `with` block."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        super().__init__(enabled=enabled)
         self._total = 0
         self._started = self._shown = 0.0
-        self._width = 0
 
     def begin(self, what: object, size_bytes: int) -> None:
         """So much is known of what will be done; so many bytes will be read."""
@@ -52,18 +91,3 @@ class Progress:
         seconds = now - self._started
         left = f", {seconds * (1 - part) / part:,.0f} s left" if seconds > 1 and part > 0 else ""
         self._show(f"{what}: {part:4.0%}{left}")
-
-    def _show(self, line: str) -> None:
-        sys.stderr.write("\r" + line.ljust(self._width))
-        sys.stderr.flush()
-        self._width = len(line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
 from cordwood.cli.options import Directories, Json, with_options
+from cordwood.cli.progress import LogProgress
 from cordwood.commands.options import TransactionOptions
 from cordwood.commands.transactions import list_transactions
 from cordwood.report import transactions as report
@@ -26,6 +28,8 @@ def main(
     From the logs and __transaction_state together. Changes nothing; a broker may be running. Exit status 1 if something
     could not be read.
     """
-    listing = list_transactions([named(directory) for directory in directories], options)
+    with LogProgress(enabled=sys.stderr.isatty()) as progress:
+        paths = [named(directory) for directory in directories]
+        listing = list_transactions(paths, options, on_progress=progress.update)
     print(json.dumps(listing.document(), indent=1) if as_json else "\n".join(report.lines(listing, all_ids=all_ids)))
     return EXIT_DAMAGE if listing.problems else EXIT_OK

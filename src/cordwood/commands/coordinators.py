@@ -15,6 +15,9 @@ from cordwood.storage.node.groups import Coverage, EndSource, LogEnd
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.types import TopicPartition
 
+#: Called with how many logs were looked at, and how many there are.
+OnLogs = Callable[[int, int], None]
+
 
 class Beside:
     """A node's partitions by name.
@@ -88,7 +91,12 @@ class Beside:
             return None  # a running broker deleted it
 
     def state(
-        self, topic: str, on_damage: Callable[[DataError], None], *, updates: int | None = None
+        self,
+        topic: str,
+        on_damage: Callable[[DataError], None],
+        *,
+        updates: int | None = None,
+        on_progress: OnLogs | None = None,
     ) -> Iterator[tuple[int, DecodedRecord, int]]:
         """The records that count of a coordinator's topic: partition, record, and producer of an open transaction.
 
@@ -96,9 +104,10 @@ class Beside:
             topic: of the coordinator.
             on_damage: called with each batch or record that cannot be read.
             updates: see `state_records`.
+            on_progress: called after each log.
         """
-        internal = INTERNAL_TOPICS[topic]
-        for partition, place in self.coordinators(topic).items():
+        internal, places = INTERNAL_TOPICS[topic], self.coordinators(topic)
+        for done, (partition, place) in enumerate(places.items(), 1):
             for one in state_records(place.log(), on_damage, updates=updates):
                 try:
                     record = decode_record(internal, one.key, one.value)
@@ -107,3 +116,5 @@ class Beside:
                     on_damage(error.at(place.path))
                     continue
                 yield partition, record, one.producer_id
+            if on_progress is not None:
+                on_progress(done, len(places))

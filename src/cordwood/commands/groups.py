@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 import cordwood.report.groups  # noqa: F401 - so that listings can show themselves
-from cordwood.commands.coordinators import Beside
+from cordwood.commands.coordinators import Beside, OnLogs
 from cordwood.commands.selection import GroupOptions
 from cordwood.errors import DataError, NotFoundError
 from cordwood.fs.base import Store
@@ -20,7 +20,9 @@ from cordwood.storage.node.groups import SHARE_UPDATE, GroupBuilder, GroupListin
 from cordwood.storage.node.node import Node
 
 
-def list_groups(paths: Sequence[str], options: GroupOptions, *, fs: Store | None = None) -> GroupListing:
+def list_groups(
+    paths: Sequence[str], options: GroupOptions, *, on_progress: OnLogs | None = None, fs: Store | None = None
+) -> GroupListing:
     """List the consumer groups in one broker's directories; see `cordwood.groups`."""
     beside = Beside(Node.open(fs or PosixFileSystem(), paths, options.metadata))
     offsets_topic, share_topic = beside.coverage(CONSUMER_OFFSETS), beside.coverage(SHARE_GROUP_STATE)
@@ -29,7 +31,7 @@ def list_groups(paths: Sequence[str], options: GroupOptions, *, fs: Store | None
         raise NotFoundError(f"{what}: the groups of a cluster are in those of all of its brokers together")
     problems: list[DataError] = []
     builder = GroupBuilder(beside.topic_names, beside.end_of)
-    for partition, record, producer_id in beside.state(CONSUMER_OFFSETS, problems.append):
+    for partition, record, producer_id in beside.state(CONSUMER_OFFSETS, problems.append, on_progress=on_progress):
         builder.add(partition, record, producer_id)
     for _, record, _ in beside.state(SHARE_GROUP_STATE, problems.append, updates=SHARE_UPDATE):
         builder.add_share_record(record)

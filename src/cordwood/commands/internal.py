@@ -32,7 +32,7 @@ def internal_table(
     Args:
         paths: log directories, folders of several, or partition directories.
         record: the record type, such as `OffsetCommit` or `TransactionLog`.
-        isolation: what a consumer with this `isolation.level` gets; None: also what aborted transactions wrote.
+        isolation: what a consumer with this `isolation.level` gets; None: also what is below the log start offset.
         on_damage: called with each batch or record that cannot be read; when it returns, reading goes on behind it.
         fs: the file system; default: this machine's.
 
@@ -69,7 +69,7 @@ def internal_dataframe(
         spark: the session.
         paths: log directories, folders of several, or partition directories.
         record: the record type, such as `OffsetCommit` or `TransactionLog`.
-        isolation: what a consumer with this `isolation.level` gets; None: also what aborted transactions wrote.
+        isolation: what a consumer with this `isolation.level` gets; None: also what is below the log start offset.
         fs: the file system; default: that of the machine that a task runs on.
 
     Raises:

@@ -6,13 +6,13 @@ is running, would look as if no coordinator knew it; so what is open in a live l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import cordwood.report.transactions  # noqa: F401 - so that listings can show themselves
 from cordwood.cleaning.plan import Bound, Choices
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.coordinators import Beside
+from cordwood.commands.coordinators import Beside, OnLogs
 from cordwood.commands.options import TransactionOptions, open_node, select_partitions
 from cordwood.commands.plan import plan_partition
 from cordwood.engine.facts import load_producers
@@ -28,9 +28,6 @@ from cordwood.storage.log.windows import Checks, Gap
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.storage.node.transactions import OpenInLog, TransactionListing, open_transactions, transactional_id
 from cordwood.types import NONE, TopicPartition
-
-#: Called with how many logs were looked at, and how many there are.
-OnLogs = Callable[[int, int], None]
 
 
 def list_transactions(

@@ -57,7 +57,7 @@ TWICE = -6
 LARGE = -7
 
 #: Where the type and the version of records are; see `storage.formats.messages.topics`.
-COORDINATOR, FRAMED, TYPED = range(3)
+COORDINATOR, FRAMED = range(2)
 #: The version of a null value.
 NO_VALUE = -1
 #: Instead of a version: the bytes have no such prefix.
@@ -99,7 +99,7 @@ def read_prefixes(address, starts, key_starts, key_sizes, value_sizes, framing, 
         address: of the data that the records are in.
         starts: int32[records], of their values.
         key_starts, key_sizes, value_sizes: int32[records]; a negative size is null.
-        framing: COORDINATOR, FRAMED or TYPED.
+        framing: COORDINATOR or FRAMED.
         types: int64[records], filled: record types. BAD_PREFIX where the bytes have none.
         versions: int64[records], filled: of the values; NO_VALUE of a null value. BAD_PREFIX where there is none.
         bodies: int64[records], filled: where the message in the value starts.
@@ -124,10 +124,9 @@ def read_prefixes(address, starts, key_starts, key_sizes, value_sizes, framing, 
             continue
         if value_sizes[i] < 0:
             continue
-        if framing == FRAMED:
-            frame, at, status = _uvarint(at, end)
-            if status != DONE or frame != _FRAME_VERSION:
-                continue
+        frame, at, status = _uvarint(at, end)
+        if status != DONE or frame != _FRAME_VERSION:
+            continue
         number, at, status = _uvarint(at, end)
         if status != DONE:
             continue

@@ -10,6 +10,7 @@ import numpy as np
 
 from cordwood.errors import CorruptMessageError, RequestError
 from cordwood.record.columns import OnDamage, RecordColumns
+from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import PartitionDirectory
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, InternalTopic, decode_record
 
@@ -62,6 +63,11 @@ def to_internal_records(
 def _located(error: CorruptMessageError, columns: RecordColumns, batch: int, offset: int) -> CorruptMessageError:
     error.position, error.offset = int(columns.batches["position"][batch]), offset
     return error
+
+
+def data_records(columns: RecordColumns) -> RecordColumns:
+    """Columns without control records."""
+    return columns.select(~is_control(columns.batches)[columns.rows["batch"]])
 
 
 def internal_topic(name: PartitionDirectory | None, path: str) -> tuple[InternalTopic, int]:

@@ -28,11 +28,7 @@ from cordwood.storage.formats.messages.topics import Framing, InternalTopic
 from cordwood.storage.log.arrow import byte_strings, numbers, texts
 from cordwood.storage.log.internal import to_internal_records
 
-_FRAMINGS = {
-    Framing.COORDINATOR: kernel.COORDINATOR,
-    Framing.FRAMED: kernel.FRAMED,
-    Framing.TYPED: kernel.TYPED,
-}
+_FRAMINGS = {Framing.COORDINATOR: kernel.COORDINATOR, Framing.FRAMED: kernel.FRAMED}
 _NUMBERS = {
     "bool": pa.bool_(),
     "int8": pa.int8(),

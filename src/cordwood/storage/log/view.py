@@ -32,7 +32,7 @@ from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
 if TYPE_CHECKING:
     import pyarrow as pa
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.internal import InternalRecord, internal_topic, to_internal_records
+from cordwood.storage.log.internal import InternalRecord, data_records, internal_topic, to_internal_records
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
 
 _ATTEMPTS = 5
@@ -388,13 +388,14 @@ class LogView:
         """The records of one of Kafka's internal topics, decoded, as objects; arguments as for `columns`.
 
         A record that cannot be read is damage. Types and versions that are not known are shown as far as they go.
+        Control records are left out.
 
         Raises:
             RequestError: it is the log of another topic.
         """
         topic, partition = internal_topic(self.name, self.path)
         for segment, columns in self.located_columns(on_damage=on_damage, **choice):  # type: ignore[arg-type]
-            yield from to_internal_records(columns, topic, partition, locate_damage(on_damage, segment))
+            yield from to_internal_records(data_records(columns), topic, partition, locate_damage(on_damage, segment))
             del columns
 
     def internal_batches(
@@ -406,7 +407,7 @@ class LogView:
         topic, partition = internal_topic(self.name, self.path)
         wanted = record_type(topic, record)
         for segment, columns in self.located_columns(on_damage=on_damage, **choice):  # type: ignore[arg-type]
-            yield to_internal_arrow(columns, topic, wanted, partition, locate_damage(on_damage, segment))
+            yield to_internal_arrow(data_records(columns), topic, wanted, partition, locate_damage(on_damage, segment))
             del columns
 
     def internal_arrow(self, record: str, *, on_damage: OnDamage = raise_damage, **choice: object) -> pa.Table:

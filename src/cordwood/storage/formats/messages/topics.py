@@ -3,10 +3,8 @@
     coordinator   __consumer_offsets, __transaction_state, __share_group_state
                   key    i16 record type, message            the key's version is always 0
                   value  i16 version, message                null deletes what the key names
-    framed        __cluster_metadata
+    framed        __cluster_metadata, __remote_log_metadata
                   value  uvarint frame version (1), uvarint record type, uvarint version, message
-    typed         __remote_log_metadata
-                  value  uvarint record type, uvarint version, message
 
 A type that is not known, and a later version than is known, are no errors: they are shown as far as they are
 understood. Bytes that are no record of their type raise CorruptMessageError.
@@ -40,7 +38,7 @@ TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
 REMOTE_LOG_METADATA = "__remote_log_metadata"
 
-#: The only version of the frame around metadata records.
+#: The only version of the frame around such records.
 FRAME_VERSION = 1
 SHORT = Struct(">h")
 
@@ -50,7 +48,6 @@ class Framing(Enum):
 
     COORDINATOR = "coordinator"
     FRAMED = "framed"
-    TYPED = "typed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +76,7 @@ INTERNAL_TOPICS: Mapping[str, InternalTopic] = {
         InternalTopic(TRANSACTION_STATE, Framing.COORDINATOR, transaction_state.RECORDS),
         InternalTopic(SHARE_GROUP_STATE, Framing.COORDINATOR, share_group_state.RECORDS),
         InternalTopic(CLUSTER_METADATA_TOPIC, Framing.FRAMED, metadata_records.RECORDS),
-        InternalTopic(REMOTE_LOG_METADATA, Framing.TYPED, remote_log_metadata.RECORDS),
+        InternalTopic(REMOTE_LOG_METADATA, Framing.FRAMED, remote_log_metadata.RECORDS),
     )
 }
 
@@ -152,25 +149,16 @@ def _framed(topic: InternalTopic, key: bytes | memoryview | None, value: bytes |
     frame_version = reader.uvarint()
     if frame_version != FRAME_VERSION:
         raise CorruptMessageError(f"frame version {frame_version}, not {FRAME_VERSION}")
-    return _typed_from(topic, reader)
-
-
-def _typed(topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None) -> DecodedRecord:
-    return _typed_from(topic, Reader(_not_null(value, "value")))
-
-
-def _typed_from(topic: InternalTopic, reader: Reader) -> DecodedRecord:
     number, version = reader.uvarint(), reader.uvarint()
     record = topic.records.get(number)
     if record is None:
         return _unknown(number)
-    return _with_value(record, version, reader.data, reader.position, None)
+    return _with_value(record, version, data, reader.position, None)
 
 
 _FRAMINGS: Mapping[Framing, Callable[..., DecodedRecord]] = {
     Framing.COORDINATOR: _coordinator,
     Framing.FRAMED: _framed,
-    Framing.TYPED: _typed,
 }
 
 
