@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -156,6 +157,26 @@ def test_what_is_decoded_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "DECODED_BYTES_MAX", 10)
     with pytest.raises(CorruptMessageError, match="11 bytes; more than 10 are not decoded"):
         decode(THING, 0, b"\0" * 11)
+
+
+def test_what_is_made_is_a_small_multiple_of_what_is_read() -> None:
+    # Structs of three bytes each are the smallest there are.
+    case = CASE_OF["StreamsGroupMemberMetadataValue", 0]
+    fields = random_fields(case, Random(1)) | {"client_tags": ({"key": "", "value": ""},) * 20_000}
+    data = encode(case, fields)
+    tracemalloc.start()
+    try:
+        decode(case.message, 0, data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 * len(data)
+    # A count or size that the bytes cannot have makes nothing at all.
+    for claim in (b"\x7f\xff\xff\xff", b"\x00\xff\xff\xff"):
+        with pytest.raises(CorruptMessageError):
+            decode(THING, 0, claim)
+        with pytest.raises(CorruptMessageError):
+            decode(CASE_OF["GroupMetadataValue", 0].message, 0, b"\0\0\0\0\0\1\xff\xff\xff\xff" + claim)
 
 
 # ---- many at once ----------------------------------------------------------------------------------------------------

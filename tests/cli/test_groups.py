@@ -1,0 +1,211 @@
+"""`cordwood groups` and `cordwood transactions`: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import cordwood
+from cordwood.cli.demo import unpack
+from cordwood.cli.main import app
+from cordwood.storage.formats import checkpoints
+from cordwood.types import TopicPartition
+from tests.fixtures import copy_of, fixture
+from tests.storage.internal_logs import batch, internal_record, offset_commit, write_log
+
+NOW = "1795600000000"
+
+
+def run(*words: str | Path, exits: int = 0) -> str:
+    result = CliRunner().invoke(app, [*map(str, words)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == exits, result.output
+    return result.output
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    """The directory of a real broker with groups of all kinds, and open transactions."""
+    unpack(tmp_path)
+    return tmp_path / "kafka-groups"
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_per_group_and_if_asked_for_per_member_and_per_partition(cluster: Path) -> None:
+    lines = run("groups", cluster).splitlines()
+    assert lines[:2] == ["__consumer_offsets: all 2 partitions", "__share_group_state: its only partition"]
+    rows = {line.split()[0]: line.split() for line in lines[4:9]}
+    assert rows["alerts"][1:4] == ["share", "Stable", "-"]
+    assert rows["billing"][1:7] == ["classic", "Stable", "range", "2", "2", "3"]
+    assert {name: row[1] for name, row in rows.items()} == {
+        "alerts": "share", "audit": "consumer", "billing": "classic", "export": "classic", "invoices": "streams",
+    }  # fmt: skip
+    whole = run("groups", cluster, "--members", "--offsets")
+    assert "active 0_0,0_1,0_2" in whole and "billing-static" in whole
+    assert whole.count("orders-0 ") >= 5
+    assert "lag counts to the log end of 5 partitions" in whole
+    assert "export: the open transaction of producer 2 would commit orders-0 at offset 5" in whole
+
+
+def test_only_groups_that_are_asked_for(cluster: Path) -> None:
+    assert [line.split()[0] for line in run("groups", cluster, "--group", "a*").splitlines()[4:6]] == [
+        "alerts",
+        "audit",
+    ]
+    assert "No group in" in run("groups", cluster, "--group", "nobody", exits=2)
+
+
+def test_json_has_the_same_and_python_too(cluster: Path) -> None:
+    document = json.loads(run("groups", cluster, "--json"))
+    listing = cordwood.groups(str(cluster))
+    assert document == json.loads(json.dumps(listing.document()))
+    assert [one["group"] for one in document["groups"]] == [one.group_id for one in listing.groups]
+    assert document["topics"][0] == {"topic": "__consumer_offsets", "partitions": [0, 1], "partition_count": 2}
+    (billing,) = (one for one in listing.groups if one.group_id == "billing")
+    assert str(billing) == f"billing: classic, Stable, 2 members, lag {billing.lag}"
+    assert listing.text().splitlines() == run("groups", cluster).splitlines()
+
+
+def test_one_partition_of_the_topic_tells_its_own_groups_and_that_there_are_others(cluster: Path) -> None:
+    lines = run("groups", cluster / "__consumer_offsets-0").splitlines()
+    assert lines[0] == "__consumer_offsets: 1 of 2 partitions; the others are on other brokers"
+    # The lag counts to the logs beside it, all the same.
+    assert "lag counts to the log end" in "\n".join(lines)
+
+
+def test_without_a_metadata_log_names_are_those_of_the_directories(cluster: Path) -> None:
+    with_metadata = cordwood.groups(str(cluster)).groups
+    shutil.rmtree(cluster / "__cluster_metadata-0")
+    lines = run("groups", cluster).splitlines()
+    assert lines[0] == "__consumer_offsets: 2 partitions; without a metadata log it is not known whether these are all"
+    found = cordwood.groups(str(cluster)).groups
+    assert [one.members for one in found] == [one.members for one in with_metadata]
+    # Without it there may be other replicas, so the checkpoint counts.
+    assert "lag counts to the high watermark of 5 partitions" in lines
+
+
+def test_lag_counts_to_a_high_watermark_where_there_may_be_other_replicas(tmp_path: Path) -> None:
+    write_log(tmp_path / "__consumer_offsets-0", batch(0, [offset_commit("g", "t", at, 1) for at in range(3)]))
+    for partition in (0, 1):
+        write_log(tmp_path / f"t-{partition}", batch(0, [(b"k", b"v")] * 9))
+    (tmp_path / "replication-offset-checkpoint").write_bytes(checkpoints.encode({TopicPartition("t", 0): 4}))
+    (group,) = cordwood.groups(str(tmp_path)).groups
+    assert [(one.end and (one.end.offset, one.end.source), one.lag) for one in group.offsets] == [
+        ((4, "high watermark"), 3), ((9, "log end"), 8), (None, None),
+    ]  # fmt: skip
+    lines = run("groups", tmp_path).splitlines()
+    assert lines[-2:] == [
+        "lag counts to the high watermark of 1 partition and the log end of 1 partition",
+        "1 partition is not here, so the lag there is not known",
+    ]
+    assert "≥11" in lines[3]
+
+
+def test_records_that_cannot_be_read_are_told_and_the_exit_code_is_1(tmp_path: Path) -> None:
+    key, value = offset_commit("g", "t", 0, 1)
+    assert value is not None
+    write_log(tmp_path / "__consumer_offsets-0", batch(0, [(key, value[:-1]), offset_commit("g", "t", 1, 1)]))
+    output = run("groups", tmp_path, exits=1)
+    assert "not read: OffsetCommitValue of version 3: 8 bytes at byte 17, where 7 are left in" in output
+    assert "(offset 0)" in output
+    assert [one.partition.partition for one in cordwood.groups(str(tmp_path)).groups[0].offsets] == [1]
+
+
+def test_a_directory_without_groups_is_refused_in_words(tmp_path: Path) -> None:
+    write_log(tmp_path / "t-0", batch(0, [(b"k", b"v")]))
+    assert "No partition of __consumer_offsets in" in run("groups", tmp_path, exits=2)
+
+
+def test_names_from_disk_cannot_touch_the_terminal(tmp_path: Path) -> None:
+    write_log(tmp_path / "__consumer_offsets-0", batch(0, [offset_commit("g\x1b[1m", "t\x1b", 0, 1)]))
+    assert "\x1b" not in run("groups", tmp_path, "--members", "--offsets")
+    assert "g\\x1b[1m" in run("groups", tmp_path)
+
+
+# ---- transactions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_line_per_transaction_and_per_log_that_it_is_open_in(cluster: Path) -> None:
+    output = run("transactions", cluster, "--now", NOW)
+    lines = output.splitlines()
+    assert lines[0] == "__transaction_state: all 2 partitions"
+    assert [line.split()[3] for line in lines[3:7]] == ["hanging", "hanging", "long", "open"]
+    assert {line.split()[0] for line in lines[3:7]} == {"-", "payments-1", "payments-2", "payments-3"}
+    assert "4 open transactions in 10 logs, 3 transactional ids: 2 hanging, 1 long, 1 open" in lines
+    assert "  kafka-transactions.sh --bootstrap-server … abort --topic orders --partition 1 --start-offset 30" in lines
+    # Only the first transaction of a log holds it back, and the cleaner with it.
+    held = [line.split() for line in lines if line.startswith("payments-0  ")]
+    assert [(one[2], one[6], one[7]) for one in held] == [("long", "15", "from"), ("hanging", "0", "-")]
+    assert "CompleteCommit" not in "\n".join(lines[8:14])
+    assert "payments-1 " in run("transactions", cluster, "--now", NOW, "--all")
+
+
+def test_json_and_python_have_the_same_transactions(cluster: Path) -> None:
+    document = json.loads(run("transactions", cluster, "--now", NOW, "--json"))
+    listing = cordwood.transactions(str(cluster), now_ms=int(NOW))
+    assert document == json.loads(json.dumps(listing.document()))
+    assert document["now"] == int(NOW) and document["logs"] == 10
+    (late,) = listing.with_outlook(cordwood.Outlook.LONG)
+    assert late.known is not None and late.age_ms is not None
+    assert (late.known.transactional_id, late.logs[0].first_uncleanable_offset) == ("payments-3", 4)
+    assert late.age_ms > late.known.timeout_ms == 1000
+    assert str(late) == "payments-3: long, 1 logs"
+    assert listing.text().splitlines() == run("transactions", cluster, "--now", NOW).splitlines()
+
+
+def test_only_the_logs_that_are_asked_for(cluster: Path) -> None:
+    listing = cordwood.transactions(str(cluster), topics=["orders"], now_ms=int(NOW))
+    assert listing.logs == 3
+    assert {str(log.partition) for one in listing.transactions for log in one.logs} == {"orders-1"}
+    assert "matches nothing" in run("transactions", cluster, "--topic", "nothing", exits=2)
+
+
+def test_of_a_part_of_the_coordinators_nothing_hangs_for_certain(cluster: Path) -> None:
+    for coordinator in cluster.glob("__transaction_state-*"):
+        shutil.rmtree(coordinator)
+    output = run("transactions", cluster)
+    assert output.startswith(
+        "no partition of __transaction_state is here, so nothing is known but what the logs tell\n"
+    )
+    assert "4 open transactions in 8 logs, 0 transactional ids: 4 unknown" in output
+    assert "unknown: no coordinator that is here knows it; look at all brokers' directories" in output
+
+
+def test_a_log_without_transactions_says_so(tmp_path: Path) -> None:
+    write_log(tmp_path / "t-0", batch(0, [(b"k", b"v")]))
+    assert (
+        run("transactions", tmp_path).splitlines()[-1]
+        == "0 open transactions in 1 log, 0 transactional ids: none is open"
+    )
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_listed(tmp_path: Path) -> None:
+    pair = internal_record("TransactionLog", {"producer_id": 9}, {"transactional_id": "x"}, version=0)
+    write_log(
+        tmp_path / "__transaction_state-0",
+        batch(0, [(pair[0], b"\0"), (pair[0], b"\0\1"), (pair[0], (pair[1] or b"")[:9])]),
+    )
+    assert "TransactionLogValue of version 0: 8 bytes at byte 2, where 7 are left" in run(
+        "transactions", tmp_path, exits=1
+    )
+
+
+def test_a_transaction_holds_back_the_cleaner_of_a_compacted_log(tmp_path: Path) -> None:
+    directory = copy_of(fixture("kraft-after-2"), tmp_path / "logs")
+    (one,) = cordwood.transactions(str(directory), now_ms=int(NOW)).transactions
+    (log,) = one.logs
+    assert (str(log.partition), log.first_offset, log.last_stable_offset, log.log_end_offset) == (
+        "payments-0",
+        400,
+        400,
+        551,
+    )
+    plan = cordwood.plan(str(directory), topics=["payments"], partitions=["0"], now_ms=int(NOW)).partitions[0]
+    assert plan.compaction is not None
+    assert log.first_uncleanable_offset == plan.compaction.range.first_uncleanable_offset == 377
