@@ -43,6 +43,8 @@ from cordwood.storage.check import KINDS, Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.cluster_metadata import RECORDS
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, Temporary
+from cordwood.storage.formats.messages.schema import Message, RecordType
+from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.types import Codec, ControlType
 from tests.damage.uncovered import UNCOVERED
 
@@ -189,7 +191,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_examples_of_a_page_run_and_print_what_it_shows(
     page: Path, demo: Path, request: pytest.FixtureRequest
 ) -> None:
-    if re.search(r"cordwood[ .]clean\b", page.read_text()):
+    if re.search(r"cordwood[ .]clean\b|SparkSession", page.read_text()):
         request.getfixturevalue("spark")  # one session, which is found, for all pages
     shell = Shell()
     names: dict[str, Any] = {}
@@ -451,6 +453,24 @@ def _metadata_records() -> str:
     return table(("type", "record", "up to version", "fields"), rows)
 
 
+def _internal_records() -> str:
+    head = ("type", "record", "versions", "fields of the key", "fields of the value")
+    return "\n".join(
+        f"**`{topic.name}`**\n\n{table(head, map(_internal_record, topic.records.values()))}"
+        for topic in INTERNAL_TOPICS.values()
+    )
+
+
+def _internal_record(record: RecordType) -> tuple[object, ...]:
+    first, last = record.value.first_version, record.value.last_version
+    versions = first if first == last else f"{first} to {last}"
+    return (record.number, f"`{record.name}`", versions, _names_of(record.key), _names_of(record.value))
+
+
+def _names_of(message: Message | None) -> str:
+    return "–" if message is None or not message.fields else ", ".join(one.name for one in message.fields)
+
+
 def _control_types() -> str:
     return table(("type", "control record"), ((kind.value, f"`{kind.name}`") for kind in ControlType if kind >= 0))
 
@@ -459,6 +479,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "kinds": _kinds,
     "uncovered": _uncovered,
     "metadata-records": _metadata_records,
+    "internal-records": _internal_records,
     "control-types": _control_types,
 }
 

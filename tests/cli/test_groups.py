@@ -155,7 +155,7 @@ def test_json_and_python_have_the_same_transactions(cluster: Path) -> None:
     assert late.known is not None and late.age_ms is not None
     assert (late.known.transactional_id, late.logs[0].first_uncleanable_offset) == ("payments-3", 4)
     assert late.age_ms > late.known.timeout_ms == 1000
-    assert str(late) == "payments-3: long, 1 logs"
+    assert str(late) == "payments-3: long, 1 log"
     assert listing.text().splitlines() == run("transactions", cluster, "--now", NOW).splitlines()
 
 
@@ -163,6 +163,27 @@ def test_only_the_logs_that_are_asked_for(cluster: Path) -> None:
     listing = cordwood.transactions(str(cluster), topics=["orders"], now_ms=int(NOW))
     assert listing.logs == 3
     assert {str(log.partition) for one in listing.transactions for log in one.logs} == {"orders-1"}
+    # Its coordinator knows payments-3 to be open in payments-0, which is not looked at.
+    listing = cordwood.transactions(str(cluster), partitions=["payments-1"], now_ms=int(NOW))
+    assert [str(one) for one in listing.transactions] == ["payments-2: open, 1 log"]
+
+
+def test_a_transaction_that_is_in_no_log_here_is_listed_if_it_is_asked_for(cluster: Path) -> None:
+    shutil.rmtree(cluster / "payments-0")
+    for asked in ([], ["payments*"]):
+        listing = cordwood.transactions(str(cluster), topics=asked, now_ms=int(NOW))
+        assert str(listing.transactions[-2]) == "payments-3: long, 0 logs"
+    assert "payments-3" not in str(cordwood.transactions(str(cluster), topics=["orders"], now_ms=int(NOW)))
+
+
+def test_of_coordinators_that_cannot_all_be_read_nothing_hangs_for_certain(cluster: Path) -> None:
+    (log,) = cluster.glob("__transaction_state-1/*.log")
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    output = run("transactions", cluster, "--now", NOW, exits=1)
+    assert "3 unknown, 1 open" in output and "hanging" not in output
+    assert "not read: CRC-32C mismatch" in output
     assert "matches nothing" in run("transactions", cluster, "--topic", "nothing", exits=2)
 
 
@@ -174,7 +195,7 @@ def test_of_a_part_of_the_coordinators_nothing_hangs_for_certain(cluster: Path) 
         "no partition of __transaction_state is here, so nothing is known but what the logs tell\n"
     )
     assert "4 open transactions in 8 logs, 0 transactional ids: 4 unknown" in output
-    assert "unknown: no coordinator that is here knows it; look at all brokers' directories" in output
+    assert "unknown: __transaction_state does not tell: some of it is not here, or could not be read" in output
 
 
 def test_a_log_without_transactions_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,8 +34,10 @@ def known(
     return TransactionalId("id", 2, 7, 3, status, 60_000, started, NOW - 4000, partitions)
 
 
-def told(logs: list[OpenInLog], ids: list[TransactionalId], *, is_whole: bool = True) -> list[OpenTransaction]:
-    return list(open_transactions(logs, ids, is_whole=is_whole, now_ms=NOW))
+def told(
+    logs: list[OpenInLog], ids: list[TransactionalId], *, is_whole: bool = True, is_read: bool = True
+) -> list[OpenTransaction]:
+    return list(open_transactions(logs, ids, is_whole=is_whole, is_read=is_read, now_ms=NOW))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,8 @@ def told(logs: list[OpenInLog], ids: list[TransactionalId], *, is_whole: bool = 
         ([known(TransactionStatus.COMPLETE_COMMIT)], True, Outlook.HANGING),
         ([known(TransactionStatus.COMPLETE_ABORT)], False, Outlook.HANGING),
         ([known(TransactionStatus.EMPTY)], True, Outlook.HANGING),
-        ([known(9)], True, Outlook.HANGING),
+        ([known(9)], True, Outlook.UNKNOWN),
+        ([replace(known(TransactionStatus.EMPTY), problem="a later version")], True, Outlook.UNKNOWN),
         ([], True, Outlook.HANGING),
         ([], False, Outlook.UNKNOWN),
     ],
@@ -61,6 +65,14 @@ def test_what_becomes_of_a_transaction_that_is_open_in_a_log(
     (one,) = told([in_log()], ids, is_whole=is_whole)
     assert (one.outlook, [log.outlook for log in one.logs]) == (outlook, [outlook])
     assert one.known == (ids[0] if ids else None)
+
+
+@pytest.mark.parametrize("ids", [[], [known(TransactionStatus.COMPLETE_COMMIT)]])
+def test_nothing_hangs_for_sure_where_what_coordinators_know_could_not_all_be_read(ids: list[TransactionalId]) -> None:
+    (one,) = told([in_log()], ids, is_read=False)
+    assert one.outlook is Outlook.UNKNOWN
+    (one,) = told([in_log()], [known(TransactionStatus.ONGOING, P0)], is_read=False)
+    assert one.outlook is Outlook.OPEN
 
 
 def test_the_outlook_of_a_transaction_is_the_worst_of_its_logs() -> None:

@@ -15,6 +15,7 @@ from cordwood.clock import Clock, system_clock
 from cordwood.commands.coordinators import Beside, OnLogs
 from cordwood.commands.options import TransactionOptions, open_node, select_partitions
 from cordwood.commands.plan import plan_partition
+from cordwood.commands.selection import Selection
 from cordwood.engine.facts import load_producers
 from cordwood.errors import ConfigError, DataError, NotFoundError
 from cordwood.fs.base import Store
@@ -25,8 +26,15 @@ from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
 from cordwood.storage.log.producers import Producer
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
+from cordwood.storage.node.directory import is_wanted
 from cordwood.storage.node.node import LocatedPartition
-from cordwood.storage.node.transactions import OpenInLog, TransactionListing, open_transactions, transactional_id
+from cordwood.storage.node.transactions import (
+    OpenInLog,
+    OpenTransaction,
+    TransactionListing,
+    open_transactions,
+    transactional_id,
+)
 from cordwood.types import NONE, TopicPartition
 
 
@@ -49,16 +57,30 @@ def list_transactions(
         found += ((place, one) for one in _open_in(place, now_ms, problems))
         if on_progress is not None:
             on_progress(done, len(places))
-    coverage = beside.coverage(TRANSACTION_STATE)
-    states = (transactional_id(one, record) for one, record, _ in beside.state(TRANSACTION_STATE, problems.append))
+    coverage, unread = beside.coverage(TRANSACTION_STATE), list[DataError]()
+    records = [(one, record) for one, record, _ in beside.state(TRANSACTION_STATE, unread.append)]
+    states = (transactional_id(one, record) for one, record in records)
     known = sorted((one for one in states if one is not None), key=lambda one: one.transactional_id)
+    is_read = not unread and all(record.type is not None for _, record in records)
     logs = []
     for place, one in found:
         if not place.directory.live or _is_still_open(place, one, now_ms):
             held = _first_uncleanable(beside, place, now_ms) if one.is_first else None
             logs.append(replace(one, first_uncleanable_offset=held))
-    transactions = open_transactions(logs, known, is_whole=coverage.is_whole is True, now_ms=now_ms)
-    return TransactionListing(now_ms, tuple(transactions), tuple(known), coverage, len(places), tuple(problems))
+    transactions = [
+        one
+        for one in open_transactions(logs, known, is_whole=coverage.is_whole is True, is_read=is_read, now_ms=now_ms)
+        if one.logs or _may_be_asked_for(one, options.selection)
+    ]
+    return TransactionListing(now_ms, tuple(transactions), tuple(known), coverage, len(places), (*problems, *unread))
+
+
+def _may_be_asked_for(one: OpenTransaction, selection: Selection) -> bool:
+    """Whether a transaction that is in no log here may be in selected partitions."""
+    if not selection.topics and not selection.partitions:
+        return True
+    partitions = () if one.known is None else one.known.partitions
+    return any(is_wanted(name, selection.topics, selection.partitions) for name in partitions)
 
 
 def _may_have_transactions(place: LocatedPartition) -> bool:

@@ -78,6 +78,7 @@ def _transactional_id(one: TransactionalId) -> dict[str, Any]:
         "start_timestamp": one.start_timestamp_ms,
         "update_timestamp": one.update_timestamp_ms,
         "partitions": [_partition(each) for each in one.partitions],
+        "problem": one.problem or None,
     }
 
 
@@ -146,7 +147,7 @@ _ID_COLUMNS: Sequence[tuple[Column, Callable[[TransactionalId], str]]] = (
 #: What each outlook means, and what can be done.
 _MEANINGS: Mapping[Outlook, str] = {
     Outlook.HANGING: "no coordinator will end it, and it holds back readers and the cleaner until somebody does:",
-    Outlook.UNKNOWN: "no coordinator that is here knows it; look at all brokers' directories",
+    Outlook.UNKNOWN: "__transaction_state does not tell: some of it is not here, or could not be read",
     Outlook.LONG: "open for longer than its timeout: once a broker runs, its coordinator aborts it",
     Outlook.ENDING: "decided; once a broker runs, its coordinator writes the markers that are missing",
 }

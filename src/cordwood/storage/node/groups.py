@@ -24,6 +24,7 @@ from cordwood.errors import DataError
 from cordwood.presentable import Presentable
 from cordwood.storage.formats.messages.consumer_protocol import CONSUMER
 from cordwood.storage.formats.messages.topics import DecodedRecord
+from cordwood.tables import number
 from cordwood.types import NONE, TopicPartition
 
 
@@ -141,7 +142,7 @@ class Group:
 
     def __str__(self) -> str:
         lag = "" if self.lag is None else f", lag {self.lag}"
-        return f"{self.group_id}: {self.type}, {self.state}, {len(self.members)} members{lag}"
+        return f"{self.group_id}: {self.type}, {self.state}, {number(len(self.members), 'member')}{lag}"
 
     @property
     def lag(self) -> int | None:

@@ -7,7 +7,7 @@ timeout, the partitions it will write markers to. Together they tell what become
     long        it is open for longer than its timeout: its coordinator should have aborted it
     ending      it is decided, and markers are still to be written
     hanging     it is open in a log, and no coordinator will ever write a marker there
-    unknown     it is open in a log, and the coordinators that are here do not know it; there are others
+    unknown     it is open in a log, and what is here of `__transaction_state` does not say what becomes of it
 
 A hanging transaction holds back readers of committed data and the cleaner for good, until somebody ends it.
 
@@ -25,6 +25,7 @@ from cordwood.presentable import Presentable
 from cordwood.storage.formats.messages.topics import DecodedRecord
 from cordwood.storage.formats.messages.transaction_state import TransactionStatus
 from cordwood.storage.node.groups import Coverage
+from cordwood.tables import number
 from cordwood.types import NONE, TopicPartition
 
 
@@ -83,6 +84,7 @@ class TransactionalId:
         start_timestamp_ms: when its transaction began; None: it has none.
         update_timestamp_ms: when this was written.
         partitions: that the transaction writes to, as far as no marker is there yet.
+        problem: why its record is not all understood, as that of a later version; else empty.
     """
 
     transactional_id: str
@@ -94,6 +96,7 @@ class TransactionalId:
     start_timestamp_ms: int | None
     update_timestamp_ms: int
     partitions: tuple[TopicPartition, ...]
+    problem: str = ""
 
     @property
     def state(self) -> str:
@@ -104,6 +107,11 @@ class TransactionalId:
     def is_open(self) -> bool:
         """Whether its transaction has not come to its end."""
         return self.status in _OPEN
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether what its record does not say is so, too."""
+        return not self.problem and isinstance(self.status, TransactionStatus)
 
 
 _OPEN = {
@@ -137,7 +145,7 @@ class OpenTransaction:
 
     def __str__(self) -> str:
         name = f"producer {self.producer_id}" if self.known is None else self.known.transactional_id
-        return f"{name}: {self.outlook}, {len(self.logs)} logs"
+        return f"{name}: {self.outlook}, {number(len(self.logs), 'log')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +180,14 @@ def transactional_id(coordinator: int, record: DecodedRecord) -> TransactionalId
     """What a record of `__transaction_state` says; None if it deletes the transactional id."""
     if record.type != "TransactionLog" or record.key is None or record.value is None:
         return None
-    value, number = record.value, record.value["transaction_status"]
+    value, status = record.value, record.value["transaction_status"]
     started = value["transaction_start_timestamp_ms"]
     return TransactionalId(
         record.key["transactional_id"],
         coordinator,
         value["producer_id"],
         value["producer_epoch"],
-        TransactionStatus(number) if 0 <= number <= max(TransactionStatus) else number,
+        TransactionStatus(status) if 0 <= status <= max(TransactionStatus) else status,
         value["transaction_timeout_ms"],
         None if started == NONE else started,
         value["transaction_last_update_timestamp_ms"],
@@ -190,11 +198,12 @@ def transactional_id(coordinator: int, record: DecodedRecord) -> TransactionalId
                 for partition in one["partition_ids"]
             )
         ),
+        record.problem,
     )
 
 
 def open_transactions(
-    logs: Iterable[OpenInLog], known: Iterable[TransactionalId], *, is_whole: bool, now_ms: int
+    logs: Iterable[OpenInLog], known: Iterable[TransactionalId], *, is_whole: bool, is_read: bool, now_ms: int
 ) -> Iterator[OpenTransaction]:
     """Bring logs and coordinators together.
 
@@ -202,6 +211,7 @@ def open_transactions(
         logs: transactions that are open in logs.
         known: what coordinators know.
         is_whole: no other coordinators know more.
+        is_read: all that these know could be read.
         now_ms: the time that ages count to.
 
     Yields:
@@ -214,13 +224,18 @@ def open_transactions(
     for one in by_id.values():
         if one.is_open:
             by_producer.setdefault(one.producer_id, [])
-    found = [_transaction(id, some, by_id.get(id), is_whole, now_ms) for id, some in by_producer.items()]
+    found = [_transaction(id, some, by_id.get(id), is_whole, is_read, now_ms) for id, some in by_producer.items()]
     order = list(Outlook)
     yield from sorted(found, key=lambda one: (-order.index(one.outlook), -(one.age_ms or 0), one.producer_id))
 
 
 def _transaction(
-    producer_id: int, logs: Sequence[OpenInLog], known: TransactionalId | None, is_whole: bool, now_ms: int
+    producer_id: int,
+    logs: Sequence[OpenInLog],
+    known: TransactionalId | None,
+    is_whole: bool,
+    is_read: bool,
+    now_ms: int,
 ) -> OpenTransaction:
     is_open = known is not None and known.is_open
     started = known.start_timestamp_ms if is_open and known is not None else None
@@ -232,15 +247,12 @@ def _transaction(
         own = _OPEN[TransactionStatus(known.status)]
         if own is Outlook.OPEN and age is not None and age > known.timeout_ms:
             own = Outlook.LONG
-    judged = []
-    for one in logs:
-        outlook = own
-        if known is not None and one.partition not in known.partitions:
-            # Its coordinator writes no marker there, or not any more.
-            outlook = Outlook.HANGING
-        elif known is None and is_whole:
-            outlook = Outlook.HANGING
-        judged.append(_judged(one, outlook))
+    # To logs that its coordinator does not know of, it writes no marker. Whoever is told that a transaction hangs may
+    # abort it; so where something could not be read, it is not said to hang.
+    is_certain = is_read and (is_whole if known is None else known.is_understood)
+    elsewhere = Outlook.HANGING if is_certain else Outlook.UNKNOWN
+    includes = frozenset(() if known is None else known.partitions)
+    judged = [replace(one, outlook=own if one.partition in includes else elsewhere) for one in logs]
     order = list(Outlook)
     epoch = known.producer_epoch if known is not None else max(one.producer_epoch for one in logs)
     return OpenTransaction(
@@ -252,7 +264,3 @@ def _transaction(
         age,
         tuple(sorted(judged, key=lambda one: one.partition)),
     )
-
-
-def _judged(one: OpenInLog, outlook: Outlook) -> OpenInLog:
-    return replace(one, outlook=outlook)
