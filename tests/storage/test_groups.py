@@ -96,12 +96,18 @@ def test_a_deleted_group_is_none_and_one_with_offsets_is_left_with_these() -> No
 
 
 def test_lag_counts_to_where_a_log_ends_and_is_not_known_without_the_log() -> None:
-    found = only(commit("g", 0, 90), commit("g", 1, 60), commit("g", 0, 5, topic="elsewhere"))
+    found = only(commit("g", 0, 90), commit("g", 1, 45), commit("g", 0, 5, topic="elsewhere"))
     assert [(str(one.partition), one.end, one.lag) for one in found.offsets] == [
-        ("elsewhere-0", None, None), ("t-0", ENDS[T0], 10), ("t-1", ENDS[T1], -10),
+        ("elsewhere-0", None, None), ("t-0", ENDS[T0], 10), ("t-1", ENDS[T1], 5),
     ]  # fmt: skip
-    assert found.lag == 0
+    assert found.lag == 15
     assert only(commit("g", 0, 5, topic="elsewhere")).lag is None
+
+
+def test_lag_is_below_0_only_where_a_group_is_ahead_of_the_log_itself() -> None:
+    # T1 ends at a high watermark, which was written some time ago.
+    found = only(commit("g", 0, 103), commit("g", 1, 53))
+    assert [(one.partition, one.lag) for one in found.offsets] == [(T0, -3), (T1, 0)]
 
 
 def test_offsets_of_open_transactions_are_pending_until_something_deletes_them() -> None:

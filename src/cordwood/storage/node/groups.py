@@ -88,6 +88,7 @@ class CommittedOffset:
         offset: the next that it would read; of a share group, the first that is not done with. -1: none yet.
         end: where the log ends; None if the log is not there.
         lag: records between; None if it is not known. Of a share group, without those in between that are done with.
+            Below 0 if the group is ahead of the log.
         leader_epoch: of the last record read; None if it is not known.
         metadata: what the consumer wrote beside it.
         commit_timestamp_ms: when it was committed; None for share groups.
@@ -443,7 +444,7 @@ class GroupBuilder:
             partition,
             offset,
             end,
-            None if end is None or offset < 0 else end.offset - offset,
+            _lag(end, offset),
             _known(value.get("leader_epoch", NONE)),
             value["metadata"],
             value["commit_timestamp"],
@@ -457,9 +458,16 @@ class GroupBuilder:
         for partition, value in sorted(draft.shares.items()):
             end, offset, done = self._end_of(partition), value["start_offset"], value["delivery_complete_count"]
             # Source: Kafka GroupCoordinatorService.computeShareGroupLagAndBuildResponse.
-            lag = None if end is None or offset < 0 or done < 0 else end.offset - offset - done
+            lag = None if done < 0 else _lag(end, offset + done if offset >= 0 else offset)
             found.append(CommittedOffset(partition, offset, end, lag, _known(value["leader_epoch"])))
         return tuple(found)
+
+
+def _lag(end: LogEnd | None, offset: int) -> int | None:
+    if end is None or offset < 0:
+        return None
+    # A checkpoint is older than the log. A group that is ahead of the end of the log, though, is ahead of it.
+    return max(end.offset - offset, 0) if end.source is EndSource.HIGH_WATERMARK else end.offset - offset
 
 
 def _known(number: int) -> int | None:
