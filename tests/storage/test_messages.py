@@ -103,24 +103,26 @@ Thing 0
 )
 
 
-@pytest.mark.parametrize(
-    ("version", "data", "problem"),
-    [
-        (0, b"", "4 bytes at byte 0, where 0 are left"),
-        (0, b"\0\0\0\3\0\1", "3 items at byte 4, where 2 bytes are left"),
-        (0, b"\xff\xff\xff\xff", "null before byte 4, where it is not allowed"),
-        (0, b"\0\0\0\1\xff\xff", "null before byte 6, where it is not allowed"),
-        (0, b"\0\0\0\1\0\2x", "2 bytes at byte 6, where 1 are left"),
-        (1, b"\0", "null before byte 1, where it is not allowed"),
-        (1, b"\xff\xff\xff\xff\xff\1", "a varint of more than 31 bits before byte 5"),
-        (1, b"\xff\xff\xff\xff\x0f", "a varint of more than 31 bits before byte 5"),
-        (1, b"\1\x81\x80\2", "a string of 32768 bytes before byte 4"),
-        (1, b"\1\0\1\1\0\3\1ab", "2 bytes too many"),
-        (1, b"\1\0\1\2\0\1\1\0\1\1", "tag 0 for the second time before byte 9"),
-        (1, b"\1\0\1\1\0\5\1", "5 bytes at byte 6, where 1 are left"),
-        (-1, b"\1\0\1\0", "the first version is 0"),
-    ],
-)
+#: Version, bytes, and what is wrong with them.
+PROBLEMS = [
+    (0, b"", "4 bytes at byte 0, where 0 are left"),
+    (0, b"\0\0\0\3\0\1", "3 items at byte 4, where 2 bytes are left"),
+    (0, b"\xff\xff\xff\xff", "null before byte 4, where it is not allowed"),
+    (0, b"\0\0\0\1\xff\xff", "null before byte 6, where it is not allowed"),
+    (0, b"\0\0\0\1\0\2x", "2 bytes at byte 6, where 1 are left"),
+    (1, b"\0", "null before byte 1, where it is not allowed"),
+    (1, b"\xff\xff\xff\xff\xff\1", "a varint of more than 31 bits before byte 5"),
+    (1, b"\xff\xff\xff\xff\x0f", "a varint of more than 31 bits before byte 5"),
+    (1, b"\1\x81\x80\2", "a string of 32768 bytes before byte 4"),
+    (1, b"\1\x81\x80\2" + b"x" * 32768 + b"\1\0", "a string of 32768 bytes before byte 4"),
+    (1, b"\1\0\1\1\0\3\1ab", "2 bytes too many"),
+    (1, b"\1\0\1\2\0\1\1\0\1\1", "tag 0 for the second time before byte 9"),
+    (1, b"\1\0\1\1\0\5\1", "5 bytes at byte 6, where 1 are left"),
+    (-1, b"\1\0\1\0", "the first version is 0"),
+]
+
+
+@pytest.mark.parametrize(("version", "data", "problem"), PROBLEMS)
 def test_a_problem_says_what_is_wrong_and_where(version: int, data: bytes, problem: str) -> None:
     with pytest.raises(CorruptMessageError) as caught:
         decode(THING, version, data)
@@ -249,6 +251,12 @@ def test_many_messages_at_once_are_read_as_one_by_one(case: Case) -> None:
     messages += [(case.version, one[: random.randint(0, len(one))]) for one in written]
     random.shuffle(messages)
     agree(case.message, messages)
+
+
+def test_many_messages_at_once_have_the_problems_that_one_has() -> None:
+    messages = [(version, data) for version, data, _ in PROBLEMS if version >= 0]
+    assert all(status < 0 for status, _, _ in read_all(THING, messages))
+    agree(THING, [*messages, *((2, data) for _, data in messages)])
 
 
 @settings(max_examples=50)

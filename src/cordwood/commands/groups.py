@@ -28,7 +28,7 @@ def list_groups(
     offsets_topic, share_topic = beside.coverage(CONSUMER_OFFSETS), beside.coverage(SHARE_GROUP_STATE)
     if not offsets_topic.partitions:
         what = f"No partition of {CONSUMER_OFFSETS} in {', '.join(paths)}"
-        raise NotFoundError(f"{what}: the groups of a cluster are in those of all of its brokers together")
+        raise NotFoundError(f"{what}; each broker of a cluster has some of its partitions, and the groups in them")
     problems: list[DataError] = []
     builder = GroupBuilder(beside.topic_names, beside.end_of)
     for partition, record, producer_id in beside.state(CONSUMER_OFFSETS, problems.append, on_progress=on_progress):
