@@ -154,7 +154,7 @@ def consumer(epoch: int, target_epoch: int, **members: tuple[int, int]) -> list[
     return found
 
 
-def test_a_group_of_the_consumer_protocol_has_a_record_per_member_and_topic_ids_for_names() -> None:
+def test_a_consumer_protocol_group_has_a_record_per_member_and_topic_ids_for_names() -> None:
     found = only(*consumer(5, 5, a=(0, 5), b=(0, 5)))
     assert (found.type, found.state, found.epoch, found.target_epoch, found.assignor) == (
         GroupType.CONSUMER, "Stable", 5, 5, "range",
@@ -200,7 +200,7 @@ def streams(validated: int, state: int, topology: int | None = 0) -> list[Decode
     return found
 
 
-def test_a_streams_group_has_tasks_and_by_its_topology_the_partitions_that_these_read() -> None:
+def test_a_streams_group_has_tasks_and_by_its_topology_the_partitions_they_read() -> None:
     found = only(*streams(0, 1), commit("g", 0, 98))
     assert (found.type, found.state) == (GroupType.STREAMS, "Stable")
     (member,) = found.members

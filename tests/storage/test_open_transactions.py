@@ -81,7 +81,7 @@ def test_the_outlook_of_a_transaction_is_the_worst_of_its_logs() -> None:
     assert [(log.partition, log.outlook) for log in one.logs] == [(P0, Outlook.OPEN), (P1, Outlook.HANGING)]
 
 
-def test_a_transaction_that_only_its_coordinator_knows_is_listed_and_a_closed_one_is_not() -> None:
+def test_a_transaction_only_its_coordinator_knows_is_listed_and_a_closed_one_is_not() -> None:
     (one,) = told([], [known(TransactionStatus.ONGOING, P0)])
     assert (one.outlook, one.logs, one.producer_epoch) == (Outlook.OPEN, (), 3)
     assert told([], [known(TransactionStatus.COMPLETE_COMMIT)]) == []
