@@ -70,6 +70,7 @@ def state(log: LogView) -> tuple[dict[bytes, tuple[int, bytes]], dict[tuple[byte
     pending: dict[tuple[bytes, int], tuple[int, bytes]] = {}
     for one in state_records(log, raise_damage):
         if one.value is None:
+            assert one.key not in committed, "the last record of a key is given last"
             pending = {key: some for key, some in pending.items() if key[0] != one.key}
         elif one.producer_id == NONE:
             assert one.key not in committed, "the last record of a key is given once"
@@ -126,6 +127,17 @@ def test_what_a_transaction_wrote_counts_once_it_is_committed(tmp_path: Path) ->
         steps: list[Step] = [data, (end, 7, [])] if end else [data]
         log, _ = log_of(tmp_path / str(at) / "__consumer_offsets-0", steps)
         assert [(one.offset, one.producer_id) for one in state_records(log, raise_damage)] == wanted
+
+
+def test_a_tombstone_ends_what_is_pending_whatever_follows(tmp_path: Path) -> None:
+    steps: list[Step] = [
+        ("data", 1, [offset_commit("g", "t", 0, 5)]),
+        ("data", NONE, [offset_commit("g", "t", 0, None)]),
+        ("data", NONE, [offset_commit("g", "t", 0, 7)]),
+    ]
+    log, _ = log_of(tmp_path / "__consumer_offsets-0", steps)
+    assert [one.offset for one in state_records(log, raise_damage)] == [0, 1, 2]
+    assert state(log) == replay(steps)
 
 
 def share(kind: str, partition: int, value: dict[str, int] | None) -> Pair:

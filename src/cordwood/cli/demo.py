@@ -403,7 +403,6 @@ def _to_try(directory: str) -> Iterator[str]:
     yield f"   cd {shlex.quote(directory)}"
     for command in (
         f"dump {BEFORE} --format '%o %k %s\\n'",
-        f"ls {AFTER} --segments --server-properties {SETTINGS}",
         f"plan {BEFORE} {_ASKED}",
         f"clean {BEFORE} --output again {_ASKED}",
         f"check {LOG}",

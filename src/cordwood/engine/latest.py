@@ -6,6 +6,9 @@ the number of keys, whatever the length of the log, and an object is made for wh
 A record of an aborted transaction never counts. One of a transaction that is still open does not count yet; these are
 given beside the others, as what is pending. Of one that committed, its own offset decides, not that of its marker.
 
+A tombstone ends what is pending of its key, whatever follows. So all tombstones behind the start of an open transaction
+are given, and not only those that are the last record of their key.
+
 Source: Kafka OffsetMetadataManager.replay and replayEndTransactionMarker, which keep the record with the larger offset.
 """
 
@@ -47,7 +50,7 @@ class StateRecord:
 
 
 def state_records(log: LogView, on_damage: OnDamage, *, updates: int | None = None) -> Iterator[StateRecord]:
-    """The last record of each key, in log order; tombstones that are there, too.
+    """The last record of each key, in log order; tombstones that are there, too, and what is pending.
 
     Args:
         log: of an internal topic.
@@ -60,12 +63,15 @@ def state_records(log: LogView, on_damage: OnDamage, *, updates: int | None = No
     for columns, counts, _ in _columns(log, transactions, lambda _: None):
         named, replaces = _named(columns, counts, updates)
         keys.put(named, replaces, keys.hashes(named, replaces))
+    first_open = transactions.last_stable_offset
     for columns, counts, producers in _columns(log, transactions, on_damage):
         named, replaces = _named(columns, counts, updates)
         newest = keys.get(named, counts)
         keep = replaces & (newest == columns.rows["offset"])
         keep |= counts & ~replaces & (newest < columns.rows["offset"])
         keep |= producers != NONE
+        if first_open is not None:
+            keep |= counts & (columns.rows["value_size"] < 0) & (columns.rows["offset"] > first_open)
         yield from _records(columns, keep, producers)
 
 
