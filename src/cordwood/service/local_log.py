@@ -113,6 +113,11 @@ class LocalLog:
         """Let an I/O error of a `with` block take the log directory offline; `doing` says what it does."""
         return self.failures.guarded(self.log_directory, doing, self.name)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the handlers are closed."""
+        return self._is_closed
+
     def check_open(self) -> None:
         """Raise KafkaStorageError once the handlers are closed."""
         if self._is_closed:

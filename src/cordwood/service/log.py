@@ -27,6 +27,7 @@ from cordwood.errors import (
     IllegalArgumentError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
+    KafkaStorageError,
     LogError,
     OffsetOutOfRangeError,
     PolicyViolationError,
@@ -521,7 +522,11 @@ class Log:
                         file.sync()
                 except FileNotFoundError:
                     pass  # deleted meanwhile
-        self._flush_to(base_offset, base_offset)
+        try:
+            self._flush_to(base_offset, base_offset)
+        except KafkaStorageError:
+            if not local.is_closed:  # otherwise the log was deleted or has moved meanwhile
+                raise
 
     def flush(self, *, force_active_segment: bool = False) -> None:
         """Make everything durable; an active segment that is empty only with `force_active_segment`."""
