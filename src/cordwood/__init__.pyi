@@ -40,7 +40,6 @@ from cordwood.storage.check import Finding as Finding
 from cordwood.storage.check import Kind as Kind
 from cordwood.storage.check import Severity as Severity
 from cordwood.storage.log.internal import InternalRecord as InternalRecord
-from cordwood.storage.log.transactions import Isolation as Isolation
 from cordwood.storage.log.view import LogView as LogView
 from cordwood.storage.node.groups import CommittedOffset as CommittedOffset
 from cordwood.storage.node.groups import Group as Group
@@ -54,6 +53,7 @@ from cordwood.storage.node.transactions import OpenTransaction as OpenTransactio
 from cordwood.storage.node.transactions import Outlook as Outlook
 from cordwood.storage.node.transactions import TransactionalId as TransactionalId
 from cordwood.storage.node.transactions import TransactionListing as TransactionListing
+from cordwood.types import Isolation as Isolation
 from cordwood.types import TopicPartition as TopicPartition
 from cordwood.verification.result import VerifyResult as VerifyResult
 from cordwood.verification.violations import Verdict as Verdict

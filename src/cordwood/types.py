@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ class TimestampType(IntEnum):
     def label(self) -> str:
         """Kafka's name, as in `message.timestamp.type`."""
         return {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}[self.value]
+
+
+class Isolation(StrEnum):
+    """Kafka's `isolation.level` of a consumer."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
 
 
 class ControlType(IntEnum):

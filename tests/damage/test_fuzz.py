@@ -21,9 +21,9 @@ from cordwood.record.record import Record
 from cordwood.storage.check import Check
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
-from cordwood.storage.log.transactions import Isolation
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, look
+from cordwood.types import Isolation
 from tests.damage.samples import PARTITION, entries, logs, memory, small_files
 
 GOOD = [sample.data for sample in logs()] + [sample.data for sample in small_files()]

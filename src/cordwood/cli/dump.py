@@ -54,11 +54,11 @@ from cordwood.storage.formats.filenames import DirectoryState, FileKind, Partiti
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.recovery import INDEX_KINDS, SegmentFiles
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
-from cordwood.storage.log.transactions import Isolation, Transactions
+from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView, holds_nothing
 from cordwood.storage.log.windows import Gap, GapKind
 from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, log_directories, look
-from cordwood.types import ControlType, TopicPartition
+from cordwood.types import ControlType, Isolation, TopicPartition
 
 #: Rows that are made into lines at once, and bytes of lines after which they are written.
 _ROWS = 4096

@@ -63,7 +63,7 @@ def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) ->
             numbers(rows["timestamp"], SCHEMA.field("timestamp").type, rows["timestamp"] >= 0),
             byte_strings(data, rows["key_start"], rows["key_size"], pa.binary()),
             byte_strings(data, rows["value_start"], rows["value_size"], pa.binary()),
-            _headers(data, rows["headers_start"], rows["header_count"]),
+            header_lists(data, rows["headers_start"], rows["header_count"], SCHEMA.field("headers").type),
         ],
         schema=SCHEMA,
     )
@@ -115,7 +115,20 @@ def texts(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataTyp
     return found
 
 
-def _headers(data: U8Array, starts: Int32Array, counts: Int32Array) -> pa.Array:
+def header_lists(
+    data: U8Array, starts: Int32Array, counts: Int32Array, kind: pa.DataType, *, none_is_null: bool = False
+) -> pa.Array:
+    """The headers of records as an Arrow array of lists.
+
+    Args:
+        data: uint8[bytes] that the headers are in.
+        starts, counts: int32[records], position and number of each record's headers.
+        kind: of the array: lists of structs of a string and a binary.
+        none_is_null: a record without headers has null instead of an empty list.
+
+    Raises:
+        BatchTooLargeError: their names or values are 2 GiB and more.
+    """
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])
     total = int(offsets[-1])
     places = [np.empty(total, np.int32) for _ in range(4)]
@@ -124,6 +137,6 @@ def _headers(data: U8Array, starts: Int32Array, counts: Int32Array) -> pa.Array:
     name_starts, name_sizes, value_starts, value_sizes = places
     names = texts(data, name_starts, name_sizes, pa.string())
     values = byte_strings(data, value_starts, value_sizes, pa.binary())
-    headers = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
-    kind = SCHEMA.field("headers").type
-    return pa.ListArray.from_arrays(numbers(offsets, pa.int32()), headers, type=kind)
+    headers = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+    bitmap = pa.py_buffer(np.packbits(counts > 0, bitorder="little")) if none_is_null else None
+    return pa.Array.from_buffers(kind, counts.size, [bitmap, pa.py_buffer(offsets)], children=[headers])

@@ -12,6 +12,7 @@ from cordwood.fs.base import ReadableFile, Store
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.recovery import SegmentFiles
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
@@ -108,12 +109,25 @@ class Segment:
         end_offset: int = MAX_OFFSET,
         checks: Checks = Checks.WHOLE,
         search: bool = True,
+        start: Cut | None = None,
+        end: Cut | None = None,
     ) -> Iterator[BatchWindow | Gap]:
-        """The batches that hold any offset of [start_offset, end_offset), and gaps, in file order."""
+        """The batches that hold any offset of [start_offset, end_offset), and gaps, in file order.
+
+        Args:
+            start_offset, end_offset: the range.
+            checks: how much of each batch is read, and who computes its checksum.
+            search: look for valid batches behind damage.
+            start: a cut below the range that was found earlier; None: the offset index is asked.
+            end: a cut above the range that was found earlier. While the file agrees, nothing behind it is read.
+        """
         with self.open() as file:
-            start = self.position_of(file, start_offset) if start_offset > self.base_offset else 0
+            at = self._start(file, start_offset, start)
+            expected_end = None if end is None else end.position
             is_behind = False
-            for item in WindowReader(file, checks, base_offset=self.base_offset, start=start, search=search):
+            for item in WindowReader(
+                file, checks, base_offset=self.base_offset, start=at, expected_end=expected_end, search=search
+            ):
                 if isinstance(item, Gap):
                     yield item
                     continue
@@ -133,8 +147,22 @@ class Segment:
                 batches = batches[~behind[: batches.size]]
                 if batches.size:
                     yield BatchWindow(item.position, item.data, batches, item.read)
-                if ends.size:
+                if ends.size or (expected_end is not None and _reaches(item, expected_end, end_offset)):
                     return
+
+    def _start(self, file: ReadableFile, offset: int, known: Cut | None) -> int:
+        """Position of a batch at or before the one that holds an offset."""
+        if offset <= self.base_offset:
+            return 0
+        if known is not None and known.offset <= offset and known.still_holds(file):
+            return known.position
+        return self.position_of(file, offset)
+
+
+def _reaches(window: BatchWindow, end: int, end_offset: int) -> bool:
+    """Whether a window ends where a range does, by position and by offset. Neither is believed alone."""
+    last = window.batches[-1]
+    return bool(last["position"] + last["size_bytes"] >= end and last["last_offset"] >= end_offset - 1)
 
 
 def gap_error(segment: Segment, gap: Gap) -> CorruptBatchError:

@@ -16,22 +16,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
-from cordwood.types import ControlType
-
-
-class Isolation(StrEnum):
-    """Kafka's `isolation.level` of a consumer."""
-
-    READ_UNCOMMITTED = "read_uncommitted"
-    READ_COMMITTED = "read_committed"
-
+from cordwood.types import ControlType, Isolation
 
 READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 READ_COMMITTED = Isolation.READ_COMMITTED

@@ -11,6 +11,7 @@ directory is listed again.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import posixpath
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -25,9 +26,11 @@ from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
 from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import checkpoints, filenames, time_index
 from cordwood.storage.formats.filenames import FileKind, PartitionDirectory, parse_directory
+from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.recovery import Recovery, plan_recovery
-from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Isolation, Transactions
+from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
+from cordwood.types import Isolation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,6 +146,9 @@ class LogView:
         end_offset: int = MAX_OFFSET,
         checks: Checks = Checks.WHOLE,
         on_unreadable: Callable[[Segment, OSError], None] | None = None,
+        start: Cut | None = None,
+        end: Cut | None = None,
+        on_lost: Callable[[int, int], None] | None = None,
     ) -> Iterator[tuple[Segment, BatchWindow | Gap]]:
         """Batches of all segments from the one that holds `start_offset` on.
 
@@ -152,6 +158,8 @@ class LogView:
             checks: how much of each batch is read, and who computes its checksum.
             on_unreadable: called with each segment that cannot be read; reading then continues with the next segment.
                 None: the error is raised.
+            start, end: cuts below and above the offsets that were found earlier; see `Segment.windows`.
+            on_lost: called with offsets [lowest, behind) when segments with them vanish before they are read.
         """
         done: set[int] = set()
         next_base = start_offset
@@ -164,7 +172,12 @@ class LogView:
                         continue
                     try:
                         for item in segment.windows(
-                            start_offset=next_base, end_offset=end_offset, checks=checks, search=not self.live
+                            start_offset=next_base,
+                            end_offset=end_offset,
+                            checks=checks,
+                            search=not self.live,
+                            start=start if start is not None and start.segment == segment.base_offset else None,
+                            end=end if end is not None and end.segment == segment.base_offset else None,
                         ):
                             yield segment, item
                             if isinstance(item, BatchWindow):
@@ -180,6 +193,9 @@ class LogView:
                 return
             except FileNotFoundError:
                 self._list()
+                if on_lost is not None and next_base < min(self.first_offset, end_offset):
+                    on_lost(next_base, min(self.first_offset, end_offset))
+                    next_base = self.first_offset
         raise NotFoundError(f"{self.path} is gone, or changes too fast to be read")
 
     def segments_from(self, offset: int) -> tuple[Segment, ...]:
@@ -290,7 +306,7 @@ class LogView:
                         stable = transactions.next_offset if self.live else MAX_OFFSET
                     end = stable if end is None else min(end, stable)
                 if since_ms is not None:
-                    first = max(first, self._offset_for_time(since_ms))
+                    first = max(first, next((offset for _, offset in self.segments_since(since_ms)), 0))
                 return first, MAX_OFFSET if end is None else end, transactions
             except FileNotFoundError:
                 self._list()
@@ -302,23 +318,22 @@ class LogView:
             return False
         return gap.kind is not GapKind.DAMAGE or self.live
 
-    def _offset_for_time(self, since_ms: int) -> int:
-        """An offset at or below that of the first record that is not older; what the time indexes can tell.
+    def segments_since(self, since_ms: int) -> Iterator[tuple[Segment, int]]:
+        """The segments that may hold a record that is not older, each with the lowest offset that it may have there.
 
         A time index says of its entries that nothing before them in the segment is newer. It is believed as far as it
         is in order and reaches to the segment's end; the segment that is written to is searched from its start.
         """
-        for segment in self.segments[:-1]:
-            try:
-                index = segment.time_index()
-            except OSError:
-                index = None
+        for segment in self.segments:
+            index = None
+            if segment is not self.segments[-1]:
+                with contextlib.suppress(OSError):
+                    index = segment.time_index()
             if index is None or not index.entries or any(time_index.faults(index)):
-                return segment.base_offset
-            if index.last_entry[0] >= since_ms:
+                yield segment, segment.base_offset
+            elif index.last_entry[0] >= since_ms:
                 before = index.timestamps < since_ms
-                return int(index.offsets[before][-1]) + 1 if before.any() else segment.base_offset
-        return self.segments[-1].base_offset if self.segments else 0
+                yield segment, int(index.offsets[before][-1]) + 1 if before.any() else segment.base_offset
 
     def transactions(self) -> Transactions:
         """Which transactions were aborted and which are open, from all batch headers of the log."""

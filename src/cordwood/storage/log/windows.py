@@ -43,6 +43,8 @@ WINDOW_BYTES = 4 << 20
 LARGEST_WINDOW_BYTES = 64 << 20
 #: When only headers matter, small reads skip what lies between them.
 HEADER_WINDOW_BYTES = 64 << 10
+#: Behind the end that was expected.
+SMALL_WINDOW_BYTES = 16 << 10
 LARGEST_HEADER_WINDOW_BYTES = 1 << 20
 #: Rows of one window at the most.
 MAX_BATCHES = 1 << 14
@@ -120,6 +122,7 @@ class WindowReader:
         base_offset: int = 0,
         start: int = 0,
         end: int | None = None,
+        expected_end: int | None = None,
         search: bool = True,
         window_bytes: int = WINDOW_BYTES,
         piece_bytes: int = PIECE_BYTES,
@@ -132,6 +135,8 @@ class WindowReader:
             base_offset: of the segment; batches found behind damage must lie in its range.
             start: position of a batch.
             end: position to stop at; default the file's size now, so that the reading of a growing file ends.
+            expected_end: position up to which the caller will read, as far as it knows. Reads do not reach beyond it
+                before they must, and are small from there on.
             search: look for valid batches behind damage. The end of a file that is being written is incomplete, but
                 not damaged.
             window_bytes: size of a read.
@@ -143,10 +148,11 @@ class WindowReader:
         self._base_offset = base_offset
         self._window_bytes = window_bytes
         self._end = file.size() if end is None else min(end, file.size())
+        self._expected_end = expected_end
         #: Of the next byte that is not in any window or gap given out so far.
         self._position = start
         #: Size of the next read.
-        self._read_bytes = window_bytes
+        self._read_bytes = self._up_to_expected_end(window_bytes)
         #: Of the last batch with a right checksum. A batch found behind damage must end above it.
         self._last_offset = base_offset - 1
         #: Bytes that the search may still compute checksums over; negative: it searches no more.
@@ -236,9 +242,17 @@ class WindowReader:
         """Size of the read behind a window; `scanned` is larger than the window when its last batch reaches beyond."""
         reads_on = self._checks is not Checks.HEADERS
         if reads_on or scanned > window_bytes + window_bytes // 4:
-            return self._window_bytes
+            return self._up_to_expected_end(self._window_bytes)
         # Of headers alone: where a read skips little of what lies between them, fewer and larger reads cost less.
         return max(self._window_bytes, min(2 * window_bytes, LARGEST_HEADER_WINDOW_BYTES))
+
+    def _up_to_expected_end(self, size_bytes: int) -> int:
+        """Size of a read of so many bytes that should not pass the expected end."""
+        if self._expected_end is None:
+            return size_bytes
+        left = self._expected_end - self._position
+        # A header at least, or the walk learns nothing from the read.
+        return min(size_bytes, max(left, HEADER.size) if left > 0 else SMALL_WINDOW_BYTES)
 
     def _too_large(self, size: int) -> BatchWindow:
         """The window of a batch that is not held whole; its checksum is computed from pieces."""

@@ -69,6 +69,7 @@ class Node:
         places: the partitions in question, by topic and partition.
         metadata: the cluster's; None where there is no metadata log.
         metadata_path: the directory of the metadata log.
+        paths: what the directories and partitions were found by.
         said: config layers from outside the metadata: server.properties and `--config`.
     """
 
@@ -77,6 +78,7 @@ class Node:
     places: tuple[LocatedPartition, ...]
     metadata: ClusterMetadata | None = None
     metadata_path: str | None = None
+    paths: tuple[str, ...] = ()
     said: tuple[Layer, ...] = ()
     _configs: dict[str, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
 
@@ -112,7 +114,12 @@ class Node:
             holder, path = found
             _check_one_cluster([*directories, holder])
             read = read_metadata(fs, path, live=holder.live)
-        return cls(fs, directories, places, read, path, said)
+        return cls(fs, directories, places, read, path, tuple(paths), said)
+
+    def listed_again(self) -> Node:
+        """The same node with its directories as they are now; its metadata is not read again."""
+        directories, places = _places(self.fs, self.paths)
+        return replace(self, directories=directories, places=places)
 
     @cached_property
     def node_id(self) -> int | None:

@@ -1,0 +1,121 @@
+"""Where a segment may be cut into ranges of bytes: between two batches, at places that its offset index knows.
+
+    position of an entry         the cut
+             ▼                      ▼
+    … │ batch, last offset 41 │ batch 42 to 47 │ …
+
+An entry of the index names a batch, and the cut is behind that batch. So it is known which offsets lie on either side,
+whatever the format: a wrapper of magic 0 or 1 says where it ends, but not where it begins. As everywhere, an entry
+counts only if a batch that fits stands where it points.
+
+A cut that was found earlier is used again only while the same batch stands behind it. A file that was replaced since
+then, by a cleaned one, may well have a batch at the same position, but not that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.fs.base import ReadableFile
+from cordwood.kernels import scan
+from cordwood.kernels.layout import BATCH_ROW, HEADER, MIN_ENTRY_BYTES
+from cordwood.storage.formats.offset_index import OffsetIndex
+
+#: Enough for any header, and for a control batch, which the scan reads whole.
+_HEADER_READ_BYTES = 4096 + HEADER.size
+#: Entries of brokers before 4.0 name the first batch of an append by the last offset of all of it, so that the batch
+#: behind which an offset lies may be some entries further on.
+_ENTRIES_TRIED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place between two batches of a segment, or at its start.
+
+    Attributes:
+        segment: base offset of the segment.
+        position: in its `.log`, of the batch behind the cut.
+        offset: records before the cut have smaller offsets, those behind it this one or larger ones.
+        following: base and last offset of the batch behind the cut; None: there was none, or nobody looked.
+    """
+
+    segment: int
+    position: int
+    offset: int
+    following: tuple[int, int] | None = None
+
+    def still_holds(self, file: ReadableFile) -> bool:
+        """Whether the batch behind the cut is still the one that was there when the cut was found."""
+        return self.position == 0 or (self.following is not None and _offsets_at(file, self.position) == self.following)
+
+
+def cut_before(segment: int, batch: np.void) -> Cut:
+    """The cut before a batch (a BATCH_ROW) whose records all have offsets from its base offset on."""
+    base_offset, last_offset = int(batch["base_offset"]), int(batch["last_offset"])
+    # A wrapper of magic 0 or 1 does not say where it begins; only that what is behind it is above its end.
+    offset = base_offset if base_offset >= 0 else last_offset
+    return Cut(segment, int(batch["position"]), offset, (base_offset, last_offset))
+
+
+def last_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut:
+    """The last cut that has all records from an offset on behind it; the start of the segment if there is no other."""
+    entry = int(np.searchsorted(index.offsets, offset - 1, side="right")) - 1
+    for at in range(entry, max(entry - _ENTRIES_TRIED, -1), -1):
+        if (cut := _cut_behind(file, index, at)) is not None:
+            return cut
+    return Cut(index.base_offset, 0, index.base_offset)
+
+
+def first_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut | None:
+    """The first cut that has all records below an offset before it; None: the index knows none."""
+    entry = int(np.searchsorted(index.offsets, offset - 1, side="left"))
+    for at in range(entry, min(entry + _ENTRIES_TRIED, index.entries)):
+        cut = _cut_behind(file, index, at)
+        if cut is not None and cut.offset >= offset:
+            return cut
+    return None
+
+
+def cuts_between(file: ReadableFile, index: OffsetIndex, start: int, end: int, every_bytes: int) -> Iterator[Cut]:
+    """Cuts that divide the positions [start, end) into parts of about so many bytes, as far as the index has some."""
+    parts = max(1, round((end - start) / every_bytes))
+    offset = index.base_offset
+    for wanted in (start + (end - start) * part // parts for part in range(1, parts)):
+        entry = int(np.searchsorted(index.positions, wanted, side="left"))
+        cut = _cut_behind(file, index, entry) if entry < index.entries else None
+        if cut is not None and start < cut.position < end and cut.offset > offset:
+            offset = cut.offset
+            yield cut
+
+
+def _cut_behind(file: ReadableFile, index: OffsetIndex, entry: int) -> Cut | None:
+    """The cut behind the batch that an entry names; None where no batch fits the entry."""
+    position = int(index.positions[entry])
+    batch = _header_at(file, position)
+    if batch is None or not index.base_offset <= batch["last_offset"] <= index.offsets[entry]:
+        return None
+    end = position + int(batch["size_bytes"])
+    following = _offsets_at(file, end)
+    if following is not None and following[1] <= batch["last_offset"]:
+        return None
+    return Cut(index.base_offset, end, int(batch["last_offset"]) + 1, following)
+
+
+def _offsets_at(file: ReadableFile, position: int) -> tuple[int, int] | None:
+    """Base and last offset of the batch at a position; None if no batch starts there."""
+    batch = _header_at(file, position)
+    return None if batch is None else (int(batch["base_offset"]), int(batch["last_offset"]))
+
+
+def _header_at(file: ReadableFile, position: int) -> np.void | None:
+    """The header of the whole batch at a position, as a BATCH_ROW; None if none starts there."""
+    left = file.size() - position
+    if position < 0 or left < MIN_ENTRY_BYTES[0]:
+        return None
+    data = np.frombuffer(file.read(position, min(left, _HEADER_READ_BYTES)), np.uint8)
+    rows = np.empty(1, BATCH_ROW)
+    count, _, _ = scan.scan_batches(data.ctypes.data, data.size, left, position, False, rows)
+    return rows[0] if count else None

@@ -1,0 +1,127 @@
+"""What became of the transactions of a log, without a walk over all of its headers: as a broker knows it.
+
+    segment 0   segment 1   segment 2   active segment
+    .txnindex   .txnindex   .txnindex   headers            aborted transactions, by where their markers are
+                                  ▲
+                                  .snapshot                transactions that were open there
+
+The transaction indexes of closed segments list the aborted ones, and the newest producer snapshot says which were open
+behind them. From there on headers are read. What has no offset index was not written by a broker as a whole, or was
+copied without its indexes; and what a crash left above the recovery point may be incomplete. From the first such
+segment on, headers are read as well; without any snapshot, all of them.
+
+`LogView.transactions` reads all headers and believes no index. Whoever goes by this instead can `contradicts` it by
+the markers that it meets.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from cordwood.errors import CorruptFileError
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.columns import BatchWindow
+from cordwood.record.headers import is_transactional_data
+from cordwood.storage.formats import producer_state, transaction_index
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.cuts import Cut, cut_before
+from cordwood.storage.log.files import read_file
+from cordwood.storage.log.transactions import Transactions, steps
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks
+from cordwood.types import NONE, ControlType
+
+
+def outcomes(log: LogView, end_offset: int, *, flushed_below: int) -> Transactions:
+    """The transactions of a log as its indexes, a producer snapshot and the headers behind them tell.
+
+    Args:
+        log: of a partition.
+        end_offset: transactions without a marker below it are open.
+        flushed_below: indexes of segments that reach above it are not believed: the recovery point after a crash.
+    """
+    aborted, known_below = _from_indexes(log, min(end_offset, flushed_below))
+    found = _from_snapshot(log, known_below)
+    for one in aborted:
+        if one.last_offset < found.next_offset:
+            found.aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+    follow(found, log, end_offset)
+    return found
+
+
+def follow(found: Transactions, log: LogView, end_offset: int, start: Cut | None = None) -> Cut | None:
+    """Apply the headers of a log from `found.next_offset` on, up to an offset.
+
+    Args:
+        found: is brought up to date.
+        log: of the same partition.
+        end_offset: batches from here on are left out.
+        start: a cut at or below `found.next_offset` that was found earlier.
+
+    Returns:
+        the cut before the last batch, to go on from; None: there was no batch.
+    """
+    first, last = found.next_offset, None
+    for segment, item in log.windows(start_offset=first, end_offset=end_offset, checks=Checks.HEADERS, start=start):
+        if isinstance(item, BatchWindow):
+            # The first batch may be a part of what is known.
+            found.add(item.batches[item.batches["last_offset"] >= first])
+            last = cut_before(segment.base_offset, item.batches[-1])
+    return last
+
+
+def contradicts(found: Transactions, batches: BatchRows, has_data: set[int]) -> AbortedTransaction | None:
+    """A transaction that the markers of a log end otherwise than `found` says; None if all agree so far.
+
+    Args:
+        found: what is believed.
+        batches: the next batches of the log (BATCH_ROW[batches]).
+        has_data: producers with records in the transaction that is open; begins empty, and is kept up to date here.
+    """
+    with_records = batches[(batches["record_count"] > 0) | ~is_transactional_data(batches)]
+    for base_offset, last_offset, producer_id, marker in steps(with_records):
+        if marker is None:
+            has_data.add(producer_id)
+            continue
+        ranges = found.aborted.get(producer_id, [])
+        if marker is ControlType.ABORT:
+            wrong = producer_id in has_data and all(last != last_offset for _, last in ranges)
+        else:
+            wrong = any(first < base_offset < last for first, last in ranges)
+        if wrong:
+            return AbortedTransaction(producer_id, NONE, last_offset, NONE)
+        has_data.discard(producer_id)
+    return None
+
+
+def _from_indexes(log: LogView, below: int) -> tuple[list[AbortedTransaction], int]:
+    """The aborted transactions of the closed segments whose indexes can be believed, and where these segments end."""
+    aborted: list[AbortedTransaction] = []
+    known_below = log.first_offset
+    for segment, following in itertools.pairwise(log.segments):
+        if following.base_offset > below or FileKind.OFFSET_INDEX not in segment.files.indexes:
+            break
+        try:
+            index = segment.transaction_index()
+        except (CorruptFileError, FileNotFoundError):
+            break
+        if index is not None:
+            if any(transaction_index.faults(index, segment.base_offset)):
+                break
+            aborted += index.transactions()
+        known_below = following.base_offset
+    return aborted, known_below
+
+
+def _from_snapshot(log: LogView, end: int) -> Transactions:
+    """The transactions that were open at the newest readable snapshot up to `end`; none at the log's start without."""
+    for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
+        if log.first_offset < offset <= end:
+            try:
+                entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
+            except (CorruptFileError, FileNotFoundError):
+                continue  # as a broker does: an older snapshot will do
+            starts = ((one.producer_id, one.current_transaction_first_offset) for one in entries)
+            return Transactions(open={id: start for id, start in starts if start != NONE}, next_offset=offset)
+    return Transactions(next_offset=log.first_offset)

@@ -1,0 +1,92 @@
+"""The end of a log that somebody may be writing to right now.
+
+Bytes of an append appear in order, so a reader can see a part of the last batch: it ends beyond the end of the file, or
+its end is still the zeros of a preallocated file. Only the last batch can be like that. It counts once it is whole and
+its checksum is right.
+
+A tail is found again from the one before it: as long as the last batch of then is still where it was, only what came
+since is looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cordwood.errors import CorruptBatchError
+from cordwood.fs.base import ReadableFile
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.columns import crc_error, is_valid
+from cordwood.storage.log.cuts import Cut, cut_before
+from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, read_headers
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where a log ends.
+
+    Attributes:
+        next_offset: behind the last whole batch.
+        end: the cut there.
+        last_batch: the cut before that batch, from which the next tail is looked for.
+        damage: what stands behind the last whole batch and is not the begin of another; None: nothing is wrong.
+    """
+
+    next_offset: int
+    end: Cut
+    last_batch: Cut
+    damage: CorruptBatchError | None = None
+
+
+def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) -> Tail:
+    """Where a log with at least one segment ends.
+
+    Args:
+        log: listed since its last segment was begun.
+        known: an earlier tail of it.
+        search: look for batches behind damage.
+
+    Raises:
+        FileNotFoundError: a file vanished; open the log again.
+    """
+    last = log.segments[-1]
+    with last.open() as file:
+        # Nothing stands behind the last batch, not even zeros of a preallocated file.
+        if known is not None and (known.end.segment, known.end.position) == (last.base_offset, file.size()):
+            return known
+        start = _start(file, last, known)
+        rows: list[BatchRows] = []
+        damage: CorruptBatchError | None = None
+        for item in read_headers(file, base_offset=last.base_offset, start=start, search=search):
+            if isinstance(item, Gap):
+                damage = gap_error(last, item) if item.kind is GapKind.DAMAGE else None
+            else:
+                rows, damage = [*rows[-1:], item], None  # of two, the last batch but one is in either
+        batches = [batch for some in rows for batch in some[-2:]]
+        if batches and (wrong := _crc_error(file, last, int(batches[-1]["position"]))) is not None:
+            damage = wrong
+            batches.pop()
+    if not batches:
+        # Nothing is in the segment yet, so its base offset is that of the next record.
+        at_start = Cut(last.base_offset, 0, last.base_offset)
+        return Tail(last.base_offset, at_start, at_start, damage)
+    batch = batches[-1]
+    position, next_offset = int(batch["position"] + batch["size_bytes"]), int(batch["last_offset"]) + 1
+    return Tail(next_offset, Cut(last.base_offset, position, next_offset), cut_before(last.base_offset, batch), damage)
+
+
+def _start(file: ReadableFile, segment: Segment, known: Tail | None) -> int:
+    """Position of a batch near the end of a segment."""
+    if known is not None and known.last_batch.segment == segment.base_offset and known.last_batch.still_holds(file):
+        return known.last_batch.position
+    return segment.position_of(file, MAX_OFFSET)
+
+
+def _crc_error(file: ReadableFile, segment: Segment, position: int) -> CorruptBatchError | None:
+    """What is wrong with the batch at a position; None if it is whole."""
+    for item in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=position, search=False):
+        if isinstance(item, Gap):
+            return None  # cut off meanwhile
+        return None if is_valid(item.batches[:1])[0] else crc_error(item.batches[0]).at(segment.path)
+    return None

@@ -1,0 +1,40 @@
+"""Finding a record by its time, as a consumer's `offsetsForTimes` does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cordwood.record.columns import BatchWindow, decode
+from cordwood.storage.log.view import LogView
+
+
+def first_since(log: LogView, since_ms: int, *, start_offset: int, end_offset: int) -> int | None:
+    """The offset of the first record that is not older than a time; control records count as well.
+
+    Args:
+        log: to look in.
+        since_ms: the time.
+        start_offset, end_offset: lowest offset, and the first that is left out.
+
+    Returns:
+        None: there is none. Damaged batches are passed over; whoever reads the records meets them.
+
+    Source: Kafka UnifiedLog.fetchOffsetByTimestamp. Differs: a segment without a record that is new enough never ends
+    the search. Kafka takes the modification time of an emptied segment's file for that of a record.
+    """
+    for segment, lowest in log.segments_since(since_ms):
+        if segment.base_offset >= end_offset:
+            return None
+        for item in segment.windows(start_offset=max(lowest, start_offset), end_offset=end_offset):
+            if not isinstance(item, BatchWindow):
+                continue
+            new = item.batches[item.batches["max_timestamp"] >= since_ms]
+            if not new.size:
+                continue
+            window = BatchWindow(item.position, item.data, new, item.read)
+            for columns in decode(window, on_damage=lambda _: None):
+                offsets = columns.rows["offset"]
+                found = (columns.rows["timestamp"] >= since_ms) & (offsets >= start_offset) & (offsets < end_offset)
+                if found.any():
+                    return int(offsets[np.argmax(found)])
+    return None

@@ -1,0 +1,107 @@
+"""The end of a log that somebody writes to is behind its last whole batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from cordwood.fs.counted import CountedStore
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.storage.log.tail import find_tail
+from cordwood.storage.log.view import LogView
+
+LOG = "t-0/00000000000000000000.log"
+
+
+def batch(offset: int, value: bytes = b"v" * 30) -> bytes:
+    return encode_batch([Record(offset + i, 1000, b"k", value) for i in range(3)])
+
+
+@pytest.fixture
+def fs() -> MemoryFileSystem:
+    made = MemoryFileSystem(lambda: 0)
+    made.make_directory("t-0")
+    return made
+
+
+def put(fs: MemoryFileSystem, data: bytes, path: str = LOG) -> None:
+    with fs.create(path, exclusive=False) as file:
+        file.write(0, data)
+
+
+def view(fs: MemoryFileSystem) -> LogView:
+    return LogView("t-0", fs=fs, live=True)
+
+
+def test_whatever_part_of_the_last_batch_is_there_does_not_count(fs: MemoryFileSystem) -> None:
+    whole, last = batch(0) + batch(3), batch(6)
+    for part in range(len(last)):
+        put(fs, whole + last[:part])
+        tail = find_tail(view(fs))
+        assert (tail.next_offset, tail.end.position, tail.damage) == (6, len(whole), None), part
+    put(fs, whole + last)
+    assert find_tail(view(fs)).next_offset == 9
+
+
+def test_in_a_preallocated_file_a_batch_counts_once_its_bytes_are_there(fs: MemoryFileSystem) -> None:
+    whole, last, room = batch(0) + batch(3), batch(6), bytes(500)
+    known = None
+    for part in range(len(last) + 1):
+        written = last[:part] + bytes(len(last) - part)
+        put(fs, whole + written + room)
+        known = find_tail(view(fs), known)
+        assert known.next_offset == (9 if written == last else 6), part
+
+
+def test_a_tail_is_found_again_from_the_one_before(fs: MemoryFileSystem) -> None:
+    written = b"".join(batch(3 * number, b"v" * 5000) for number in range(100))
+    put(fs, written)
+    counted = CountedStore(fs)
+    log = LogView("t-0", fs=counted, live=True)
+    known = find_tail(log)
+    put(fs, written + batch(300) + batch(303))
+    counted.bytes_read = 0
+    again = find_tail(log, known)
+    assert again.next_offset == 306 and again.damage is None
+    assert again == find_tail(view(fs))
+    assert counted.bytes_read < 3 * 20_000
+    counted.bytes_read = 0
+    assert find_tail(log, again) is again
+    assert counted.bytes_read == 0
+
+
+def test_a_log_that_was_replaced_is_looked_at_anew(fs: MemoryFileSystem) -> None:
+    put(fs, batch(0) + batch(3) + batch(6))
+    known = find_tail(view(fs))
+    put(fs, batch(0) + batch(5))
+    assert find_tail(view(fs), known).next_offset == 8
+
+
+def test_a_new_segment_without_batches_says_where_the_log_ends(fs: MemoryFileSystem) -> None:
+    put(fs, batch(0))
+    known = find_tail(view(fs))
+    put(fs, b"", "t-0/00000000000000000010.log")
+    tail = find_tail(view(fs), known)
+    assert (tail.next_offset, tail.end.segment, tail.end.position) == (10, 10, 0)
+
+
+def test_damage_at_the_end_is_told_and_passed_over_on_demand(fs: MemoryFileSystem) -> None:
+    broken = bytearray(batch(3))
+    broken[8:12] = b"\0\0\0\1"  # a size that nothing has
+    put(fs, batch(0) + bytes(broken) + batch(6))
+    tail = find_tail(view(fs))
+    assert tail.next_offset == 3 and tail.damage is not None and tail.damage.path == LOG
+    assert tail.damage.position == len(batch(0))
+    found = find_tail(view(fs), tail, search=True)
+    assert (found.next_offset, found.damage) == (9, None)
+
+
+def test_a_last_batch_with_a_wrong_checksum_does_not_count(fs: MemoryFileSystem) -> None:
+    broken = bytearray(batch(3))
+    broken[-1] ^= 1
+    put(fs, batch(0) + bytes(broken))
+    tail = find_tail(view(fs))
+    assert tail.next_offset == 3 and "CRC-32C mismatch" in str(tail.damage)
+    put(fs, batch(0) + batch(3))
+    assert find_tail(view(fs), tail).next_offset == 6
