@@ -23,7 +23,7 @@ import shlex
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,8 @@ from cordwood.commands.read import open_log
 from cordwood.errors import MissingCodecError
 from cordwood.record import compression
 from cordwood.record.batch import Batch
+from cordwood.sources.options import known_options
+from cordwood.sources.schema import KAFKA_COLUMNS, MORE_COLUMNS, SourceColumn
 from cordwood.storage.check import KINDS, Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.cluster_metadata import RECORDS
@@ -191,7 +193,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_examples_of_a_page_run_and_print_what_it_shows(
     page: Path, demo: Path, request: pytest.FixtureRequest
 ) -> None:
-    if re.search(r"cordwood[ .]clean\b|SparkSession", page.read_text()):
+    if re.search(r"cordwood[ .](clean|register)\b|SparkSession", page.read_text()):
         request.getfixturevalue("spark")  # one session, which is found, for all pages
     shell = Shell()
     names: dict[str, Any] = {}
@@ -475,7 +477,19 @@ def _control_types() -> str:
     return table(("type", "control record"), ((kind.value, f"`{kind.name}`") for kind in ControlType if kind >= 0))
 
 
+def _source_columns(columns: Mapping[str, SourceColumn]) -> str:
+    return table(("column", "type", ""), ((f"`{name}`", f"`{one.type}`", one.what) for name, one in columns.items()))
+
+
+def _source_options() -> str:
+    rows = ((f"`{one.option.flag}`", one.option.help) for one in known_options().values() if one.name != "path")
+    return table(("option", ""), rows)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
+    "source-columns": lambda: _source_columns(KAFKA_COLUMNS),
+    "more-source-columns": lambda: _source_columns(MORE_COLUMNS),
+    "source-options": _source_options,
     "kinds": _kinds,
     "uncovered": _uncovered,
     "metadata-records": _metadata_records,
@@ -494,7 +508,7 @@ def test_tables_in_the_docs_are_those_of_the_code(name: str) -> None:
 
 
 MODULE = re.compile(
-    r"\b((?:cli|commands|report|spark|engine|verification|cleaning|storage|record|kernels|fs|testing)/[a-z_/]*[a-z_])\b"
+    r"\b((?:cli|commands|report|sources|spark|engine|verification|cleaning|storage|record|kernels|fs|testing)/[a-z_/]*[a-z_])\b"
 )
 
 

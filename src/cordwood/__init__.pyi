@@ -16,6 +16,7 @@ from cordwood.commands.internal import internal_table as internal_table
 from cordwood.commands.pack import pack as pack
 from cordwood.commands.read import check as check
 from cordwood.commands.read import open_log as open_log
+from cordwood.commands.register import register as register
 from cordwood.commands.undo import undo as undo
 from cordwood.engine.results import CleanResult as CleanResult
 from cordwood.engine.results import ExactPlan as ExactPlan
@@ -34,6 +35,8 @@ from cordwood.service.log_manager import LogManager as LogManager
 from cordwood.sizing.result import Outcome as Outcome
 from cordwood.sizing.result import SimulationResult as SimulationResult
 from cordwood.sizing.stays import Stay as Stay
+from cordwood.sources.counter import ReadCounter as ReadCounter
+from cordwood.sources.counts import ReadCounts as ReadCounts
 from cordwood.spark.environment import PackedEnvironment as PackedEnvironment
 from cordwood.storage.changes.undo import UndoResult as UndoResult
 from cordwood.storage.check import Finding as Finding

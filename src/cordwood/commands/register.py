@@ -1,0 +1,37 @@
+"""`register`: logs as a data source of a Spark session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cordwood.errors import RequestError
+from cordwood.fs.posix import PosixFileSystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cordwood.sources.counter import ReadCounter
+
+
+def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCounter:
+    """Make `spark.read.format("cordwood")` and `spark.readStream.format("cordwood")` read logs from their directories.
+
+    Args:
+        spark: the session; a session of Spark Connect will do.
+        push_filters: let readers decide conditions of a query themselves, and skip what they rule out. Up to Spark 4.3
+            use it where each DataFrame that is loaded serves one query: Spark mixes up the filters of several.
+            Default: only if Spark keeps them apart. The option `pushFilters` says otherwise for one reader.
+
+    Returns:
+        what counts the reads of the session.
+
+    Raises:
+        RequestError: Spark is not installed.
+    """
+    try:
+        from cordwood.sources.datasource import register_source
+    except ImportError as error:
+        raise RequestError(
+            f"The data source needs Spark 4.2 or newer:  pip install 'cordwood[spark]' ({error})"
+        ) from None
+    return register_source(spark, PosixFileSystem().location(), push_filters=push_filters)

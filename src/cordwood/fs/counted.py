@@ -1,0 +1,50 @@
+"""A store that counts the bytes that are read from it."""
+
+from __future__ import annotations
+
+from cordwood.fs.base import ReadableFile, Store
+from cordwood.fs.wrapped import WrappedStore
+from cordwood.types import override
+
+
+class CountedStore(WrappedStore):
+    """Delegates to another store, and counts.
+
+    Attributes:
+        bytes_read: of all files together.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.bytes_read = 0
+
+    @override
+    def open(self, path: str) -> ReadableFile:
+        return _CountedFile(self._store.open(path), self)
+
+
+class _CountedFile(ReadableFile):
+    def __init__(self, file: ReadableFile, store: CountedStore) -> None:
+        self.path = file.path
+        self._file = file
+        self._counter = store
+
+    @override
+    def size(self) -> int:
+        return self._file.size()
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        count = self._file.read_into(position, target)
+        self._counter.bytes_read += count
+        return count
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        data = self._file.read(position, size_bytes)
+        self._counter.bytes_read += len(data)
+        return data
+
+    @override
+    def close(self) -> None:
+        self._file.close()

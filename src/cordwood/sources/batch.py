@@ -1,0 +1,117 @@
+"""Planning a batch: which offsets of which partitions are read, by which tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cordwood.errors import RequestError
+from cordwood.fs.base import Store
+from cordwood.fs.counted import CountedStore
+from cordwood.sources import filters
+from cordwood.sources.counts import ReadCounts
+from cordwood.sources.filters import Condition
+from cordwood.sources.offsets import Limit, check_names, resolve
+from cordwood.sources.options import ReadOptions
+from cordwood.sources.partitions import PartitionView, choose
+from cordwood.sources.schema import TRANSACTION
+from cordwood.sources.slices import OffsetRange, Slice, Slicer, TransactionsMet, divide, pack
+from cordwood.storage.log.transactions import READ_COMMITTED
+from cordwood.storage.node.node import Node
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What the tasks of a batch read.
+
+    Attributes:
+        tasks: the slices of each.
+        counts: what planning took, and what is skipped.
+    """
+
+    tasks: Sequence[tuple[Slice, ...]]
+    counts: ReadCounts
+
+
+def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions: Sequence[Condition]) -> BatchPlan:
+    """Plan a batch.
+
+    Args:
+        options: what the reader is asked for.
+        fs: where the directories are.
+        names: of the columns.
+        conditions: that rows have to meet.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or a topic is not there.
+        RequestError: options cannot be met; or offsets that were asked for are not there, and that is a failure.
+    """
+    starting, ending = options.batch_limits()
+    counted = CountedStore(fs)
+    paths = [fs.absolute_path(path) for path in options.path]
+    for attempt in range(_ATTEMPTS):
+        try:
+            node = Node.open(counted, paths, options.metadata)
+            plan = _Planner(options, node, names, conditions).plan(starting, ending)
+            plan.counts.bytes_read = counted.bytes_read
+            return plan
+        except FileNotFoundError:
+            # Retention, a cleaner, or a move to another disk. All that is known so far may be wrong.
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+class _Planner:
+    def __init__(self, options: ReadOptions, node: Node, names: Sequence[str], conditions: Sequence[Condition]) -> None:
+        self._options = options
+        self._conditions = conditions
+        self._judges_transactions = options.isolation_level == READ_COMMITTED or TRANSACTION in names
+        self._views = {
+            partition: PartitionView(partition, place, node, options)
+            for partition, place in choose(node, options).items()
+        }
+
+    def plan(self, starting: Limit, ending: Limit) -> BatchPlan:
+        check_names(starting, self._views, "startingOffsets")
+        check_names(ending, self._views, "endingOffsets")
+        selected = [view for name, view in self._views.items() if filters.selects(self._conditions, name)]
+        ranges = [self._range(view, starting, ending) for view in selected]
+        oldest_ms = filters.oldest_ms(self._conditions)
+        slices: list[Slice] = []
+        counts = ReadCounts()
+        slicers = {view.partition: Slicer(view.log, view.partition, self._options, oldest_ms) for view in selected}
+        found: dict[object, list[Slice]] = {partition: [] for partition in slicers}
+        for part in divide(ranges, self._options):
+            view = self._views[part.partition]
+            at_end = part.end >= view.log_end_offset
+            end = view.end if at_end else None
+            to_end = at_end and not view.is_written
+            found[part.partition] += slicers[part.partition].slices(part, end=end, to_end=to_end)
+        for view in selected:
+            some = found[view.partition]
+            counts += slicers[view.partition].counts(some)
+            if self._judges_transactions and some:
+                met = TransactionsMet(view.transactions)
+                some = [met.added_to(one) for one in some]
+            slices += some
+        return BatchPlan(pack(slices, self._options), counts)
+
+    def _range(self, view: PartitionView, starting: Limit, ending: Limit) -> OffsetRange:
+        """The offsets that are asked for, and that filters leave."""
+        newest_if_none = self._options.starting_offsets_by_timestamp_strategy == "latest"
+        start = resolve(starting, view.partition, view, what="startingOffsets", newest_if_none=newest_if_none)
+        end = resolve(ending, view.partition, view, what="endingOffsets", newest_if_none=True)
+        if start > end:
+            raise RequestError(f"{view.partition} cannot be read from offset {start} to {end}: the end comes first")
+        lowest, highest = view.start_offset, view.end_offset
+        if (start < lowest or end > highest) and start < end and self._options.fail_on_data_loss:
+            raise RequestError(
+                f"Offsets {start} to {end - 1} of {view.partition} were asked for, and {lowest} to {highest - 1} are "
+                "there. To read what is there of them, set failOnDataLoss to false"
+            )
+        start, end = max(start, lowest), min(end, highest)
+        low, behind = filters.offset_range(self._conditions)
+        return OffsetRange(view.partition, max(start, low), min(end, behind))

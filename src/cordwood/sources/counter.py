@@ -1,0 +1,56 @@
+"""Counts that tasks hand in, summed up for the user of a session."""
+
+from __future__ import annotations
+
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from cordwood.errors import RequestError
+from cordwood.sources.counts import ReadCounts
+from cordwood.types import override
+
+
+class Sum(AccumulatorParam[ReadCounts]):
+    """How Spark adds counts."""
+
+    @override
+    def zero(self, value: ReadCounts) -> ReadCounts:
+        return ReadCounts()
+
+    @override
+    def addInPlace(self, value1: ReadCounts, value2: ReadCounts) -> ReadCounts:  # noqa: N802
+        return value1 + value2
+
+
+class ReadCounter:
+    """Counts what all reads of a session's data source took, and what they skipped.
+
+    Tasks hand in their counts as they end. One that runs twice, because it failed or was slow, may count twice.
+    """
+
+    def __init__(self, accumulator: Accumulator[ReadCounts] | None) -> None:
+        self._accumulator = accumulator
+        self._taken = ReadCounts()
+
+    @property
+    def total(self) -> ReadCounts:
+        """Everything since the registration.
+
+        Raises:
+            RequestError: the session is one of Spark Connect, which has no accumulators.
+        """
+        if self._accumulator is None:
+            raise RequestError(
+                "Spark Connect does not hand counts to its clients. Set spark.sql.pyspark.worker.logging.enabled to "
+                "true, and find them in spark.tvf.python_worker_logs()"
+            )
+        return self._accumulator.value
+
+    def take(self) -> ReadCounts:
+        """What was counted since the last call.
+
+        Raises:
+            RequestError: as `total`.
+        """
+        total = self.total
+        found, self._taken = total - self._taken, total
+        return found

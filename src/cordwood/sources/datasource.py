@@ -1,0 +1,102 @@
+"""The data source as Spark's Python API has it, and its registration with a session.
+
+Spark makes a `LogSource` in a process of its own, asks it for a reader there, and hands the pickled reader to tasks. So
+nothing here may be more than plain values, and nothing heavy is loaded before it is needed.
+
+The class that is registered is made for a session, as a subclass with the session's accumulator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.accumulators import Accumulator
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from cordwood.fs.base import Store
+from cordwood.fs.location import Location
+from cordwood.sources.counter import ReadCounter, Sum
+from cordwood.sources.counts import ReadCounts
+from cordwood.sources.options import ReadOptions, parse
+from cordwood.sources.readers import FilteringLogReader, LogReader, LogStreamReader
+from cordwood.sources.schema import check_schema, column_names, schema_text
+from cordwood.types import override
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "cordwood"
+#: Without this, Spark keeps all filters to itself, and refuses a reader that would take some.
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def keeps_filters_apart() -> bool:
+    """Whether this Spark may be given filters without a second thought.
+
+    Up to 4.3 it keeps what a Python data source planned for the filters of one query with the DataFrame they stand on,
+    and takes it for all other queries of that DataFrame, too, even for those without any filter: they lack rows then.
+    The release that plans each query by itself has `pushLimit`, for which it was necessary.
+    """
+    return hasattr(DataSourceReader, "pushLimit")
+
+
+def register_source(spark: SparkSession, location: Location[Store], *, push_filters: bool | None) -> ReadCounter:
+    """Register the data source with a session; see `cordwood.register`.
+
+    Args:
+        spark: the session.
+        location: of the store that paths are in.
+        push_filters: whether readers take conditions from Spark, unless they are told otherwise.
+    """
+    accumulator: Accumulator[ReadCounts] | None = None
+    if hasattr(spark, "_jsparkSession"):  # not a session of Spark Connect
+        accumulator = spark.sparkContext.accumulator(ReadCounts(), Sum())
+    pushes = keeps_filters_apart() if push_filters is None else push_filters
+
+    class RegisteredSource(LogSource):
+        _location = location
+        _accumulator = accumulator
+        _pushes_filters = pushes
+
+    spark.dataSource.register(RegisteredSource)
+    spark.conf.set(_PUSHDOWN, "true")
+    return ReadCounter(accumulator)
+
+
+class LogSource(DataSource):
+    """Logs of Kafka, from their directories."""
+
+    _location: ClassVar[Location[Store]]
+    _accumulator: ClassVar[Accumulator[ReadCounts] | None]
+    _pushes_filters: ClassVar[bool]
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return NAME
+
+    @override
+    def schema(self) -> str:
+        return schema_text(column_names(self._parsed()))
+
+    @override
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = self._parsed()
+        options.batch_limits()
+        pushes = self._pushes_filters if options.push_filters is None else options.push_filters
+        kind = FilteringLogReader if pushes else LogReader
+        return kind(options, _names(schema), self._location, self._accumulator)
+
+    @override
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        options = self._parsed()
+        options.stream_start()
+        return LogStreamReader(options, _names(schema), self._location, self._accumulator)
+
+    def _parsed(self) -> ReadOptions:
+        return parse(dict(self.options))
+
+
+def _names(schema: StructType) -> tuple[str, ...]:
+    return check_schema([(field.name, field.dataType.simpleString()) for field in schema.fields])

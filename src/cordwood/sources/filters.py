@@ -1,0 +1,145 @@
+"""The part of a query's condition that is decided here, before rows reach Spark.
+
+A condition is about one column. What it says is decided as early as it can be:
+
+    topic, partition     which partitions are read at all
+    offset               which offsets of them: segments and batches elsewhere are not read
+    timestamp            segments and batches that are older are not decoded; newer ones are, as times are in no order
+    key                  values of other keys are not copied
+
+What is taken from Spark is decided for each row in the end, so that Spark need not look again. All else stays with
+Spark: conditions with `or`, on values, of functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.types import TopicPartition
+
+BoolArray = npt.NDArray[np.bool_]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OFFSET_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What one column has to be.
+
+    Attributes:
+        column: its name.
+        test: one of `TESTS`, or NULL.
+        value: what it is compared with: for timestamps microseconds, for a list of values a tuple.
+        negated: it must not be so. As in SQL, neither it nor its opposite is so for a null.
+    """
+
+    column: str
+    test: str
+    value: Any = None
+    negated: bool = False
+
+
+NULL = "is null"
+#: Each decides for one value, or for an array of numbers.
+TESTS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": lambda found, value: found == value,
+    ">": lambda found, value: found > value,
+    ">=": lambda found, value: found >= value,
+    "<": lambda found, value: found < value,
+    "<=": lambda found, value: found <= value,
+    "in": lambda found, values: np.isin(found, values) if isinstance(found, np.ndarray) else found in values,
+    "starts with": lambda found, value: found.startswith(value),
+    "ends with": lambda found, value: found.endswith(value),
+    "contains": lambda found, value: value in found,
+}
+_OF_NUMBERS = {"=", ">", ">=", "<", "<=", "in"}
+#: What can be decided about each column, and the type of its values.
+_DECIDED: Mapping[str, tuple[set[str], type]] = {
+    "topic": ({*_OF_NUMBERS, "starts with", "ends with", "contains"}, str),
+    "partition": (_OF_NUMBERS, int),
+    "offset": (_OF_NUMBERS, int),
+    "timestamp": (_OF_NUMBERS, int),
+    "key": ({"=", "in"}, bytes),
+    "value": (set(), bytes),
+}
+
+
+def is_decided(one: Condition) -> bool:
+    """Whether a condition can be decided here."""
+    tests, kind = _DECIDED.get(one.column, (set(), object))
+    if one.test == NULL:
+        return one.column in _DECIDED
+    values = one.value if isinstance(one.value, tuple) else (one.value,)
+    return one.test in tests and all(type(value) is kind for value in values)
+
+
+def microseconds(value: Any) -> Any:
+    """A time as the number that it is; anything else, such as a time without its zone, as it is."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return value
+
+
+def selects(conditions: Iterable[Condition], partition: TopicPartition) -> bool:
+    """Whether a partition may have rows that meet all conditions."""
+    found = {"topic": partition.topic, "partition": partition.partition}
+    return all(_holds(one, found[one.column]) for one in conditions if one.column in found)
+
+
+def _holds(one: Condition, found: Any) -> bool:
+    # Neither a topic nor a partition is null.
+    return bool(TESTS[one.test](found, one.value) if one.test != NULL else False) is not one.negated
+
+
+def offset_range(conditions: Iterable[Condition]) -> tuple[int, int]:
+    """The offsets [start, end) outside of which no row meets all conditions."""
+    return _range((one for one in conditions if one.column == "offset"), 0, _OFFSET_MAX)
+
+
+def oldest_ms(conditions: Iterable[Condition]) -> int | None:
+    """The time below which no row meets all conditions, in milliseconds; None: there is none."""
+    start, _ = _range((one for one in conditions if one.column == "timestamp"), -_OFFSET_MAX, _OFFSET_MAX)
+    return None if start == -_OFFSET_MAX else start // 1000
+
+
+def _range(conditions: Iterable[Condition], start: int, end: int) -> tuple[int, int]:
+    for one in conditions:
+        if one.negated or one.test == NULL:
+            continue
+        match one.test:
+            case "=":
+                low, behind = one.value, one.value + 1
+            case "in":
+                low, behind = (min(one.value), max(one.value) + 1) if one.value else (end, end)
+            case ">" | ">=":
+                low, behind = one.value + (one.test == ">"), end
+            case _:
+                low, behind = start, one.value + (one.test == "<=")
+        start, end = max(start, low), min(end, behind)
+    return start, max(start, end)
+
+
+def meets_numbers(conditions: Sequence[Condition], column: str, found: npt.NDArray[np.int64]) -> BoolArray:
+    """bool[rows]: whether the numbers of a column without nulls meet its conditions."""
+    met = np.ones(found.size, np.bool_)
+    for one in conditions:
+        if one.column == column:
+            # A column of this kind has no nulls.
+            holds = np.zeros(found.size, np.bool_) if one.test == NULL else TESTS[one.test](found, one.value)
+            met &= ~holds if one.negated else holds
+    return met
+
+
+def text(conditions: Iterable[Condition]) -> str:
+    """The conditions for a line of a log, without those that only say that there is a value."""
+    return " and ".join(
+        f"{'not ' * one.negated}{one.column} {one.test}{'' if one.test == NULL else f' {one.value!r}'}"
+        for one in conditions
+        if one.test != NULL or not one.negated
+    )

@@ -1,0 +1,400 @@
+"""Following the ends of logs that are written to, for a stream: how far it may read now, and what a batch of it reads.
+
+One object lives as long as the query does, in a process of its own. It keeps, for each partition, where the log ended
+and which transactions were open, so that a look reads only the headers that came since. All of it can be found again
+from the files: a query that starts again knows no more than the offsets of its checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.base import Store
+from cordwood.fs.counted import CountedStore
+from cordwood.sources.counts import ReadCounts
+from cordwood.sources.offsets import Limit, Offsets, check_names, resolve
+from cordwood.sources.options import ReadOptions
+from cordwood.sources.partitions import choose, readable_end, transactions_of
+from cordwood.sources.schema import TRANSACTION
+from cordwood.sources.slices import OffsetRange, Slice, Slicer, TransactionsMet, divide, pack
+from cordwood.storage.log.cuts import Cut
+from cordwood.storage.log.outcomes import follow
+from cordwood.storage.log.tail import Tail, find_tail
+from cordwood.storage.log.times import first_since
+from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.types import TopicPartition
+
+#: Between two looks are at least so many seconds, and this many times what a look takes. Spark asks a hundred times a
+#: second.
+_LOOK_SECONDS = 0.1
+_LOOK_PAUSE = 4
+#: A directory is listed when its time of change says that a name in it changed; such times are coarse, so now and then
+#: it is listed anyway.
+_LISTING_SECONDS = 5.0
+#: The metadata log changes all the time; what is needed of it hardly ever does.
+_METADATA_SECONDS = 60.0
+_METADATA_OF_NEW_SECONDS = 1.0
+#: Bytes that are not a batch may be one that is being written; not for as long as this.
+_PATIENCE_SECONDS = 10.0
+_CUTS_MAX = 64
+_ATTEMPTS = 5
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Followed:
+    """What is known of one partition; see `offsets.Readable`.
+
+    Attributes:
+        partition: its name.
+        place: its directory.
+        identity: of the directory: path, device, inode.
+        log: as it was listed last.
+        listed: when that was.
+        changed_ns: when a name in its directory had changed last.
+        tail: where it ended then.
+        cuts: where the last batches of earlier tails were: a batch of the query begins near one of them.
+        start_offset: the log start offset.
+        readable_end: the high watermark.
+        transactions: those below it, if anybody asks.
+        resume: a cut from which the headers behind them can be read.
+        damaged_since: when bytes were first seen that are no batch.
+    """
+
+    partition: TopicPartition
+    place: LocatedPartition
+    identity: tuple[str, int, int]
+    log: LogView
+    listed: float = 0.0
+    changed_ns: int = 0
+    tail: Tail | None = None
+    cuts: deque[Cut] = field(default_factory=lambda: deque(maxlen=_CUTS_MAX))
+    start_offset: int = 0
+    readable_end: int = 0
+    transactions: Transactions | None = None
+    resume: Cut | None = None
+    damaged_since: float | None = None
+
+    @property
+    def log_end_offset(self) -> int:
+        """Behind the last record."""
+        return 0 if self.tail is None else self.tail.next_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Up to where may be read."""
+        stable = None if self.transactions is None else self.transactions.last_stable_offset
+        return max(self.start_offset, self.readable_end if stable is None else min(stable, self.readable_end))
+
+    def first_since(self, timestamp: int) -> int | None:
+        """The first record that is not older."""
+        return first_since(self.log, timestamp, start_offset=self.start_offset, end_offset=self.end_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """What the tasks of a batch of a stream read.
+
+    Attributes:
+        tasks: the slices of each.
+        counts: what planning took and skipped since the last plan.
+    """
+
+    tasks: Sequence[tuple[Slice, ...]]
+    counts: ReadCounts
+
+
+@dataclass
+class Follower:
+    """Follows the partitions that options choose.
+
+    Args:
+        options: what the reader is asked for.
+        store: where the directories are.
+        names: of the columns.
+        clock: seconds.
+    """
+
+    options: ReadOptions
+    store: Store
+    names: Sequence[str]
+    clock: Callable[[], float] = time.monotonic
+    _followed: dict[TopicPartition, _Followed] = field(default_factory=dict)
+    _node: Node | None = None
+    _metadata_read: float = 0.0
+    _next_look: float | None = None
+
+    def __post_init__(self) -> None:
+        """Nothing is looked at yet."""
+        self._fs = CountedStore(self.store)
+        self._lost = 0
+        self._judges_transactions = self.options.isolation_level == READ_COMMITTED or TRANSACTION in self.names
+
+    # ---- how far -----------------------------------------------------------------------------------------------------
+
+    def ends(self, *, now: bool = False) -> Offsets:
+        """Up to where each partition may be read.
+
+        Args:
+            now: look, even if it was looked a moment ago.
+        """
+        if now or self._next_look is None or self.clock() >= self._next_look:
+            self._look()
+        return {partition: one.end_offset for partition, one in self._followed.items()}
+
+    def starts(self, limit: Limit) -> Offsets:
+        """Where a new query begins.
+
+        Raises:
+            RequestError: the limit is for other partitions than those that are there, or no record is new enough.
+        """
+        self.ends(now=True)
+        check_names(limit, self._followed, "startingOffsets")
+        newest_if_none = self.options.starting_offsets_by_timestamp_strategy == "latest"
+        return {
+            partition: resolve(limit, partition, one, what="startingOffsets", newest_if_none=newest_if_none)
+            for partition, one in self._followed.items()
+        }
+
+    def earliest(self, partition: TopicPartition) -> int:
+        """The log start offset of a partition that is followed."""
+        return self._followed[partition].start_offset
+
+    def forget_below(self, offsets: Offsets) -> None:
+        """Forget the transactions that ended below offsets that a query has done with."""
+        for partition, offset in offsets.items():
+            one = self._followed.get(partition)
+            if one is not None and one.transactions is not None:
+                left = {
+                    producer: [each for each in some if each[1] >= offset]
+                    for producer, some in one.transactions.aborted.items()
+                }
+                one.transactions.aborted = {producer: some for producer, some in left.items() if some}
+
+    def _look(self) -> None:
+        for attempt in range(_ATTEMPTS):
+            began = self.clock()
+            try:
+                node, places = self._listed()
+                self._followed = {
+                    partition: self._followed_now(partition, place, node) for partition, place in places.items()
+                }
+                # Many partitions take long to look at, and shall not take all of a core.
+                self._next_look = self.clock() + max(_LOOK_SECONDS, _LOOK_PAUSE * (self.clock() - began))
+                return
+            except (FileNotFoundError, NotFoundError):
+                # Renamed or deleted between two calls: a topic, a segment, a partition that moves to another disk.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                self._list_all_again()
+                time.sleep(_LOOK_SECONDS)
+
+    def _list_all_again(self) -> None:
+        """Believe no listing any more."""
+        for one in self._followed.values():
+            one.changed_ns = 0
+
+    def _listed(self) -> tuple[Node, Mapping[TopicPartition, LocatedPartition]]:
+        """The directories as they are now, with the metadata as it was a while ago; and the partitions."""
+        age = self.clock() - self._metadata_read
+        if self._node is not None and age < _METADATA_SECONDS:
+            node = self._node = self._node.listed_again()
+            places = choose(node, self.options)
+            unknown = (one for one in places.keys() - self._followed.keys() if node.replica_count(one) is None)
+            if age < _METADATA_OF_NEW_SECONDS or next(unknown, None) is None:
+                return node, places
+        self._metadata_read = self.clock()
+        paths = [self._fs.absolute_path(path) for path in self.options.path]
+        node = self._node = Node.open(self._fs, paths, self.options.metadata)
+        return node, choose(node, self.options)
+
+    def _followed_now(self, partition: TopicPartition, place: LocatedPartition, node: Node) -> _Followed:
+        """What is known of a partition, brought up to date."""
+        one = self._listed_log(partition, place)
+        if one.log.segments:
+            one.tail = self._tail(one)
+            if not one.cuts or one.cuts[-1] != one.tail.last_batch:
+                one.cuts.append(one.tail.last_batch)
+        one.readable_end = readable_end(place, node, self.options, one.start_offset, one.log_end_offset)
+        if self._judges_transactions:
+            self._follow_transactions(one, one.readable_end)
+        return one
+
+    def _listed_log(self, partition: TopicPartition, place: LocatedPartition) -> _Followed:
+        """A partition with its segments as they are now."""
+        info = self._fs.stat(place.path)
+        identity = (place.path, info.device, info.inode)
+        start = place.directory.log_start_offsets.get(partition, 0)
+        one = self._followed.get(partition)
+        if one is not None and one.identity != identity:
+            one = None  # deleted and made anew, or moved: nothing that is known holds
+        if (
+            one is None
+            or info.mtime_ns != one.changed_ns
+            or not info.mtime_ns  # a store without such times
+            or self.clock() - one.listed >= _LISTING_SECONDS
+        ):
+            log = LogView(place.path, fs=self._fs, live=True, log_start_offset=start)
+            if one is None:
+                one = _Followed(partition, place, identity, log)
+            one.log, one.changed_ns, one.listed = log, info.mtime_ns, self.clock()
+        one.place = place
+        one.start_offset = max(start, one.log.first_offset)
+        return one
+
+    def _tail(self, one: _Followed) -> Tail:
+        tail = find_tail(one.log, one.tail)
+        if tail.damage is None:
+            one.damaged_since = None
+            return tail
+        if one.damaged_since is None:
+            one.damaged_since = self.clock()
+        if self.clock() - one.damaged_since < _PATIENCE_SECONDS:
+            return tail
+        if self.options.fail_on_damage:
+            raise tail.damage
+        return find_tail(one.log, one.tail, search=True)
+
+    def _follow_transactions(self, one: _Followed, end_offset: int) -> None:
+        """Bring the transactions of a partition up to an offset, if they are not yet there."""
+        known = one.transactions
+        if (
+            known is None
+            or known.next_offset < one.log.first_offset
+            or known.next_offset > max(one.log_end_offset, one.log.first_offset)  # truncated
+        ):
+            one.transactions = transactions_of(one.log, one.place, one.partition, self.options, end_offset)
+            is_at_end = one.tail is not None and one.tail.next_offset == one.transactions.next_offset
+            one.resume = one.tail.last_batch if one.tail is not None and is_at_end else None
+        elif known.next_offset < end_offset:
+            one.resume = follow(known, one.log, end_offset, one.resume) or one.resume
+
+    # ---- what a batch reads ------------------------------------------------------------------------------------------
+
+    def plan(self, start: Offsets, end: Offsets) -> StreamPlan:
+        """What the tasks of a batch read.
+
+        Args:
+            start: of the batch; partitions that lack begin at their log start.
+            end: of the batch.
+
+        Raises:
+            RequestError: offsets are not there, or no longer, and that is a failure.
+        """
+        if start == end:
+            return StreamPlan((), ReadCounts())
+        ends = self.ends()
+        if any(offset > ends.get(partition, -1) for partition, offset in end.items()):
+            self.ends(now=True)  # the plan of a batch that a query began before it was stopped
+        if gone := sorted(start.keys() - end.keys()):
+            self._report(0, f"{', '.join(map(str, gone))} are gone. What they still held is not read")
+        for attempt in range(_ATTEMPTS):
+            lost = self._lost
+            try:
+                ranges = [self._range(partition, start.get(partition), offset) for partition, offset in end.items()]
+                slices = list(self._slices([one for one in ranges if one is not None]))
+                break
+            except FileNotFoundError:
+                # A segment that was listed a moment ago.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                self._lost = lost
+                self._list_all_again()
+                self.ends(now=True)
+        counts = ReadCounts(bytes_read=self._fs.bytes_read, offsets_lost=self._lost)
+        self._fs.bytes_read = self._lost = 0
+        return StreamPlan(pack(slices, self.options), counts)
+
+    def _slices(self, ranges: Sequence[OffsetRange]) -> Iterator[Slice]:
+        for part in divide(ranges, self.options):
+            one = self._followed[part.partition]
+            assert one.tail is not None, "or its range would be empty"
+            near = next((cut for cut in reversed(one.cuts) if cut.offset <= part.start), None)
+            slicer = Slicer(one.log, part.partition, self.options, None, near)
+            some = slicer.slices(part, end=one.tail.end if part.end >= one.log_end_offset else None, to_end=False)
+            if one.transactions is not None:
+                met = TransactionsMet(one.transactions)
+                some = [met.added_to(each) for each in some]
+            yield from some
+
+    def _range(self, partition: TopicPartition, start: int | None, end: int) -> OffsetRange | None:
+        """The offsets of a partition in a batch, as far as they are there; None: there are none."""
+        one = self._followed.get(partition)
+        if one is None:
+            self._report(max(0, end - (start or 0)), f"{partition} is gone, with its records up to offset {end - 1}")
+            return None
+        lowest, highest = one.start_offset, one.log_end_offset
+        if start is None:
+            if lowest > 0:
+                self._report(lowest, f"{partition} is new, and begins at offset {lowest}: what was before it is gone")
+            start = lowest
+        if end < start:
+            self._report(0, f"{partition} ended at offset {start}, and now at {end}: it was truncated, or made anew")
+            return None
+        if start < min(lowest, end):
+            behind = min(lowest, end)
+            what = (
+                f"Offsets {start} to {behind - 1} of {partition} are gone: its log now starts at {lowest}, as retention"
+            )
+            self._report(behind - start, f"{what} was faster than the query")
+            start = behind
+        if end > max(highest, start):
+            behind = max(highest, start)
+            self._report(
+                end - behind, f"Offsets {behind} to {end - 1} of {partition} are gone: its log ends before them"
+            )
+            end = behind
+        if self._judges_transactions:
+            # The high watermark may be behind that of the time when the batch was planned first.
+            self._follow_transactions(one, end)
+        return OffsetRange(partition, start, end)
+
+    def _report(self, count: int, what: str) -> None:
+        if self.options.fail_on_data_loss:
+            raise RequestError(f"{what}. To go on without them, set failOnDataLoss to false")
+        self._lost += count
+        _log.warning("%s", what)
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def within(limit: int, start: Offsets, end: Offsets, earliest: Callable[[TopicPartition], int]) -> Offsets:
+    """The ends of a batch of about so many offsets; each partition has its share.
+
+    Args:
+        limit: how many offsets.
+        start: of the batch.
+        end: what there is.
+        earliest: the start of a partition that the start of the batch lacks.
+
+    Source: Spark KafkaMicroBatchStream.rateLimit.
+    """
+    begins = {partition: start[partition] if partition in start else earliest(partition) for partition in end}
+    sizes = {partition: max(0, offset - begins[partition]) for partition, offset in end.items()}
+    total = sum(sizes.values())
+    if total == 0:
+        return end
+
+    def limited() -> Iterator[tuple[TopicPartition, int]]:
+        for partition, offset in end.items():
+            share = limit * sizes[partition] / total
+            # A small one gets one record at least.
+            count = math.floor(share) if share >= 1 else math.ceil(share)
+            yield partition, min(offset, begins[partition] + count) if sizes[partition] else offset
+
+    return dict(limited())
+
+
+def count_between(start: Offsets, end: Offsets) -> int:
+    """How many offsets a batch has, with those of partitions that the start lacks from 0 on."""
+    return sum(offset - start.get(partition, 0) for partition, offset in end.items())

@@ -1,0 +1,236 @@
+"""Where reading begins and ends in each partition, as options say it, and the JSON that Kafka's source has for it.
+
+    earliest, latest                            Everywhere
+    {"orders":{"0":23,"1":-2}}                  Offsets: -2 is the earliest, -1 the latest
+    1700000000000                               SinceTime
+    {"orders":{"0":1700000000000}}              SinceTimes: in milliseconds
+
+A stream's offsets have the second form. All are offsets of the next record: an end is not included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from cordwood.errors import RequestError
+from cordwood.types import TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+Offsets = Mapping[TopicPartition, int]
+#: A stream's offsets as Spark's Python API hands them over: topic, partition, offset.
+OffsetsDocument = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere:
+    """The same in all partitions: EARLIEST or LATEST."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ByPartition:
+    """An offset for each partition; EARLIEST and LATEST stand for those."""
+
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class SinceTime:
+    """The first record that is not older, in all partitions."""
+
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinceTimes:
+    """A time for each partition."""
+
+    timestamps: Offsets
+
+
+Limit = Everywhere | ByPartition | SinceTime | SinceTimes
+
+
+def parse_offsets(text: str) -> Limit:
+    """What `startingOffsets` and `endingOffsets` say.
+
+    Raises:
+        RequestError: it is neither a word nor the JSON.
+    """
+    word = text.strip().lower()
+    if word in _WORDS:
+        return Everywhere(_WORDS[word])
+    offsets = _by_partition(text, 'earliest, latest, or offsets such as {"orders":{"0":23,"1":-1}}')
+    for partition, offset in offsets.items():
+        if offset < EARLIEST:
+            raise RequestError(f"{offset} is no offset of {partition}. -2 is the earliest, -1 the latest")
+    return ByPartition(offsets)
+
+
+def parse_times(text: str) -> Limit:
+    """What `startingOffsetsByTimestamp` and `endingOffsetsByTimestamp` say.
+
+    Raises:
+        RequestError: it is not the JSON.
+    """
+    return SinceTimes(_by_partition(text, 'milliseconds such as {"orders":{"0":1700000000000,"1":1700000000000}}'))
+
+
+def parse_partitions(text: str) -> frozenset[TopicPartition]:
+    """What `assign` says: `{"orders":[0,1]}`.
+
+    Raises:
+        RequestError: it is not the JSON, or names no partition.
+    """
+    document = _document(text)
+    if (
+        isinstance(document, dict)
+        and all(isinstance(numbers, list) and all(_is_number(one) for one in numbers) for numbers in document.values())
+        and any(document.values())
+    ):
+        return frozenset(TopicPartition(topic, one) for topic, numbers in document.items() for one in numbers)
+    raise RequestError(f'{text!r}: give partitions such as {{"orders":[0,1]}}')
+
+
+def to_document(offsets: Offsets) -> OffsetsDocument:
+    """Offsets as Kafka's source writes them into a checkpoint, in the order of the partitions."""
+    found: OffsetsDocument = {}
+    for partition in sorted(offsets):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return found
+
+
+def from_document(document: OffsetsDocument) -> dict[TopicPartition, int]:
+    """The offsets in a checkpoint of this source, or of Kafka's."""
+    return {
+        TopicPartition(topic, int(number)): offset
+        for topic, numbers in document.items()
+        for number, offset in numbers.items()
+    }
+
+
+def check_limits(starting: Limit, ending: Limit) -> None:
+    """Refuse limits that no batch can have.
+
+    Raises:
+        RequestError: the start is the latest, the end the earliest, or one is for other partitions than the other.
+    """
+    if LATEST in _special(starting):
+        raise RequestError("A batch cannot start at the latest offset: there is nothing behind it")
+    if EARLIEST in _special(ending):
+        raise RequestError("A batch cannot end at the earliest offset: there is nothing before it")
+    match starting, ending:
+        case (ByPartition(starts), ByPartition(ends)) | (SinceTimes(starts), SinceTimes(ends)):
+            if starts.keys() != ends.keys():
+                raise RequestError(f"Start and end are for different partitions: {_names(starts.keys() ^ ends.keys())}")
+
+
+def _special(limit: Limit) -> set[int]:
+    match limit:
+        case Everywhere(offset):
+            return {offset}
+        case ByPartition(offsets):
+            return set(offsets.values())
+    return set()
+
+
+class Readable(Protocol):
+    """What there is to read of one partition."""
+
+    @property
+    def start_offset(self) -> int:
+        """The lowest offset that a consumer gets."""
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last offset that a consumer gets: the high watermark, or the last stable offset."""
+
+    def first_since(self, timestamp: int) -> int | None:
+        """The offset of the first record that is not older; None: there is none that a consumer gets."""
+
+
+def check_names(limit: Limit, partitions: Iterable[TopicPartition], what: str) -> None:
+    """Refuse a limit that is not for exactly these partitions.
+
+    Args:
+        limit: what options say.
+        partitions: those that are read.
+        what: of the option, for messages.
+
+    Raises:
+        RequestError: it is for others.
+    """
+    match limit:
+        case ByPartition(wanted) | SinceTimes(wanted):
+            if different := wanted.keys() ^ set(partitions):
+                raise RequestError(
+                    f"{what} must name all partitions that are read, and no other ones: {_names(different)}"
+                )
+
+
+def resolve(limit: Limit, partition: TopicPartition, there: Readable, *, what: str, newest_if_none: bool) -> int:
+    """The offset that a limit stands for in a partition.
+
+    Args:
+        limit: what options say.
+        partition: one that the limit names, if it names some.
+        there: what there is of it.
+        what: of the option, for messages.
+        newest_if_none: the latest offset stands for a time that no record has reached.
+
+    Raises:
+        RequestError: no record is new enough.
+    """
+    match limit:
+        case Everywhere(offset):
+            wanted = offset
+        case ByPartition(offsets):
+            wanted = offsets[partition]
+        case SinceTime(timestamp):
+            wanted = _since(timestamp, partition, there, what=what, newest_if_none=newest_if_none)
+        case SinceTimes(timestamps):
+            wanted = _since(timestamps[partition], partition, there, what=what, newest_if_none=newest_if_none)
+    return {EARLIEST: there.start_offset, LATEST: there.end_offset}.get(wanted, wanted)
+
+
+def _since(timestamp: int, partition: TopicPartition, there: Readable, *, what: str, newest_if_none: bool) -> int:
+    found = there.first_since(timestamp)
+    if found is None and not newest_if_none:
+        raise RequestError(
+            f"{what}: no record of {partition} is as new as {timestamp}. To begin behind its last record then, set "
+            "startingOffsetsByTimestampStrategy to latest"
+        )
+    return LATEST if found is None else found
+
+
+def _by_partition(text: str, example: str) -> dict[TopicPartition, int]:
+    document = _document(text)
+    if isinstance(document, dict) and all(
+        isinstance(numbers, dict) and all(key.isdecimal() and _is_number(one) for key, one in numbers.items())
+        for numbers in document.values()
+    ):
+        return from_document(document)
+    raise RequestError(f"{text!r}: give {example}")
+
+
+def _document(text: str) -> object:
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return None
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _names(partitions: set[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions)))

@@ -1,0 +1,342 @@
+"""The options of the data source: those of Kafka's own source, and some more.
+
+They are text, and their names have Kafka's case, which does not matter. Each is a field here, with how it is read in
+its `metavar`. A job that reads from a broker has others, too. Those that say how to reach a broker, or how to fetch
+from one, mean nothing here and are passed over. Those that Kafka's source refuses are refused, and so is a name that
+nobody knows: it is a misspelt one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from cordwood.errors import RequestError
+from cordwood.option import Option, OptionField, option_fields
+from cordwood.sources.offsets import (
+    EARLIEST,
+    LATEST,
+    Everywhere,
+    Limit,
+    SinceTime,
+    check_limits,
+    parse_offsets,
+    parse_partitions,
+    parse_times,
+)
+from cordwood.types import Isolation, TopicPartition
+
+#: `load` gives several paths under another name.
+_SAME = {"paths": "path"}
+#: What a consumer has its settings under.
+_KAFKA = "kafka."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What a reader of the data source is asked for."""
+
+    path: Annotated[
+        tuple[str, ...],
+        Option("Log directories of one broker, or partition directories; `load` gives it.", metavar="PATHS"),
+    ] = ()
+    assign: Annotated[
+        frozenset[TopicPartition] | None,
+        Option('Only these partitions: `{"orders":[0,1]}`.', metavar="PARTITIONS"),
+    ] = None
+    subscribe: Annotated[tuple[str, ...] | None, Option("Only these topics: `orders,payments`.", metavar="NAMES")] = (
+        None
+    )
+    subscribe_pattern: Annotated[
+        re.Pattern[str] | None,
+        Option("Only topics in whose names this regular expression is found.", metavar="PATTERN"),
+    ] = None
+    starting_offsets: Annotated[
+        Limit | None,
+        Option(
+            "Where to begin: `earliest`, `latest`, or an offset for each partition, as in "
+            '`{"orders":{"0":23,"1":-2}}`, where -2 is the earliest and -1 the latest. Default: `earliest`; of a '
+            "stream `latest`.",
+            metavar="OFFSETS",
+        ),
+    ] = None
+    ending_offsets: Annotated[
+        Limit | None, Option("Where a batch ends, in the same forms. Default: `latest`.", metavar="OFFSETS")
+    ] = None
+    starting_timestamp: Annotated[
+        Limit | None,
+        Option("Begin with the first record that is not older, in milliseconds. Comes first.", metavar="TIME"),
+    ] = None
+    ending_timestamp: Annotated[
+        Limit | None, Option("End a batch before the first record that is not older.", metavar="TIME")
+    ] = None
+    starting_offsets_by_timestamp: Annotated[
+        Limit | None,
+        Option('A time for each partition: `{"orders":{"0":1700000000000}}`. Comes second.', metavar="TIMES"),
+    ] = None
+    ending_offsets_by_timestamp: Annotated[Limit | None, Option("The same for the end.", metavar="TIMES")] = None
+    starting_offsets_by_timestamp_strategy: Annotated[
+        Literal["error", "latest"],
+        Option(
+            "If no record is as new: `error`, or begin at the `latest` offset. Default: `error`.", metavar="STRATEGY"
+        ),
+    ] = "error"
+    isolation_level: Annotated[
+        Isolation,
+        Option(
+            "`read_uncommitted`, or `read_committed`: nothing of open and aborted transactions. Default: "
+            "`read_uncommitted`.",
+            flag=_KAFKA + "isolation.level",
+            metavar="LEVEL",
+        ),
+    ] = Isolation.READ_UNCOMMITTED
+    include_headers: Annotated[bool, Option("With a column `headers`. Default: `false`.", metavar="FLAG")] = False
+    columns: Annotated[
+        tuple[str, ...] | None,
+        Option("Exactly these columns, of the two tables above; `*` stands for the first.", metavar="NAMES"),
+    ] = None
+    min_partitions: Annotated[int | None, Option("At least about so many Spark partitions.", metavar="POSITIVE")] = None
+    max_records_per_partition: Annotated[
+        int | None, Option("At most so many offsets in a Spark partition.", metavar="POSITIVE")
+    ] = None
+    max_bytes_per_partition: Annotated[
+        int, Option("About so many bytes of log in a Spark partition. Default: 64 MiB.", metavar="POSITIVE")
+    ] = 64 << 20
+    fail_on_data_loss: Annotated[
+        bool,
+        Option(
+            "Fail if offsets that were asked for are not there, or no longer; else go on behind them. Default: `true`.",
+            metavar="FLAG",
+        ),
+    ] = True
+    fail_on_damage: Annotated[
+        bool,
+        Option("Fail at damage, with its place; else go on behind it, and count it. Default: `true`.", metavar="FLAG"),
+    ] = True
+    high_watermark: Annotated[
+        Literal["end"] | None,
+        Option(
+            "`end`: read to the end of the log, even what may not be on all replicas. Default: [see below]"
+            "(#where-reading-ends).",
+            metavar="END",
+        ),
+    ] = None
+    metadata: Annotated[
+        str | None,
+        Option("The directory that contains `__cluster_metadata-0`. Default: one of the given ones.", metavar="PATH"),
+    ] = None
+    use_indexes: Annotated[
+        bool,
+        Option(
+            "`false`: believe no index; read all headers instead, to find transactions. Default: `true`.",
+            metavar="FLAG",
+        ),
+    ] = True
+    push_filters: Annotated[
+        bool | None,
+        Option(
+            "`true`: decide conditions of the query here, see [filters](#filters). Default: what `register` was told.",
+            metavar="FLAG",
+        ),
+    ] = None
+    max_offsets_per_trigger: Annotated[
+        int | None, Option("A stream: at most so many offsets in a batch, of all partitions.", metavar="POSITIVE")
+    ] = None
+    min_offsets_per_trigger: Annotated[
+        int | None, Option("A stream: wait until there are so many.", metavar="POSITIVE")
+    ] = None
+    max_trigger_delay: Annotated[int, Option("… but no longer than this. Default: `15m`.", metavar="DURATION")] = (
+        900_000
+    )
+
+    @property
+    def starting(self) -> Limit | None:
+        """Where reading begins; None: nobody said."""
+        return self.starting_timestamp or self.starting_offsets_by_timestamp or self.starting_offsets
+
+    @property
+    def ending(self) -> Limit | None:
+        """Where reading ends; None: nobody said."""
+        return self.ending_timestamp or self.ending_offsets_by_timestamp or self.ending_offsets
+
+    def batch_limits(self) -> tuple[Limit, Limit]:
+        """Where a batch begins and ends.
+
+        Raises:
+            RequestError: no batch can.
+        """
+        limits = self.starting or Everywhere(EARLIEST), self.ending or Everywhere(LATEST)
+        check_limits(*limits)
+        return limits
+
+    def stream_start(self) -> Limit:
+        """Where a stream begins.
+
+        Raises:
+            RequestError: an option is for batches.
+        """
+        if self.ending is not None:
+            raise RequestError("A stream has no end: endingOffsets and its like are for batches")
+        return self.starting or Everywhere(LATEST)
+
+
+def parse(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a reader from their texts.
+
+    Raises:
+        RequestError: an option, or its value, is not possible; or options contradict each other.
+    """
+    values: dict[str, Any] = {}
+    for name, text in options.items():
+        one = known_options().get(_SAME.get(name.lower(), name.lower()))
+        if one is not None:
+            try:
+                values[one.name] = _READERS[one.option.metavar](text)
+            except (ValueError, RequestError) as error:
+                raise RequestError(f"{one.option.flag}: {error}") from None
+        else:
+            _pass_over_or_refuse(name.lower())
+    read = ReadOptions(**values)
+    _check(read)
+    return read
+
+
+@cache
+def known_options() -> Mapping[str, OptionField]:
+    """All options, each with its name as users write it, by that name in lower case."""
+    found = {}
+    for one in option_fields(ReadOptions):
+        first, *others = one.name.split("_")
+        name = one.option.flag or first + "".join(word.title() for word in others)
+        option = Option(one.option.help, name, one.option.metavar)
+        found[name.lower()] = OptionField(one.name, one.type, one.type_text, one.default, option)
+    return found
+
+
+def _check(read: ReadOptions) -> None:
+    chosen = [one for one in (read.assign, read.subscribe, read.subscribe_pattern) if one is not None]
+    if len(chosen) > 1:
+        raise RequestError("Give one of assign, subscribe and subscribePattern, not several")
+    if not read.path:
+        raise RequestError('Say what to read:  spark.read.format("cordwood").load("/var/kafka-logs")')
+    least, most = read.min_offsets_per_trigger, read.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise RequestError(f"minOffsetsPerTrigger {least} is larger than maxOffsetsPerTrigger {most}")
+
+
+#: What Kafka's source knows and what means nothing without a broker.
+_PASSED_OVER = {"groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"}
+#: Settings of a consumer that Kafka's source refuses, and why.
+_REFUSED = {
+    "auto.offset.reset": "where to begin is said by startingOffsets",
+    "key.deserializer": "keys come as bytes; decode them with functions of Spark",
+    "value.deserializer": "values come as bytes; decode them with functions of Spark",
+    "enable.auto.commit": "Spark keeps the offsets of a query",
+    "interceptor.classes": "nothing may change records",
+}
+
+
+def _pass_over_or_refuse(name: str) -> None:
+    if name in _PASSED_OVER:
+        return
+    if name.startswith(_KAFKA):
+        if why := _REFUSED.get(name.removeprefix(_KAFKA)):
+            raise RequestError(f"{name} cannot be set: {why}")
+        return
+    names = {one.option.flag.lower(): one.option.flag for one in known_options().values()}
+    close = difflib.get_close_matches(name, names, 1)
+    hint = f" Is {names[close[0]]} meant?" if close else f" There are {', '.join(sorted(names.values()))}."
+    raise RequestError(f"There is no option {name}.{hint}")
+
+
+# ---- how texts are read ----------------------------------------------------------------------------------------------
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    """One path, or several as a JSON list."""
+    if text.startswith("["):
+        try:
+            return tuple(map(str, json.loads(text)))
+        except ValueError:
+            pass
+    return (text,)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise RequestError("no name is given")
+    return names
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text.strip())
+    except re.error as error:
+        raise RequestError(f"{text!r} is no regular expression: {error}") from None
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text) or int(text) < 1:
+        raise RequestError(f"{text!r}: give a number, 1 or more")
+    return int(text)
+
+
+def _time(text: str) -> Limit:
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text):
+        raise RequestError(f"{text!r}: give milliseconds since 1970")
+    return SinceTime(int(text))
+
+
+def _flag(text: str) -> bool:
+    found = {"true": True, "false": False}.get(text.strip().lower())
+    if found is None:
+        raise RequestError(f"{text!r}: give true or false")
+    return found
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "": 1}
+
+
+def _duration(text: str) -> int:
+    """A time as Spark's settings have it, in milliseconds."""
+    found = re.fullmatch(r"\s*([0-9]{1,12})\s*([a-z]*)\s*", text.lower())
+    if not found or found[2] not in _UNITS_MS:
+        raise RequestError(f"{text!r}: give a time such as 500ms, 30s or 15m")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def _level(text: str) -> Isolation:
+    try:
+        return Isolation(text.strip().lower())
+    except ValueError:
+        raise RequestError(f"{text!r}: give {' or '.join(Isolation)}") from None
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "PATHS": _paths,
+    "PATH": str,
+    "PARTITIONS": parse_partitions,
+    "NAMES": _names,
+    "PATTERN": _pattern,
+    "OFFSETS": parse_offsets,
+    "TIME": _time,
+    "TIMES": parse_times,
+    "POSITIVE": _positive,
+    "FLAG": _flag,
+    "LEVEL": _level,
+    "DURATION": _duration,
+    "STRATEGY": lambda text: _word(text, "error", "latest"),
+    "END": lambda text: _word(text, "end"),
+}
+
+
+def _word(text: str, *words: str) -> str:
+    if text.strip().lower() not in words:
+        raise RequestError(f"{text!r}: give {' or '.join(words)}")
+    return text.strip().lower()

@@ -1,0 +1,202 @@
+"""Which partitions a reader is about, and what there is to read of each.
+
+Where reading ends, for `read_uncommitted`, is the high watermark: from there on records may still be truncated. A
+directory does not always say where that is:
+
+    metadata shows one replica            the log's end: a record that is written is replicated
+    no broker's directory                 the log's end: there are no other replicas around it
+    otherwise                             the entry in replication-offset-checkpoint, which a broker writes every
+                                          five seconds and when it stops; never above the log's end
+    and there is no entry                 nothing can be read. A live broker has none yet for a new partition
+
+With `read_committed` it is the last stable offset below that. The end of a log that is being written to is the end of
+its last whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.sources.options import ReadOptions
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES, DirectoryState
+from cordwood.storage.log.cuts import Cut
+from cordwood.storage.log.outcomes import follow, outcomes
+from cordwood.storage.log.segment import MAX_OFFSET
+from cordwood.storage.log.tail import find_tail
+from cordwood.storage.log.times import first_since
+from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.tables import names_text
+from cordwood.types import TopicPartition
+
+#: Topics that Kafka keeps for itself. A pattern never means them, as in Kafka's consumer.
+INTERNAL_TOPICS = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__remote_log_metadata",
+        CLUSTER_METADATA_TOPIC,
+    }
+)
+
+
+def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPartition]:
+    """The partitions that options choose, in order.
+
+    Raises:
+        NotFoundError: a topic that was named is not there; or nothing is.
+        RequestError: a partition is in two directories.
+    """
+    there = {
+        place.name.topic_partition: place
+        for place in node.places
+        if place.name is not None and place.name.state is DirectoryState.CURRENT
+    }
+    topics = sorted({partition.topic for partition in there})
+    named = options.subscribe or sorted({one.topic for one in options.assign or ()})
+    if missing := [topic for topic in named if topic not in topics]:
+        raise NotFoundError(
+            f"There is no topic {', '.join(missing)} in {', '.join(options.path)}. There are: {names_text(topics)}"
+        )
+    # A directory of one partition names its topic as well.
+    own = {partition for partition, place in there.items() if place.path in _stripped(options.path)}
+
+    def is_wanted(partition: TopicPartition) -> bool:
+        if options.assign is not None:
+            return partition in options.assign
+        if options.subscribe is not None:
+            return partition.topic in options.subscribe
+        if partition.topic in INTERNAL_TOPICS and partition not in own:
+            return False
+        return options.subscribe_pattern is None or options.subscribe_pattern.search(partition.topic) is not None
+
+    chosen = {partition: there[partition] for partition in sorted(there) if is_wanted(partition)}
+    for partition in chosen:
+        if twins := node.duplicates(partition):
+            raise RequestError(f"{partition} is there twice: {', '.join(one.path for one in twins)}. Give one of them")
+    return chosen
+
+
+def _stripped(paths: Iterable[str]) -> set[str]:
+    return {path.rstrip("/") for path in paths}
+
+
+def readable_end(
+    place: LocatedPartition, node: Node, options: ReadOptions, start_offset: int, log_end_offset: int
+) -> int:
+    """The high watermark of a partition.
+
+    Raises:
+        RequestError: nothing says where it is, and nobody is at work there who will.
+    """
+    name = place.name
+    assert name is not None, "it was chosen by its name"
+    # A log that ends below its start is replaced by an empty one when it is loaded.
+    log_end = max(log_end_offset, start_offset)
+    if (
+        options.high_watermark == "end"
+        or place.directory.info(META_PROPERTIES) is None
+        or node.replica_count(name.topic_partition) == 1
+    ):
+        return log_end
+    entry = place.directory.high_watermarks.get(name.topic_partition)
+    if entry is None and log_end > start_offset and place.directory.holder is None:
+        raise RequestError(
+            f"{place.directory.path}/replication-offset-checkpoint has no entry for {name.topic_partition}, so nothing "
+            "says which of its records are on all replicas. To read all that is there, set highWatermark to end"
+        )
+    return start_offset if entry is None else max(start_offset, min(entry, log_end))
+
+
+def transactions_of(
+    log: LogView, place: LocatedPartition, partition: TopicPartition, options: ReadOptions, end_offset: int
+) -> Transactions:
+    """The transactions of a log below an offset."""
+    if not options.use_indexes:
+        found = Transactions(next_offset=log.first_offset)
+        follow(found, log, end_offset)
+        return found
+    directory = place.directory
+    # Nobody but a loader knows what a crash left of the indexes behind the recovery point.
+    crashed = directory.crashed and directory.holder is None
+    flushed = directory.recovery_points.get(partition, 0) if crashed else MAX_OFFSET
+    return outcomes(log, end_offset, flushed_below=flushed)
+
+
+@dataclass
+class PartitionView:
+    """One partition, opened for reading as a batch; what it is asked for is looked at once.
+
+    Attributes:
+        partition: its name.
+        place: its directory.
+        node: whose directory that is.
+        options: what the reader is asked for.
+    """
+
+    partition: TopicPartition
+    place: LocatedPartition
+    node: Node
+    options: ReadOptions
+
+    @cached_property
+    def log(self) -> LogView:
+        """The log."""
+        return self.place.log()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a broker or another program has the directory locked, and may write to the log right now."""
+        return self.place.directory.holder is not None
+
+    @property
+    def start_offset(self) -> int:
+        """The log start offset."""
+        return self.log.log_start_offset
+
+    @cached_property
+    def _log_end(self) -> tuple[int, Cut | None]:
+        if not self.log.segments:
+            return 0, None
+        if self.is_written:
+            tail = find_tail(self.log)
+            return tail.next_offset, tail.end
+        return self.log.next_offset, None
+
+    @property
+    def log_end_offset(self) -> int:
+        """Behind the last record, wherever the high watermark is."""
+        return self._log_end[0]
+
+    @property
+    def end(self) -> Cut | None:
+        """The cut at the log's end; None: it ends where its file does."""
+        return self._log_end[1]
+
+    @cached_property
+    def readable_end(self) -> int:
+        """The high watermark; see `readable_end`."""
+        return readable_end(self.place, self.node, self.options, self.start_offset, self.log_end_offset)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        """Those below the high watermark."""
+        return transactions_of(self.log, self.place, self.partition, self.options, self.readable_end)
+
+    @property
+    def end_offset(self) -> int:
+        """The high watermark, or with read_committed the last stable offset."""
+        if self.options.isolation_level != READ_COMMITTED:
+            return self.readable_end
+        stable = self.transactions.last_stable_offset
+        # An open transaction may have begun below the log start.
+        return self.readable_end if stable is None else max(min(stable, self.readable_end), self.start_offset)
+
+    def first_since(self, timestamp: int) -> int | None:
+        """The first record that is not older; see `offsets.Readable`."""
+        return first_since(self.log, timestamp, start_offset=self.start_offset, end_offset=self.end_offset)

@@ -1,0 +1,261 @@
+"""The readers of the data source, as Spark's Python API has them: of a batch, and of a stream.
+
+A reader is made in a process of Spark's for planning, and a pickled copy of it reads in each task. What plans and what
+reads is loaded when it is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.accumulators import Accumulator
+from pyspark.sql import datasource as spark_filters
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualNullSafe,
+    Filter,
+    InputPartition,
+    IsNotNull,
+    IsNull,
+    Not,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from cordwood.fs.base import Store
+from cordwood.fs.location import Location
+from cordwood.sources.counts import ReadCounts
+from cordwood.sources.filters import NULL, Condition, is_decided, microseconds, text
+from cordwood.sources.offsets import Offsets, OffsetsDocument, from_document, to_document
+from cordwood.sources.options import ReadOptions
+from cordwood.types import override
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from cordwood.sources.following import Follower
+    from cordwood.sources.slices import Slice
+
+_TESTS = {
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "In": "in",
+    "StringStartsWith": "starts with",
+    "StringEndsWith": "ends with",
+    "StringContains": "contains",
+}
+assert all(hasattr(spark_filters, name) for name in _TESTS)
+
+_log = logging.getLogger(__name__)
+
+
+class LogTask(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        slices: in order.
+        planned: counts of the planning, if this is the task that hands them in.
+    """
+
+    def __init__(self, slices: Sequence[Slice], planned: ReadCounts | None) -> None:
+        self.slices = tuple(slices)
+        self.planned = planned
+
+
+class SliceReader:
+    """Reads tasks; the part that batches and streams share."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        names: tuple[str, ...],
+        location: Location[Store],
+        accumulator: Accumulator[ReadCounts] | None,
+    ) -> None:
+        self._options = options
+        self._names = names
+        self._location = location
+        self._accumulator = accumulator
+        #: What rows have to meet, of the conditions of the query.
+        self._decided: list[Condition] = []
+
+    def _read(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
+        from cordwood.fs.counted import CountedStore
+        from cordwood.sources.reading import RowPlan, read_slice
+
+        assert isinstance(task, LogTask), "it was planned here"
+        _log.setLevel(logging.INFO)
+        counts = ReadCounts()
+        fs = CountedStore(self._location.open())
+        plan = RowPlan.of(self._options, self._names, self._decided)
+        try:
+            for one in task.slices:
+                yield from read_slice(plan, one, fs, counts)
+        finally:
+            counts.bytes_read = fs.bytes_read
+            if task.planned is not None:
+                counts += task.planned
+            _log.info("%s", counts)
+            if self._accumulator is not None:
+                self._accumulator.add(counts)
+
+
+class LogReader(SliceReader, DataSourceReader):
+    """Reads a batch."""
+
+    @override
+    def partitions(self) -> Sequence[InputPartition]:
+        from cordwood.sources.batch import plan_batch
+
+        _log.setLevel(logging.INFO)
+        plan = plan_batch(self._options, self._location.open(), self._names, self._decided)
+        _log.info("%d tasks where %s: %s", len(plan.tasks), text(self._decided) or "all is wanted", plan.counts)
+        tasks = plan.tasks or [()]
+        return [LogTask(slices, plan.counts if at == 0 else None) for at, slices in enumerate(tasks)]
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._read(partition)
+
+
+class FilteringLogReader(LogReader):
+    """Reads a batch, and takes conditions from Spark. Spark refuses such a reader where it pushes no filters down."""
+
+    @override
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        for one in filters:
+            condition = _condition(one)
+            if condition is not None and is_decided(condition):
+                self._decided.append(condition)
+            else:
+                yield one
+
+
+class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows logs, batch by batch. The methods are called in one process, in turn; only `read` runs in tasks."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        names: tuple[str, ...],
+        location: Location[Store],
+        accumulator: Accumulator[ReadCounts] | None,
+    ) -> None:
+        super().__init__(options, names, location, accumulator)
+        self._follower: Follower | None = None
+        #: Where a query ends that reads what is there now, and no more.
+        self._target: Offsets | None = None
+        self._ends_at_target = False
+        self._latest: Offsets = {}
+        #: When the last batch was let through, for `minOffsetsPerTrigger`.
+        self._triggered: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks need nothing of what was found out about the logs.
+        return {**self.__dict__, "_follower": None}
+
+    def _following(self) -> Follower:
+        if self._follower is None:
+            from cordwood.sources.following import Follower
+
+            self._follower = Follower(self._options, self._location.open(), self._names)
+        return self._follower
+
+    @override
+    def initialOffset(self) -> OffsetsDocument:  # noqa: N802
+        return to_document(self._following().starts(self._options.stream_start()))
+
+    @override
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
+
+    @override
+    def latestOffset(self, start: OffsetsDocument, limit: ReadLimit) -> OffsetsDocument:  # noqa: N802
+        from cordwood.sources.following import within
+
+        begins, follower = from_document(start), self._following()
+        if self._ends_at_target:
+            if self._target is None:
+                self._target = follower.ends(now=True)
+            self._latest = self._target
+        else:
+            self._latest = follower.ends()
+        ends = self._latest
+        if isinstance(limit, ReadAllAvailable):
+            return to_document(ends)
+        if not self._ends_at_target and self._waits(begins, ends):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            ends = within(limit.max_rows, begins, ends, follower.earliest)
+        return to_document(ends)
+
+    def _waits(self, begins: Offsets, ends: Offsets) -> bool:
+        """Whether there are too few offsets yet for a batch."""
+        from cordwood.sources.following import count_between
+
+        least = self._options.min_offsets_per_trigger
+        if least is None:
+            return False
+        now = time.monotonic()
+        is_overdue = self._triggered is None or now - self._triggered >= self._options.max_trigger_delay / 1000
+        if not is_overdue and count_between(begins, ends) < least:
+            return True
+        self._triggered = now
+        return False
+
+    @override
+    def reportLatestOffset(self) -> OffsetsDocument | None:  # noqa: N802
+        return to_document(self._latest) or None
+
+    @override
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._ends_at_target = True
+
+    @override
+    def partitions(self, start: OffsetsDocument, end: OffsetsDocument) -> Sequence[InputPartition]:
+        plan = self._following().plan(from_document(start), from_document(end))
+        _log.setLevel(logging.INFO)
+        _log.info("%d tasks: %s", len(plan.tasks), plan.counts)
+        return [LogTask(slices, plan.counts if at == 0 else None) for at, slices in enumerate(plan.tasks)]
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._read(partition)
+
+    @override
+    def commit(self, end: OffsetsDocument) -> None:
+        self._following().forget_below(from_document(end))
+
+
+def _condition(one: Filter) -> Condition | None:
+    """A filter of Spark as a condition; None: there is none for it."""
+    negated = isinstance(one, Not)
+    if isinstance(one, Not):
+        one = one.child
+    column = ".".join(one.attribute) if hasattr(one, "attribute") else ""
+    if isinstance(one, IsNull | IsNotNull):
+        return Condition(column, NULL, negated=negated is not isinstance(one, IsNotNull))
+    if isinstance(one, EqualNullSafe) and not negated:
+        return Condition(column, "=", microseconds(one.value))
+    test = _TESTS.get(type(one).__name__)
+    if test is None:
+        return None
+    value = getattr(one, "value", None)
+    if test == "in":
+        return Condition(column, test, tuple(map(microseconds, value or ())), negated)
+    return Condition(column, test, microseconds(value), negated)

@@ -1,0 +1,300 @@
+"""Dividing what is to be read among tasks: ranges of offsets, each a range of bytes between two batches.
+
+    a partition's offsets    [start ─────────────────────────────── end)
+    maxRecordsPerPartition   [────────)[────────)[────────)[────────)      by offsets, as Kafka's source divides them
+    minPartitions            [───)[───)[───)[───)[───)[───)[───)[───)      likewise
+    segments, old ones out   [───)[───)           [───)[───)[───)[───)
+    bytes                    [───)[───)           [─)[─)[───)[───)[───)    large ones cut, by the offset index
+    packs                    └────────┘           └────┘└────────┘└───┘    small ones together
+
+A slice says where its bytes are, which is believed only as far as the files still agree: a segment may be cleaned or
+deleted before a task comes to it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cordwood.sources.counts import ReadCounts
+from cordwood.sources.options import ReadOptions
+from cordwood.storage.formats import offset_index
+from cordwood.storage.formats.offset_index import OffsetIndex
+from cordwood.storage.log.cuts import Cut, cuts_between, first_cut, last_cut
+from cordwood.storage.log.segment import MAX_OFFSET, Segment
+from cordwood.storage.log.transactions import Transactions
+from cordwood.storage.log.view import LogView
+from cordwood.types import TopicPartition
+
+#: Small slices are put together up to this size, so that a task takes longer than its start.
+_PACK_BYTES_MAX = 8 << 20
+#: What a slice costs besides its bytes (listing, opening), expressed in bytes.
+_SLICE_COST_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end) of a partition."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets; of a compacted log, there are fewer records."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a task reads of one partition. Plain values, to be pickled.
+
+    Attributes:
+        path: of the partition's directory.
+        partition: its name.
+        start_offset, end_offset: lowest offset, and the first that is left out.
+        size_bytes: about how much that is.
+        start, end: cuts below and above it; None: they are looked for.
+        to_end: it ends where the log does, so that all that stands there must be whole.
+        aborted: per producer id, first offset and marker of the aborted transactions that it may meet.
+        open: per producer id, the first offset of its open transaction.
+    """
+
+    path: str
+    partition: TopicPartition
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    start: Cut | None = None
+    end: Cut | None = None
+    to_end: bool = False
+    aborted: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    open: Mapping[int, int] = field(default_factory=dict)
+
+
+class TransactionsMet:
+    """Finds the transactions that slices of one log may meet.
+
+    Aborted ones are sorted by their markers. For each, `_lowest` has the smallest first offset of it and all behind it,
+    so that those which begin above a slice are cut off as well.
+    """
+
+    def __init__(self, found: Transactions) -> None:
+        """Sort them.
+
+        Args:
+            found: those of the log.
+        """
+        rows = [(last, first, producer) for producer, some in found.aborted.items() for first, last in some]
+        self._aborted = sorted(rows)
+        self._lasts = np.array([row[0] for row in self._aborted], np.int64)
+        firsts = np.array([row[1] for row in self._aborted], np.int64)
+        self._lowest = np.minimum.accumulate(firsts[::-1])[::-1]
+        self._open = dict(found.open)
+
+    def added_to(self, one: Slice) -> Slice:
+        """A slice with what became of the transactions in it."""
+        low = int(np.searchsorted(self._lasts, one.start_offset, side="left"))
+        high = int(np.searchsorted(self._lowest, one.end_offset, side="left"))
+        met: dict[int, list[tuple[int, int]]] = {}
+        for last, first, producer in self._aborted[low:high]:
+            if first < one.end_offset:
+                met.setdefault(producer, []).append((first, last))
+        return replace(one, aborted=met, open={id: first for id, first in self._open.items() if first < one.end_offset})
+
+
+# ---- by offsets ------------------------------------------------------------------------------------------------------
+
+
+def divide(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[OffsetRange]:
+    """Ranges of offsets as `maxRecordsPerPartition` and `minPartitions` want them; empty ones go.
+
+    Source: Spark KafkaOffsetRangeCalculator.getRanges.
+    """
+    found = [one for one in ranges if one.size > 0]
+    if (most := options.max_records_per_partition) is not None:
+        found = [part for one in found for part in _parts(one, -(-one.size // most))]
+    wanted = options.min_partitions
+    if wanted is None or len(found) >= wanted:
+        return found
+    total = sum(one.size for one in found)
+    # Small ranges stay as they are, and the others share what is wanted beyond these.
+    small = {one for one in found if _share(one.size, total, wanted) == 1}
+    total -= sum(one.size for one in small)
+    wanted = max(wanted - len(small), 1)
+    return [part for one in found for part in _parts(one, 1 if one in small else _share(one.size, total, wanted))]
+
+
+def _share(size: int, total: int, wanted: int) -> int:
+    # Half up, as Java rounds.
+    return max(int(size / total * wanted + 0.5), 1)
+
+
+def _parts(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    start = one.start
+    for part in range(count):
+        # What is left over goes to the last ones.
+        end = start + (one.end - start) // (count - part)
+        if end > start:
+            yield OffsetRange(one.partition, start, end)
+        start = end
+
+
+# ---- by bytes --------------------------------------------------------------------------------------------------------
+
+
+class Slicer:
+    """Makes slices of one log."""
+
+    def __init__(
+        self,
+        log: LogView,
+        partition: TopicPartition,
+        options: ReadOptions,
+        oldest_ms: int | None,
+        near: Cut | None = None,
+    ) -> None:
+        """Look which segments may hold records of the time in question.
+
+        Args:
+            log: of the partition.
+            partition: its name.
+            options: what the reader is asked for.
+            oldest_ms: records that are older are not wanted; None: all are.
+            near: a cut a little before the first range, which spares a look into the index.
+        """
+        self._log = log
+        self._partition = partition
+        self._options = options
+        self._near = near
+        if oldest_ms is None or not options.use_indexes:
+            self._lowest = {segment.base_offset: segment.base_offset for segment in log.segments}
+        else:
+            self._lowest = {segment.base_offset: offset for segment, offset in log.segments_since(oldest_ms)}
+        self._indexes: dict[int, OffsetIndex] = {}
+
+    def slices(self, wanted: OffsetRange, *, end: Cut | None, to_end: bool) -> list[Slice]:
+        """The slices of a range of offsets.
+
+        Args:
+            wanted: the range.
+            end: the cut at the log's end, if the range ends there and it is known.
+            to_end: the range ends where the log does.
+        """
+        parts = [one for segment, behind in self._segments(wanted) for one in self._cut(segment, behind, wanted, end)]
+        merged: list[Slice] = []
+        for one in parts:
+            before = merged[-1] if merged else None
+            if (
+                before is not None
+                and before.end_offset == one.start_offset
+                and before.size_bytes + one.size_bytes <= self._options.max_bytes_per_partition
+            ):
+                merged[-1] = replace(
+                    before, end_offset=one.end_offset, end=one.end, size_bytes=before.size_bytes + one.size_bytes
+                )
+            else:
+                merged.append(one)
+        if merged and to_end:
+            merged[-1] = replace(merged[-1], to_end=merged[-1].end_offset >= wanted.end)
+        return merged
+
+    def counts(self, slices: Sequence[Slice]) -> ReadCounts:
+        """What these slices of the log are, and what they leave out."""
+        touched: set[int] = set()
+        bases = [segment.base_offset for segment in self._log.segments]
+        for one in slices:
+            first = max(0, bisect.bisect_right(bases, one.start_offset) - 1)
+            touched.update(range(first, bisect.bisect_left(bases, one.end_offset)))
+        read = sum(one.size_bytes for one in slices)
+        return ReadCounts(
+            segments=len(touched),
+            segments_skipped=len(self._log.segments) - len(touched),
+            bytes_skipped=max(0, self._log.size_bytes - read),
+        )
+
+    def _segments(self, wanted: OffsetRange) -> Iterator[tuple[Segment, int]]:
+        """The segments with wanted records, each with the base offset of the next."""
+        following = [*(one.base_offset for one in self._log.segments[1:]), MAX_OFFSET]
+        for segment, behind in zip(self._log.segments, following, strict=True):
+            if segment.base_offset < wanted.end and behind > wanted.start and segment.base_offset in self._lowest:
+                yield segment, behind
+
+    def _cut(self, segment: Segment, behind: int, wanted: OffsetRange, log_end: Cut | None) -> Iterator[Slice]:
+        """The wanted part of a segment, in slices of about the size that options want."""
+        start_offset = max(wanted.start, self._lowest[segment.base_offset])
+        end_offset = min(wanted.end, behind)
+        if start_offset >= end_offset:
+            return
+        starts_inside, ends_inside = start_offset > segment.base_offset, end_offset < behind
+        most = self._options.max_bytes_per_partition
+        if not (starts_inside or ends_inside or segment.size_bytes > most * 3 // 2):
+            yield self._slice(start_offset, end_offset, None, None, segment.size_bytes)
+            return
+        with segment.open() as file:
+            start = Cut(segment.base_offset, 0, start_offset)
+            if starts_inside and self._is_near(segment, start_offset):
+                start = self._near or start
+            elif starts_inside:
+                start = last_cut(file, self._index(segment), start_offset)
+            end = log_end
+            if ends_inside and (end is None or end.segment != segment.base_offset or end.offset > end_offset):
+                end = first_cut(file, self._index(segment), end_offset)
+            if end is None and behind < MAX_OFFSET:
+                end = Cut(segment.base_offset, segment.size_bytes, behind)
+            end_position = segment.size_bytes if end is None else end.position
+            cuts = [start]
+            if end_position - start.position > most * 3 // 2:
+                found = cuts_between(file, self._index(segment), start.position, end_position, most)
+                cuts += (cut for cut in found if start_offset < cut.offset < end_offset)
+        offsets = [start_offset, *(cut.offset for cut in cuts[1:]), end_offset]
+        positions = [*(cut.position for cut in cuts), end_position]
+        ends = [*cuts[1:], end]
+        for at, cut in enumerate(cuts):
+            size = positions[at + 1] - positions[at]
+            yield self._slice(offsets[at], offsets[at + 1], cut, ends[at], size)
+
+    def _is_near(self, segment: Segment, offset: int) -> bool:
+        near = self._near
+        return near is not None and near.segment == segment.base_offset and near.offset <= offset
+
+    def _slice(self, start: int, end: int, start_cut: Cut | None, end_cut: Cut | None, size_bytes: int) -> Slice:
+        return Slice(self._log.path, self._partition, start, end, max(0, size_bytes), start_cut, end_cut)
+
+    def _index(self, segment: Segment) -> OffsetIndex:
+        """The offset index of a segment; an empty one where it is not there, or not to be used."""
+        if segment.base_offset not in self._indexes:
+            index = None
+            if self._options.use_indexes:
+                try:
+                    index = segment.offset_index()
+                except OSError:
+                    index = None
+            if index is None or any(offset_index.faults(index)):
+                index = offset_index.decode(b"", segment.base_offset)
+            self._indexes[segment.base_offset] = index
+        return self._indexes[segment.base_offset]
+
+
+# ---- for tasks -------------------------------------------------------------------------------------------------------
+
+
+def pack(slices: Sequence[Slice], options: ReadOptions) -> list[tuple[Slice, ...]]:
+    """The slices of each task, in order. Small ones share a task, unless options say how many tasks there are."""
+    if options.min_partitions is not None or options.max_records_per_partition is not None:
+        return [(one,) for one in slices]
+    packs: list[list[Slice]] = []
+    size, most = 0, min(_PACK_BYTES_MAX, options.max_bytes_per_partition)
+    for one in slices:
+        cost = one.size_bytes + _SLICE_COST_BYTES
+        if packs and size + cost <= most:
+            packs[-1].append(one)
+            size += cost
+        else:
+            packs.append([one])
+            size = cost
+    return [tuple(some) for some in packs]
