@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
+from cordwood.errors import RequestError
+from cordwood.testing.source_bench import add_kafka_source
 from tests import kafka_tools
 
 if TYPE_CHECKING:
@@ -26,15 +30,16 @@ STILL = {
     "transaction_remove_expired_transaction_cleanup_interval_ms": 2_147_483_647,
 }
 
+#: What `producing` writes to, and how much of each partition stays.
+TOPIC, RETENTION_BYTES = "moving", 60_000
+
 
 def with_kafka(spark: SparkSession) -> SparkSession:
     """The session, with the jars of Spark's Kafka source; the test is skipped, or fails, where they cannot be had."""
-    fetched = subprocess.run([kafka_tools.FOLDER / "fetch-spark-kafka"], capture_output=True, text=True, check=False)
-    if fetched.returncode:
-        what = f"needs the jars of Spark's Kafka source: {fetched.stderr.strip()}"
-        (pytest.fail if kafka_tools.required() else pytest.skip)(what)
-    for jar in Path(fetched.stdout.strip()).glob("*.jar"):
-        spark.sql(f"ADD JAR '{jar}'")
+    try:
+        add_kafka_source(spark)
+    except RequestError as error:
+        (pytest.fail if kafka_tools.required() else pytest.skip)(str(error))
     return spark
 
 
@@ -54,3 +59,55 @@ def from_logs(spark: SparkSession, path: Path, options: Mapping[str, str]) -> Da
 def sorted_rows(frame: DataFrame) -> pa.Table:
     """The rows of a DataFrame, in the order of the log."""
     return frame.toArrow().sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
+
+
+class Producer:
+    """Kafka's Java client, which stays: it is given commands one by one while a test looks at what they do."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [kafka_tools.FOLDER / "broker", "client", directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def __call__(self, *commands: kafka_tools.Line) -> None:
+        """Run commands to their end."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        for command in commands:
+            self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        for command in commands:
+            if command["do"] != "send":  # these do not answer
+                answer = json.loads(self._process.stdout.readline())
+                assert answer.get("ok") == command["do"], answer
+
+    def transaction(self, values: Mapping[int, Sequence[str]], *, committed: bool) -> None:
+        """Write values to partitions of the topic `moving` in one transaction."""
+        sends = [
+            {"do": "send", "id": "p", "topic": TOPIC, "partition": partition, "key": "k", "value": value}
+            for partition, some in values.items()
+            for value in some
+        ]
+        self({"do": "begin", "id": "p"}, *sends, {"do": "commit" if committed else "abort", "id": "p"})
+
+
+@contextmanager
+def producing(broker: kafka_tools.Broker, directory: Path) -> Iterator[Producer]:
+    """A broker with a topic of two partitions, from which retention deletes all the time; and a producer to it."""
+    broker.start(directory, log_retention_check_interval_ms=200, log_initial_task_delay_ms=100)
+    settings = {"internal.segment.bytes": "10000", "retention.bytes": str(RETENTION_BYTES), "file.delete.delay.ms": "0"}
+    with Producer(directory) as producer:
+        producer(
+            {"do": "create_topic", "topic": TOPIC, "partitions": 2, "config": settings},
+            {"do": "producer", "id": "p", "config": {"transactional.id": "x"}},
+        )
+        yield producer

@@ -4,7 +4,8 @@ Figures are MB (10^6 bytes) of log as stored, per second of one core: the proces
 over a file in the page cache, so that neighbours on the machine count little. `cp` of the same file, timed the same
 way, gives the scale.
 
-With `--against-kafka` cleans are timed, by the clock: see `cordwood.testing.beside_kafka`.
+With `--against-kafka` cleans are timed, by the clock: see `cordwood.testing.beside_kafka`. `--live` and `--source` are
+measurements of their own: see `live_bench` and `source_bench` there.
 """
 
 from __future__ import annotations
@@ -106,16 +107,26 @@ def main(
             help="Append to, read, recover and load live logs instead; with --against-kafka beside Kafka's own.",
         ),
     ] = False,
+    source: Annotated[
+        bool,
+        typer.Option(
+            "--source",
+            help="Read a log into Spark instead; with --against-kafka beside Spark's Kafka source and a broker.",
+        ),
+    ] = False,
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: the ratios as a chart.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Measure how fast this machine reads a log, beside cp; or how fast it cleans one, beside Kafka's own cleaner."""
-    if live:
+    if live and source:
+        raise RequestError("--live and --source are two measurements: one at a time")
+    if live or source:
         if against_copy or shapes or chart:
-            raise RequestError("--against-copy, --shape and --svg do not go with --live")
-        _live(directory, size * 1_000_000, passes, against_kafka=against_kafka, as_json=as_json)
+            raise RequestError(f"--against-copy, --shape and --svg do not go with --{'live' if live else 'source'}")
+        run = _live if live else _source
+        run(directory, size * 1_000_000, passes, against_kafka=against_kafka, as_json=as_json)
         return
     if against_kafka:
         names = list(WORKLOADS) if shapes == ["all"] else shapes or list(USUAL)
@@ -180,6 +191,25 @@ def _live(directory: str | None, size_bytes: int, runs: int, *, against_kafka: b
         values = [ours[target.name], target.limit, *([kafkas[target.name]] if kafkas else [])]
         rows.append([target.title, *(f"{value / divisor:,.4g} {unit}" for value in values)])
     print("\n".join(table(columns, rows)))
+
+
+def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka: bool, as_json: bool) -> None:
+    from cordwood.testing import source_bench
+
+    with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
+        found = source_bench.measure(Path(folder), size_bytes, runs, against_kafka=against_kafka)
+    if as_json:
+        rates = {"rows_per_second": found.rows_per_second, "kafka_rows_per_second": found.kafka_rows_per_second}
+        print(json.dumps({**asdict(found), **rates, "ratio": found.ratio}, indent=2))
+        return
+    columns = [Column("TWO CORES, 100 B VALUES"), *(Column(title, right=True) for title in ("SECONDS", "ROWS/S"))]
+    rows = [["cordwood", _seconds(found.cordwood), f"{found.rows_per_second / 1e6:.2f} M"]]
+    if found.kafka_rows_per_second is not None:
+        rows.append(["Spark's Kafka source", _seconds(found.kafka), f"{found.kafka_rows_per_second / 1e6:.2f} M"])
+    targets = [f"{source_bench.ROWS_PER_SECOND / 1e6:.0f} M rows/s"]
+    if found.ratio is not None:
+        targets.append(f"{source_bench.TIMES_KAFKA} times Kafka's source, and it is {found.ratio:.1f}")
+    print("\n".join([*table(columns, rows), "", f"{found.records:,} records; to be reached: {', '.join(targets)}"]))
 
 
 def _compare(

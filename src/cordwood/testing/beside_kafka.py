@@ -109,8 +109,8 @@ class Comparison:
         return self.kafka.median / self.cordwood.median
 
 
-def find_oracle() -> Path:
-    """The program that runs Kafka's cleaner; its jars are there, too.
+def find_kafka() -> Path:
+    """The folder of the programs that run Kafka's own code; its jars are there, too.
 
     Raises:
         RequestError: something is missing, with what to do.
@@ -118,7 +118,7 @@ def find_oracle() -> Path:
     folder = Path(cordwood.__file__).parents[2] / "tests" / "kafka"
     if not (folder / "oracle").is_file():
         raise RequestError(
-            "Kafka's cleaner is run by tests/kafka/oracle, which an installed package lacks. In a checkout:\n"
+            "Kafka's code is run by programs in tests/kafka, which an installed package lacks. In a checkout:\n"
             "  make && .venv/bin/cordwood bench --against-kafka"
         )
     for program in ("java", "javac"):
@@ -131,7 +131,16 @@ def find_oracle() -> Path:
             f"  Fetch them with Maven, once:  {folder / 'fetch-kafka'}\n"
             "  or set KAFKA_LIBS to the folder libs of an unpacked Kafka 4.3.1"
         )
-    return folder / "oracle"
+    return folder
+
+
+def find_oracle() -> Path:
+    """The program that runs Kafka's cleaner and log classes.
+
+    Raises:
+        RequestError: as `find_kafka`.
+    """
+    return find_kafka() / "oracle"
 
 
 def compare(
