@@ -20,6 +20,7 @@ from cordwood.commands.register import register
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.gateway import Gateway, without_words_of_py4j
+from cordwood.spark.session import collect
 from cordwood.testing.beside_kafka import Seconds, find_kafka
 from cordwood.testing.generate import Shape, write_log
 
@@ -128,7 +129,7 @@ def _timed(spark: SparkSession, side: str, path: str, options: Mapping[str, str]
     began = time.perf_counter()
     reader = spark.read.format(side).options(**options)
     frame = reader.load(path) if path else reader.load()
-    (row,) = frame.selectExpr("sum(octet_length(value)) AS bytes").collect()
+    (row,) = collect(frame.selectExpr("sum(octet_length(value)) AS bytes"))
     seconds = time.perf_counter() - began
     if row.bytes != expected_bytes:
         raise RequestError(f"The source {side} read {row.bytes} bytes of values, and {expected_bytes} were written")
@@ -147,8 +148,10 @@ def _session() -> Iterator[SparkSession]:
         gateway = Gateway(_SETTINGS)
         try:
             yield gateway.session
-        finally:
-            gateway.stop()
+        except BaseException:
+            gateway.kill()
+            raise
+        gateway.stop()
 
 
 @contextlib.contextmanager
