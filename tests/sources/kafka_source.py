@@ -104,7 +104,7 @@ class Producer:
 def producing(broker: kafka_tools.Broker, directory: Path) -> Iterator[Producer]:
     """A broker with a topic of two partitions, from which retention deletes all the time; and a producer to it."""
     broker.start(directory, log_retention_check_interval_ms=200, log_initial_task_delay_ms=100)
-    settings = {"internal.segment.bytes": "10000", "retention.bytes": str(RETENTION_BYTES), "file.delete.delay.ms": "0"}
+    settings = {"internal.segment.bytes": "12000", "retention.bytes": str(RETENTION_BYTES), "file.delete.delay.ms": "0"}
     with Producer(directory) as producer:
         producer(
             {"do": "create_topic", "topic": TOPIC, "partitions": 2, "config": settings},

@@ -24,7 +24,7 @@ from tests.sources.kafka_source import RETENTION_BYTES, TOPIC, producing, sorted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 #: Transactions that are written while two streams follow; CORDWOOD_LARGE=1 takes more.
 TRANSACTIONS = 200 if os.environ.get("CORDWOOD_LARGE") else 24
@@ -43,7 +43,9 @@ def wait_until(is_reached: Callable[[], bool], what: str) -> None:
 def values_of(number: int, source: random.Random, size_bytes: int = 200) -> dict[int, list[str]]:
     """Values of one transaction, of one partition or both; no two are equal."""
     partitions = source.choice([(0,), (1,), (0, 1)])
-    return {one: [f"{number}-{one}-{at}-" + "v" * size_bytes for at in range(source.randrange(1, 12))] for one in partitions}
+    return {
+        one: [f"{number}-{one}-{at}-" + "v" * size_bytes for at in range(source.randrange(1, 12))] for one in partitions
+    }
 
 
 def has_read(spark: SparkSession, query: StreamingQuery, table: str, count: int) -> bool:
