@@ -12,8 +12,9 @@ from cordwood.record.columns import OnDamage, raise_damage
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.schema import RecordType
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, InternalTopic
-from cordwood.storage.log.transactions import READ_UNCOMMITTED, Isolation
+from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.types import Isolation
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from cordwood.fs.base import Store
 from cordwood.fs.location import Location
-from cordwood.storage.log.transactions import Isolation
 from cordwood.storage.log.view import LogView
+from cordwood.types import Isolation
 
 if TYPE_CHECKING:
     import pyarrow as pa
