@@ -15,6 +15,7 @@
     └ DataError                    the data is not what it claims to be
       ├ CorruptBatchError            a batch, message or record of a .log file
       ├ CorruptMessageError          the key or value of a record of one of Kafka's internal topics
+      ├ UndecodableError             a key or value that is not what the user says it is
       ├ CorruptFileError             an index, snapshot, checkpoint or property file
       ├ BadNameError                 a file or directory name that Kafka could not have given
       └ BatchTooLargeError           a batch that decompresses to more than max_batch_bytes
@@ -222,6 +223,10 @@ class CorruptBatchError(DataError):
 
 class CorruptMessageError(DataError, ValueError):
     """The key or value of a record in an internal topic of Kafka's that is not what the topic holds."""
+
+
+class UndecodableError(DataError):
+    """A key or value that is not what the decoder reads that the user chose; `path` is its partition's directory."""
 
 
 class CorruptFileError(DataError):

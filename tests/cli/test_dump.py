@@ -25,6 +25,7 @@ from cordwood.cli import formats, large, texts
 from cordwood.cli.dump import Choice, Dump
 from cordwood.cli.formats import JSON_BYTES_MAX, JsonPrinter, ValueFormat
 from cordwood.cli.main import app
+from cordwood.commands.times import parse_time
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set, seal
 from cordwood.record.control import Marker, encode_marker
@@ -563,11 +564,11 @@ def test_many_headers_are_cut_with_their_number(tmp_path: Path) -> None:
 
 
 def test_times_are_understood() -> None:
-    assert formats.parse_time("1700000000000") == TIME
-    assert formats.parse_time("2023-11-14T22:13:20Z") == TIME
-    assert formats.parse_time("2023-11-14T22:13:20.005") == TIME + 5
-    assert formats.parse_time("2023-11-14T23:13:20+01:00") == TIME
-    assert formats.parse_time("2023-11-14") == TIME - 80_000_000
+    assert parse_time("1700000000000") == TIME
+    assert parse_time("2023-11-14T22:13:20Z") == TIME
+    assert parse_time("2023-11-14T22:13:20.005") == TIME + 5
+    assert parse_time("2023-11-14T23:13:20+01:00") == TIME
+    assert parse_time("2023-11-14") == TIME - 80_000_000
     assert texts.time_text(TIME + 5) == "2023-11-14T22:13:20.005Z"
     assert [texts.time_text(ms) for ms in (-1, -2, 2**62)] == ["none", "1969-12-31T23:59:59.998Z", str(2**62)]
 

@@ -114,6 +114,8 @@ def window_keys(
     superseding_from: Int64Array,
     secret: bytes,
     now_ms: int,
+    *,
+    end_offset: int = NEVER,
 ) -> WindowKeys:
     """Hash the keys of some batches.
 
@@ -124,6 +126,7 @@ def window_keys(
         superseding_from: int64[batches], from which offset on records supersede others; NEVER: none does.
         secret: 16 bytes that key the hashes, unknown to whoever chose the keys: nobody can aim collisions at a log.
         now_ms: the time of the clean.
+        end_offset: records from here on are as if they were not there.
     """
     counts, flags = np.zeros(batches.size, np.int32), np.zeros(batches.size, np.uint8)
     flags[wanted] = _DECODED
@@ -140,6 +143,8 @@ def window_keys(
             index_of = np.searchsorted(batches["position"], columns.batches["position"])
             kinds = np.empty(rows.size, np.uint8)
             last, ascending = kernel.note_records(rows, index_of, superseding_from, NONE, kinds, counts, flags)
+            if end_offset != NEVER:
+                kinds[rows["offset"] >= end_offset] = kernel.IGNORED
             if rows.size:
                 span.add(Span(int(rows["offset"][0]), int(last), bool(ascending)))
             hashes = np.empty((rows.size, 2), np.uint64)

@@ -28,10 +28,10 @@ from cordwood.cli.formats import (
     ValueFormat,
     parse_bytes,
     parse_offsets,
-    parse_time,
 )
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, tell
+from cordwood.commands.times import parse_time
 from cordwood.errors import DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem

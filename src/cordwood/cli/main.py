@@ -49,6 +49,7 @@ VERBS = {
     "clean": ("cordwood.cli.clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),
     "verify": ("cordwood.cli.verify", "Prove that a clean kept its guarantees, from the logs before and after it."),
     "undo": ("cordwood.cli.undo", "Restore the files that a clean in place replaced and kept."),
+    "table": ("cordwood.cli.table", "Show or write the last value of each key: a topic as a table."),
     "run": (
         "cordwood.cli.run",
         "Keep logs alive without a broker: compact them, delete what is old, tell how they are.",

@@ -77,15 +77,14 @@ def internal_dataframe(
         NotFoundError: there is nothing at a path, or no partition of the topic that has such records.
         RequestError: no internal topic has such records.
     """
-    from cordwood.spark.internal import InternalLog
     from cordwood.spark.internal import internal_dataframe as make
     from cordwood.storage.log.internal_arrow import internal_schema
+    from cordwood.storage.log.source import LogSource
 
     store = fs or PosixFileSystem()
     found, places = _places(store, paths, record)
     logs = [
-        InternalLog(store.location(), place.path, place.log().log_start_offset, place.directory.live)
-        for place in places
+        LogSource(store.location(), place.path, place.log().log_start_offset, place.directory.live) for place in places
     ]
     return make(spark, logs, record, internal_schema(found), None if isolation is None else Isolation(isolation))
 

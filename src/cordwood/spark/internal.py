@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cordwood.fs.base import Store
-from cordwood.fs.location import Location
-from cordwood.storage.log.view import LogView
+from cordwood.storage.log.source import LogSource
 from cordwood.types import Isolation
 
 if TYPE_CHECKING:
@@ -16,29 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass(frozen=True, slots=True)
-class InternalLog:
-    """A log that a task reads.
-
-    Attributes:
-        location: of the store that it is in.
-        path: of its directory.
-        log_start_offset: from the log directory's checkpoint.
-        live: a broker writes to it.
-    """
-
-    location: Location[Store]
-    path: str
-    log_start_offset: int
-    live: bool
-
-    def open(self) -> LogView:
-        """The log."""
-        return LogView(self.path, fs=self.location.open(), live=self.live, log_start_offset=self.log_start_offset)
-
-
 def internal_dataframe(
-    spark: SparkSession, logs: Sequence[InternalLog], record: str, schema: pa.Schema, isolation: Isolation | None
+    spark: SparkSession, logs: Sequence[LogSource], record: str, schema: pa.Schema, isolation: Isolation | None
 ) -> DataFrame:
     """The records of one type in some logs.
 

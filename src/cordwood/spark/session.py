@@ -66,7 +66,11 @@ _WAIT_SECONDS = 0.2
 
 @contextlib.contextmanager
 def session(
-    given: SparkSession | None = None, *, master: str = LOCAL_MASTER, archive: str | None = None
+    given: SparkSession | None = None,
+    *,
+    master: str = LOCAL_MASTER,
+    archive: str | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session: the user's, which stays, or our own, which ends with the block.
 
@@ -77,6 +81,7 @@ def session(
         master: where our own runs.
         archive: the environment of executors on a cluster, as `cordwood pack` makes it; None: they have the Python of
             PYSPARK_PYTHON, or one at the same path as this process.
+        settings: of our own, in place of some of `SETTINGS`.
 
     Raises:
         RequestError: the archive is missing, or of no use to a local master; Spark or Java is missing, or does not
@@ -89,7 +94,7 @@ def session(
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError:
-        raise RequestError("Cleaning runs on Spark, which is not installed:  pip install 'cordwood[spark]'") from None
+        raise RequestError("This runs on Spark, which is not installed:  pip install 'cordwood[spark]'") from None
     active = SparkSession.getActiveSession()
     if active is None and SparkContext._active_spark_context is not None:
         active = SparkSession.builder.getOrCreate()  # of another thread; a process has one Spark
@@ -97,7 +102,7 @@ def session(
         yield active
         return
     with without_words_of_py4j():
-        gateway = Gateway(_settings(master, archive), _worker_python(master, archive))
+        gateway = Gateway({**_settings(master, archive), **(settings or {})}, _worker_python(master, archive))
         try:
             yield gateway.session
         except TasksHangError:

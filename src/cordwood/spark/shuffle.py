@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_KEYS = ("stage", "target", "run", "chunk", "number", "part")
-_SCHEMA = ", ".join([*(f"{name} bigint" for name in _KEYS), "data binary"])
+KEYS = ("stage", "target", "run", "chunk", "number", "part")
+ROW_SCHEMA = ", ".join([*(f"{name} bigint" for name in KEYS), "data binary"])
 #: Rows that go from Python to Java at once have about so many bytes.
 _BATCH_BYTES = 4 << 20
 #: A row may have 256 KiB, and there may be any number of them.
@@ -74,7 +74,7 @@ class SparkShuffle:
         from pyspark import StorageLevel
 
         packs = [[tasks[at] for at in one] for one in pack(sizes, self._cores)]
-        rows = self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(_scanner(packs), _SCHEMA)
+        rows = self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(_scanner(packs), ROW_SCHEMA)
         self._kept.append(rows.persist(StorageLevel.DISK_ONLY))
         answers = self._kept[-1].filter(f"stage = {Stage.ANSWER:d}").selectExpr("target AS at", "data AS outcome")
         return _answers(answers, [task.answer for task in tasks])
@@ -85,7 +85,7 @@ class SparkShuffle:
         arriving = kept
         if merges:
             count = min(TASKS_PER_CORE * self._cores, sum(one.ranges for one in merges))
-            arriving = kept.union(_sent(kept, Stage.MERGE, count).mapInArrow(_merger(merges), _SCHEMA))
+            arriving = kept.union(_sent(kept, Stage.MERGE, count).mapInArrow(_merger(merges), ROW_SCHEMA))
         count = min(TASKS_PER_CORE * self._cores, len(groups))
         outcomes = _sent(arriving, Stage.REWRITE, count).mapInArrow(_rewriter(groups, self._do), RESULT_SCHEMA)
         if not self._discard:
@@ -112,11 +112,15 @@ def _answers(rows: DataFrame, expected: Sequence[int]) -> dict[int, Any]:
 
 
 def _sent(rows: DataFrame, stage: Stage, count: int) -> DataFrame:
-    """The rows of a stage in so many partitions, all rows of a target in one of them, sorted."""
-    here = rows.filter(f"stage = {stage:d}")
+    """The rows of a stage; see `in_order`."""
+    return in_order(rows.filter(f"stage = {stage:d}"), count)
+
+
+def in_order(rows: DataFrame, count: int) -> DataFrame:
+    """Rows in so many partitions, all rows of a target in one of them, sorted."""
     from pyspark.sql import functions as f
 
-    return here.repartitionById(count, (f.col("target") % count).cast("int")).sortWithinPartitions(*_KEYS[1:])
+    return rows.repartitionById(count, (f.col("target") % count).cast("int")).sortWithinPartitions(*KEYS)
 
 
 # ---- functions of tasks ----------------------------------------------------------------------------------------------
@@ -128,34 +132,35 @@ def _scanner(packs: Sequence[Sequence[ScanTask]]) -> Worker:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for task in packs[number]:
-                    yield from _batches(scan_rows(task, folder))
+                    yield from batches_of(scan_rows(task, folder))
 
     return run
 
 
 def _merger(merges: Sequence[Merges]) -> Worker:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _batches(merge_rows(_rows(batches), merges))
+        yield from batches_of(merge_rows(rows_in(batches), merges))
 
     return run
 
 
 def _rewriter(groups: Sequence[GroupTask], do: Callable[[PartitionTask], Output | Failure]) -> Worker:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for at, outcome in rewrite_rows(_rows(batches), groups, do):
+        for at, outcome in rewrite_rows(rows_in(batches), groups, do):
             yield row_of(at, pickle.dumps(outcome))
 
     return run
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """The rows in Arrow batches of `ROW_SCHEMA`."""
     for batch in batches:
         *keys, data = batch.columns
         for key, value in zip(zip(*(column.to_pylist() for column in keys), strict=True), data, strict=True):
             yield Row._make([*key, memoryview(value.as_buffer())])
 
 
-def _batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+def batches_of(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
     """Rows, some at a time, made from buffers: all other ways import pandas first."""
     import pyarrow as pa
 
@@ -171,4 +176,4 @@ def _batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
         ]
         buffers = [None, pa.py_buffer(np.array(list(ends), np.int32)), pa.py_buffer(b"".join(data))]
         columns.append(pa.Array.from_buffers(pa.binary(), len(some), buffers))
-        yield pa.RecordBatch.from_arrays(columns, [*_KEYS, "data"])
+        yield pa.RecordBatch.from_arrays(columns, [*KEYS, "data"])

@@ -1,0 +1,65 @@
+"""`cordwood table`: the last value of each key, on a terminal, as JSON lines, or as files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.main import EXIT_OK, named, tell
+from cordwood.cli.options import Directories, Master, with_options
+from cordwood.cli.progress import Progress
+from cordwood.commands.table import WriteRun, shown_table, write_table
+from cordwood.commands.table_options import TableFiles, TableOptions
+from cordwood.errors import RequestError
+from cordwood.report import table as report
+from cordwood.spark.session import LOCAL_MASTER
+
+
+@with_options
+def main(
+    directories: Directories,
+    options: TableOptions,
+    output: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Write files to this new folder, by Spark. Default: print rows.")
+    ] = None,
+    files: TableFiles = TableFiles(),  # noqa: B008 - a frozen value
+    limit: Annotated[int, typer.Option(metavar="N", help="Rows that a terminal shows.")] = 50,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON lines to a terminal, too; with --output, what was written.")
+    ] = False,
+    master: Master = LOCAL_MASTER,
+) -> int:
+    """Show the last committed value of each key of a topic, or write them to files.
+
+    Changes nothing in DIR; a broker may be running. A terminal shows a table, a pipe gets JSON lines. Records without
+    a key, of aborted transactions and from the last stable offset on do not count.
+    """
+    paths = [named(directory) for directory in directories]
+    if output is None:
+        if files != TableFiles():
+            raise RequestError("--format and --writer-option are for files; give --output, too")
+        return _show(paths, options, limit, master, as_json=as_json or not sys.stdout.isatty())
+    with Progress(enabled=sys.stderr.isatty()) as progress:
+        run = WriteRun(master=master, on_start=progress.begin, on_progress=progress.update)
+        result = write_table(paths, output, options, files, run)
+    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    return EXIT_OK
+
+
+def _show(paths: Sequence[str], options: TableOptions, limit: int, master: str, *, as_json: bool) -> int:
+    with shown_table(paths, options, master=master) as shown:
+        schema = shown.rows_format.schema
+        if as_json:
+            decoders = {"key": shown.rows_format.key, "value": shown.rows_format.value}
+            found = report.json_lines(shown.rows, [name for name, one in decoders.items() if one.is_json])
+        else:
+            found = report.lines(shown.rows, schema.names, limit)
+        for line in found:
+            print(line)
+        for note in shown.point.notes:
+            tell(f"note: {note}")
+    return EXIT_OK

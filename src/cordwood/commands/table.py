@@ -1,0 +1,287 @@
+"""`table`: the last value of each key of a topic, as a DataFrame, as files, or as rows to be shown.
+
+What it is made of is found out first, from names, checkpoints and headers: offsets of each partition. The rest is a
+function of these, so that a table that is made again is the same, whatever is appended meanwhile.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import cordwood.report.table  # noqa: F401 - so that results can show themselves
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.table_options import TableFiles, TableOptions
+from cordwood.commands.table_point import FACTS, TablePoint, encode_facts, find_point, partitions_of
+from cordwood.decoders.choice import decoder_of
+from cordwood.engine import division
+from cordwood.engine.division import RUN_BYTES_MIN
+from cordwood.engine.progress import Counters, OnProgress, Watch
+from cordwood.engine.table import HeadersTask, SegmentHeaders, TableRun, cut, newest_here
+from cordwood.engine.table_result import PartitionOffsets, TableResult
+from cordwood.engine.table_rows import TableFormat
+from cordwood.errors import RequestError
+from cordwood.fs.base import LocalFileSystem, Store
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.session import LOCAL_MASTER, cores, session
+from cordwood.spark.table_errors import raise_data_error
+from cordwood.storage.log.files import remove_tree, temporary_directory, write_file
+from cordwood.storage.node.node import Node
+from cordwood.threads import in_parallel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Up to so many bytes of log, rows to be shown are made in this process; Spark takes seconds to start.
+HERE_BYTES_MAX = 64 << 20
+_HASH_SECRET_BYTES = 16
+#: Of a session of our own that writes files: what is written passes through Java, unlike in a clean.
+_WRITER_SETTINGS = {"spark.driver.memory": "2g"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A table that is to be made.
+
+    Attributes:
+        point: what it is made of.
+        runs: the same, for tasks.
+        rows_format: what its rows look like.
+    """
+
+    point: TablePoint
+    runs: Sequence[TableRun] = field(repr=False)
+    rows_format: TableFormat
+
+    @property
+    def size_bytes(self) -> int:
+        """What is read, once for the keys and once for the values."""
+        return 2 * sum(run.size_bytes for run in self.runs)
+
+
+def prepare(
+    paths: Sequence[str],
+    options: TableOptions,
+    *,
+    spark: SparkSession | None = None,
+    fs: Store | None = None,
+    now_ms: int | None = None,
+    counters: Counters | None = None,
+    run_bytes: int | None = None,
+) -> Prepared:
+    """Find out what a table is made of.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        options: which table.
+        spark: what reads headers; None: threads of this process.
+        fs: where the logs are; default: this machine's files.
+        now_ms: the time; default: the clock's.
+        counters: count what is read.
+        run_bytes: how large a run should be; default: by the size of the log and the cores.
+    """
+    fs = fs or PosixFileSystem()
+    rows_format = TableFormat(
+        decoder_of(options.key),
+        decoder_of(options.value),
+        deletes=options.deletes or options.since is not None,
+        null_undecodable=options.undecodable == "null",
+    )
+    paths = [fs.absolute_path(path) for path in paths]
+    node = Node.open(fs, paths, options.metadata)
+    places = partitions_of(node, paths, options.topic)
+
+    def each(
+        do: Callable[[HeadersTask], SegmentHeaders], tasks: Sequence[HeadersTask], sizes: Sequence[int]
+    ) -> list[SegmentHeaders]:
+        if spark is None or sum(sizes) <= HERE_BYTES_MAX:
+            return in_parallel(fs.concurrency, do, tasks)
+        from cordwood.spark.table import run_each
+
+        return run_each(spark, do, tasks, sizes)
+
+    def size_of_runs(size_bytes: int) -> int:
+        if run_bytes is not None:
+            return run_bytes
+        return RUN_BYTES_MIN if spark is None else division.run_bytes(2 * size_bytes, cores(spark))
+
+    point = find_point(
+        fs,
+        node,
+        places,
+        options,
+        each,
+        size_of_runs,
+        system_clock() if now_ms is None else now_ms,
+        counters=counters,
+    )
+    runs = cut(point.slices, secrets.token_bytes(_HASH_SECRET_BYTES), counters=counters)
+    return Prepared(point, runs, rows_format)
+
+
+def table_offsets(paths: Sequence[str], options: TableOptions, *, fs: Store | None = None) -> dict[int, int]:
+    """Where a table ends, by partition; see `cordwood.table_offsets`."""
+    return prepare(paths, options, fs=fs).point.offsets
+
+
+def latest_table(
+    spark: SparkSession, paths: Sequence[str], options: TableOptions, *, fs: Store | None = None
+) -> DataFrame:
+    """A table as a DataFrame; see `cordwood.latest_table`."""
+    from cordwood.spark.table import table_dataframe
+
+    made = prepare(paths, options, spark=spark, fs=fs)
+    return table_dataframe(spark, made.runs, made.rows_format)
+
+
+# ---- rows to be shown ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """A table that is shown row by row.
+
+    Attributes:
+        point: what it is made of.
+        rows_format: what its rows look like.
+        rows: by column.
+    """
+
+    point: TablePoint
+    rows_format: TableFormat
+    rows: Iterator[Mapping[str, Any]]
+
+
+@contextmanager
+def shown_table(
+    paths: Sequence[str],
+    options: TableOptions,
+    *,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    fs: Store | None = None,
+) -> Iterator[ShownTable]:
+    """A table whose rows are there within the block. A small one is made without Spark.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        options: which table.
+        spark: a session to use; None: a new one, where one is needed.
+        master: Spark master URL of a new session.
+        fs: where the logs are.
+    """
+    made = prepare(paths, options, fs=fs)
+    if made.size_bytes <= 2 * HERE_BYTES_MAX:
+        batches = made.rows_format.batches(newest_here(made.runs))
+        yield ShownTable(made.point, made.rows_format, (row for batch in batches for row in batch.to_pylist()))
+        return
+    from cordwood.spark.table import table_dataframe
+
+    with session(spark, master=master) as running:
+        # Cut anew, for the cores that there are.
+        fixed = made.point.offsets
+        made = prepare(paths, _as_of(options, fixed), spark=running, fs=fs)
+        rows = table_dataframe(running, made.runs, made.rows_format).toLocalIterator(prefetchPartitions=True)
+        yield ShownTable(made.point, made.rows_format, (row.asDict(recursive=True) for row in rows))
+
+
+def _as_of(options: TableOptions, offsets: Mapping[int, int]) -> TableOptions:
+    return replace(options, as_of=offsets)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRun:
+    """Where a table is written from, and what is called meanwhile.
+
+    Attributes:
+        spark: a session to use, which is left running; None: a new one.
+        master: Spark master URL of a new session.
+        on_start: called with what is done, and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+    """
+
+    spark: SparkSession | None = None
+    master: str = LOCAL_MASTER
+    on_start: Callable[[str, int], None] | None = None
+    on_progress: OnProgress | None = None
+
+
+def write_table(
+    paths: Sequence[str],
+    output: str,
+    options: TableOptions,
+    files: TableFiles,
+    run: WriteRun,
+    *,
+    fs: LocalFileSystem | None = None,
+    clock: Clock = system_clock,
+) -> TableResult:
+    """Write a table to files; see `cordwood.write_table`."""
+    started, now_ms = time.monotonic(), clock()
+    fs = fs or PosixFileSystem()
+    output = fs.absolute_path(output)
+    if fs.exists(output):
+        raise RequestError(f"--output {output}: this exists; a table is written to a new folder")
+    writer_options = files.writer_options()
+    with temporary_directory(fs, "cordwood-table-") as progress:
+        counters = Counters(fs.location(), progress)
+        # What is wrong with the request shows before Spark starts.
+        made = prepare(paths, options, fs=fs, now_ms=now_ms)
+        if run.on_start is not None:
+            run.on_start(f"table of {made.point.topic}", made.size_bytes)
+        with session(run.spark, master=run.master, settings=_WRITER_SETTINGS) as running:
+            fixed = _as_of(options, made.point.offsets)
+            cut_anew = prepare(paths, fixed, spark=running, fs=fs, now_ms=now_ms, counters=counters)
+            with Watch(fs, progress, run.on_progress):
+                counts = _write(running, cut_anew, output, files.format, writer_options, fs)
+            write_file(fs, f"{output}/{FACTS}", encode_facts(made.point, options, now_ms, files.format))
+    return TableResult(
+        made.point.topic,
+        output,
+        files.format,
+        options.since is not None,
+        tuple(PartitionOffsets(one.partition, one.start_offset, one.end_offset) for one in made.point.partitions),
+        *counts,
+        made.point.notes,
+        time.monotonic() - started,
+    )
+
+
+def _write(
+    spark: SparkSession,
+    made: Prepared,
+    output: str,
+    format_name: str,
+    writer_options: Mapping[str, str],
+    fs: LocalFileSystem,
+) -> tuple[int, int, int]:
+    """Write the rows; count all, deletes, and those that could not be decoded. Nothing is left after an error."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    from cordwood.spark.table import table_dataframe
+
+    rows = table_dataframe(spark, made.runs, made.rows_format)
+    flags = {"deletes": "deleted", "undecodable": "undecodable"}
+    sums = [
+        f.sum(f.col(column).cast("long") if column in rows.columns else f.lit(0)).alias(name)
+        for name, column in flags.items()
+    ]
+    seen = Observation()
+    try:
+        observed = rows.observe(seen, f.count(f.lit(1)).alias("rows"), *sums)
+        observed.write.format(format_name).options(**writer_options).mode("errorifexists").save(output)
+        return tuple(int(seen.get.get(name) or 0) for name in ("rows", *flags))  # type: ignore[return-value]
+    except BaseException as error:
+        with suppress(OSError):
+            remove_tree(fs, output)
+        if isinstance(error, Exception):
+            raise_data_error(error)
+        raise

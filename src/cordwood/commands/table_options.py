@@ -1,0 +1,129 @@
+"""What a table is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cordwood.commands.times import parse_time
+from cordwood.errors import RequestError
+from cordwood.option import Option
+
+_DECODERS = (
+    "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "
+    "schemas from a folder"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Which table."""
+
+    topic: Annotated[str | None, Option("The topic. Default: the only one that is there.", metavar="TOPIC")] = None
+    as_of: Annotated[
+        int | str | Mapping[int, int] | None,
+        Option(
+            "The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a time "
+            "like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.",
+            metavar="OFFSET|TIME",
+        ),
+    ] = None
+    since: Annotated[
+        str | Mapping[int, int] | None,
+        Option("Only the changes since an earlier table: the folder that it was written to.", metavar="DIR2"),
+    ] = None
+    deletes: Annotated[
+        bool, Option("Also the keys that were deleted, with a column `deleted`. Changes always have them.")
+    ] = False
+    key: Annotated[str, Option(f"What keys are: {_DECODERS}. Default: utf8.", metavar="DECODER")] = "utf8"
+    value: Annotated[str, Option("What values are; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
+    undecodable: Annotated[
+        Literal["fail", "null"],
+        Option(
+            "What to do with a key or value that cannot be decoded: fail, with its place; or null, with a column "
+            "`undecodable`. Default: fail.",
+            metavar="fail|null",
+        ),
+    ] = "fail"
+    high_watermark: Annotated[
+        int | Literal["end"] | None,
+        Option(
+            "The offset up to which all replicas have the log (end: all of it). Nothing from there on counts. Default: "
+            "its checkpoint; the end where there is no other replica.",
+            metavar="OFFSET|end",
+        ),
+    ] = None
+    metadata: Annotated[
+        str | None,
+        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no choice.
+
+        Raises:
+            RequestError: it is not.
+        """
+        if self.undecodable not in ("fail", "null"):
+            raise RequestError(f"--undecodable {self.undecodable}: give fail or null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFiles:
+    """What a table is written as."""
+
+    format: Annotated[
+        str,
+        Option(
+            "What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.",
+            metavar="NAME",
+        ),
+    ] = "parquet"
+    writer: Annotated[
+        Sequence[str],
+        Option(
+            "An option of Spark's writer of this format, such as header=true for csv.",
+            flag="--writer-option",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+
+    def writer_options(self) -> dict[str, str]:
+        """The writer's options by name.
+
+        Raises:
+            RequestError: one is not KEY=VALUE.
+        """
+        for one in self.writer:
+            if "=" not in one:
+                raise RequestError(f"--writer-option {one}: give KEY=VALUE, such as header=true")
+        return dict(one.split("=", 1) for one in self.writer)
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A point in time, in milliseconds since the epoch."""
+
+    ms: int
+
+
+def parse_point(given: int | str | Mapping[int, int] | None) -> int | Mapping[int, int] | Time | None:
+    """The point that a table is of: an offset, offsets by partition, a time; or None: the last stable offset.
+
+    Raises:
+        RequestError: it is none of these.
+    """
+    if not isinstance(given, str):
+        return given
+    if re.fullmatch(r"[0-9]{1,19}", given, re.ASCII):
+        return int(given)
+    if re.fullmatch(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19})*", given, re.ASCII):
+        pairs = (one.split(":") for one in given.split(","))
+        return {int(partition): int(offset) for partition, offset in pairs}
+    try:
+        return Time(parse_time(given))
+    except RequestError:
+        what = "an offset like 120, offsets by partition like 0:120,1:95, nor a time like 2026-11-21T09:25:45Z"
+        raise RequestError(f"--as-of {given}: this is neither {what}") from None

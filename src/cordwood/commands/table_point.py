@@ -1,0 +1,442 @@
+"""Which parts of which logs a table is made of: from where, and up to which point.
+
+The end of a log, for a table, is its last stable offset: the high watermark, or below it the start of the first
+transaction that is still open. A directory does not always say where the high watermark is:
+
+    a topic with one replica, by the metadata     the log's end
+    not a broker's directory                      the log's end: there are no other replicas around it
+    otherwise                                     the entry in replication-offset-checkpoint, which a broker writes
+                                                  every five seconds and when it stops
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cordwood.commands.table_options import TableOptions, Time, parse_point
+from cordwood.engine.progress import Counters
+from cordwood.engine.table import (
+    HeadersTask,
+    SegmentHeaders,
+    TableSlice,
+    read_segment_headers,
+    transactions_of,
+)
+from cordwood.errors import ConfigError, CorruptFileError, NotFoundError, RequestError
+from cordwood.fs.base import Store
+from cordwood.storage.formats import properties
+from cordwood.storage.formats.filenames import META_PROPERTIES, DirectoryState, FileKind
+from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
+from cordwood.storage.log.files import read_file
+from cordwood.storage.log.source import LogSource
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.tables import names_text, time_text
+
+#: Beside the files of a table: what it is a table of.
+FACTS = "_cordwood.json"
+_FACTS_VERSION = 1
+#: Runs a function on each of some items of some sizes, in any order of time.
+Each = Callable[[Callable[[HeadersTask], SegmentHeaders], Sequence[HeadersTask], Sequence[int]], list[SegmentHeaders]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPoint:
+    """What a table has of a partition.
+
+    Attributes:
+        partition: its number.
+        start_offset, end_offset: the offsets [start, end).
+        is_end: nothing further was stable.
+        topic_id: from its directory; None: it does not say.
+    """
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    is_end: bool
+    topic_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TablePoint:
+    """What a table is made of.
+
+    Attributes:
+        topic: its name.
+        partitions: by number.
+        slices: of the same, for tasks.
+        notes: what to know of it.
+    """
+
+    topic: str
+    partitions: tuple[PartitionPoint, ...]
+    slices: tuple[TableSlice, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """By partition, where the table ends."""
+        return {one.partition: one.end_offset for one in self.partitions}
+
+
+# ---- which partitions ------------------------------------------------------------------------------------------------
+
+
+def partitions_of(node: Node, paths: Sequence[str], topic: str | None) -> dict[int, LocatedPartition]:
+    """The partitions of a topic, by number.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        RequestError: there are several, and none was named; or a partition is there twice.
+    """
+    places = [place for place in node.places if place.name is not None and place.name.state is DirectoryState.CURRENT]
+    topics = sorted({place.topic for place in places if place.topic is not None})
+    where = ", ".join(paths)
+    if not topics:
+        raise NotFoundError(f"There is no partition of any topic in {where}")
+    if topic is None:
+        # The others are Kafka's own business, but for who names them.
+        own = [one for one in topics if one not in INTERNAL_TOPICS] or topics
+        if len(own) > 1:
+            raise RequestError(f"{where} has more than one topic; name one with --topic: {names_text(own)}")
+        (topic,) = own
+    if topic not in topics:
+        raise NotFoundError(f"There is no topic {topic} in {where}. There are: {names_text(topics)}")
+    found: dict[int, LocatedPartition] = {}
+    for place in places:
+        if place.topic == topic and place.name is not None:
+            twin = found.setdefault(place.name.topic_partition.partition, place)
+            if twin is not place:
+                name = place.name.topic_partition
+                raise RequestError(f"{name} is there twice: {twin.path}, {place.path}. Name one of them")
+    return dict(sorted(found.items()))
+
+
+# ---- up to which point -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A partition that is looked at.
+
+    Attributes:
+        place: its directory.
+        log: in there.
+        source: the same for tasks.
+        start_offset: where to read from.
+        tasks: read the headers from there to the log's end.
+    """
+
+    place: LocatedPartition
+    log: LogView
+    source: LogSource
+    start_offset: int
+    tasks: tuple[HeadersTask, ...]
+
+
+def find_point(
+    fs: Store,
+    node: Node,
+    places: Mapping[int, LocatedPartition],
+    options: TableOptions,
+    each: Each,
+    run_bytes: Callable[[int], int],
+    now_ms: int,
+    *,
+    counters: Counters | None = None,
+) -> TablePoint:
+    """Find out which offsets a table is made of.
+
+    Args:
+        fs: where the logs are.
+        node: of the logs.
+        places: the partitions, by number.
+        options: what is asked for.
+        each: reads headers.
+        run_bytes: how large the runs of a log of some size should be.
+        now_ms: the time.
+        counters: count what is read.
+
+    Raises:
+        RequestError: the log does not reach to the point, or no longer reaches back to the earlier table.
+        CorruptBatchError: a log is damaged.
+    """
+    point = parse_point(options.as_of)
+    if isinstance(point, int) and len(places) > 1:
+        raise RequestError(
+            f"--as-of {point}: there are {len(places)} partitions; give an offset for each, as 0:120,1:95, or a time"
+        )
+    earlier = None if options.since is None else _earlier(fs, options.since)
+    topic = next(str(place.topic) for place in places.values())
+    if earlier is not None:
+        earlier.check(topic, {number: _topic_id(fs, place) for number, place in places.items()})
+    since_ms = point.ms if isinstance(point, Time) else None
+    opened = {
+        number: _open(fs, place, number, earlier, run_bytes, since_ms, counters) for number, place in places.items()
+    }
+    tasks = [task for one in opened.values() for task in one.tasks]
+    sizes = {
+        (one.place.path, segment.base_offset): segment.size_bytes
+        for one in opened.values()
+        for segment in one.log.segments
+    }
+    answers = iter(each(read_segment_headers, tasks, [sizes[task.source.path, task.base_offset] for task in tasks]))
+    partitions, slices, notes = [], [], []
+    for number, one in opened.items():
+        headers = [next(answers) for _ in one.tasks]
+        transactions = transactions_of(headers)
+        stable = _stable_end(node, one, options, headers, transactions.last_stable_offset)
+        end = _end(number, one, point, stable, headers)
+        partitions.append(PartitionPoint(number, one.start_offset, end, point is None, _topic_id(fs, one.place)))
+        slices.append(TableSlice(one.source, number, one.start_offset, end, headers, transactions.aborted))
+        notes += _notes(node, one, end, earlier, now_ms)
+    return TablePoint(topic, tuple(partitions), tuple(slices), tuple(notes))
+
+
+def _open(
+    fs: Store,
+    place: LocatedPartition,
+    number: int,
+    earlier: Earlier | None,
+    run_bytes: Callable[[int], int],
+    since_ms: int | None,
+    counters: Counters | None,
+) -> _Opened:
+    log = place.log()
+    start = log.log_start_offset
+    before = None if earlier is None else earlier.offsets.get(number)
+    if before is not None:
+        if before < start:
+            raise RequestError(
+                f"{place.path}: the earlier table ends at offset {before}, and the log starts at {start} by now. What "
+                "came in between is gone; make the whole table again"
+            )
+        start = before
+    source = LogSource(fs.location(), place.path, log.log_start_offset, place.directory.live)
+    segments = log.segments_from(start)
+    size = run_bytes(sum(segment.size_bytes for segment in segments))
+    tasks = tuple(
+        HeadersTask(source, one.base_offset, one is segments[-1], size, since_ms, counters) for one in segments
+    )
+    return _Opened(place, log, source, start, tasks)
+
+
+def _stable_end(
+    node: Node,
+    one: _Opened,
+    options: TableOptions,
+    headers: Sequence[SegmentHeaders],
+    last_stable_offset: int | None,
+) -> int:
+    """The last stable offset."""
+    log_end = headers[-1].next_offset if headers else 0
+    readable = min(log_end, _high_watermark(node, one, options, log_end))
+    stable = readable if last_stable_offset is None else min(readable, last_stable_offset)
+    # An open transaction may have begun below the log start.
+    return max(stable, one.log.log_start_offset)
+
+
+def _high_watermark(node: Node, one: _Opened, options: TableOptions, log_end: int) -> int:
+    name, directory = one.place.name, one.place.directory
+    assert name is not None, "it was chosen by its name"
+    if isinstance(options.high_watermark, int):
+        return options.high_watermark
+    is_alone = directory.info(META_PROPERTIES) is None or node.replica_count(name.topic_partition) == 1
+    if options.high_watermark == "end" or is_alone:
+        return log_end
+    entry = directory.high_watermarks.get(name.topic_partition)
+    if entry is None and log_end > one.log.log_start_offset:
+        raise RequestError(
+            f"{directory.path}/replication-offset-checkpoint has no entry for {name.topic_partition}, so nothing says "
+            "which of its records are on all replicas. For all that is there:  --high-watermark end"
+        )
+    return entry or 0
+
+
+def _end(
+    number: int,
+    one: _Opened,
+    point: int | Mapping[int, int] | Time | None,
+    stable: int,
+    headers: Sequence[SegmentHeaders],
+) -> int:
+    """Behind the last offset that the table has of a partition."""
+    if isinstance(point, Time):
+        end = min(stable, _first_since(one, point.ms, headers, stable))
+        what = f"{time_text(point.ms)} UTC, which is offset {end}"
+    elif point is None:
+        end = stable
+        what = f"offset {end}, the last that is stable"
+    else:
+        if not isinstance(point, int) and number not in point:
+            raise RequestError(f"--as-of has no offset for partition {number}, which is there: {one.place.path}")
+        end = point if isinstance(point, int) else point[number]
+        what = f"offset {end}"
+        if end > stable:
+            raise RequestError(f"{one.place.path}: there is no table as of {what}; the last stable offset is {stable}")
+    if end < one.log.log_start_offset:
+        raise RequestError(
+            f"{one.place.path}: there is no table as of {what}; the log starts at {one.log.log_start_offset}, and what "
+            "was before is gone"
+        )
+    if end < one.start_offset:
+        raise RequestError(f"{one.place.path}: the earlier table ends at offset {one.start_offset}, behind {what}")
+    return end
+
+
+def _first_since(one: _Opened, since_ms: int, headers: Sequence[SegmentHeaders], stable: int) -> int:
+    """The offset of the first record that is not older; the stable end if there is none.
+
+    Source: Kafka LocalLog and FileRecords.searchForTimestamp, which look at control records, too.
+    """
+    first = next((found.time_offset for found in headers if found.time_offset is not None), None)
+    if first is None:
+        return stable
+    start = max(first, one.log.log_start_offset)
+    for columns in one.log.columns(start_offset=start, end_offset=stable, isolation=None):
+        late = columns.rows["timestamp"] >= since_ms
+        if late.any():
+            return int(columns.rows["offset"][late.argmax()])
+        del columns
+    return stable
+
+
+# ---- an earlier table ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What is known of an earlier table.
+
+    Attributes:
+        where: its folder, or words for it.
+        offsets: by partition, where it ends.
+        topic: its topic; None: it is not known.
+        topic_ids: by partition, where known.
+        end_ms: a time at which nothing was stable behind these offsets; None: there is none that is known.
+    """
+
+    where: str
+    offsets: Mapping[int, int]
+    topic: str | None = None
+    topic_ids: Mapping[int, str | None] | None = None
+    end_ms: int | None = None
+
+    def check(self, topic: str, topic_ids: Mapping[int, str | None]) -> None:
+        """Refuse a topic that it is no table of.
+
+        Raises:
+            RequestError: it is not.
+        """
+        if self.topic is not None and self.topic != topic:
+            raise RequestError(f"{self.where} is a table of the topic {self.topic}, not of {topic}")
+        for partition, topic_id in (self.topic_ids or {}).items():
+            if None not in (topic_id, now := topic_ids.get(partition)) and now != topic_id:
+                raise RequestError(
+                    f"{self.where} is a table of a topic {topic} that was deleted: its topic id is {topic_id}, and "
+                    f"that of the topic here is {now}. Make the whole table again"
+                )
+        if missing := sorted(set(self.offsets) - set(topic_ids)):
+            raise RequestError(
+                f"{self.where} has partition {', '.join(map(str, missing))} of {topic}, which is not here; name all "
+                "directories that the earlier table was made of"
+            )
+
+
+def _earlier(fs: Store, since: str | Mapping[int, int]) -> Earlier:
+    if not isinstance(since, str):
+        return Earlier("the earlier table", since)
+    path = f"{since.rstrip('/')}/{FACTS}"
+    try:
+        facts: Any = json.loads(read_file(fs, path))
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"{since} holds no {FACTS}, so it is no table that was written by `cordwood table`, or not written whole"
+        ) from None
+    except ValueError as error:
+        raise CorruptFileError(f"this is not JSON: {error}", path=path) from None
+    try:
+        if facts["version"] != _FACTS_VERSION:
+            raise CorruptFileError(f"version {facts['version']} is none that is known", path=path)
+        partitions = {int(one["partition"]): one for one in facts["partitions"]}
+        return Earlier(
+            since,
+            {number: int(one["end_offset"]) for number, one in partitions.items()},
+            str(facts["topic"]),
+            {number: one["topic_id"] for number, one in partitions.items()},
+            None if facts["end_ms"] is None else int(facts["end_ms"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFileError(f"these are no facts of a table: {error!r}", path=path) from None
+
+
+def encode_facts(point: TablePoint, options: TableOptions, now_ms: int, format_name: str) -> bytes:
+    """What is kept beside a table."""
+    facts = {
+        "version": _FACTS_VERSION,
+        "topic": point.topic,
+        "changes": options.since is not None,
+        "key": options.key,
+        "value": options.value,
+        "format": format_name,
+        "written_ms": now_ms,
+        "end_ms": now_ms if all(one.is_end for one in point.partitions) else None,
+        "partitions": [
+            {
+                "partition": one.partition,
+                "topic_id": one.topic_id,
+                "start_offset": one.start_offset,
+                "end_offset": one.end_offset,
+            }
+            for one in point.partitions
+        ],
+    }
+    return json.dumps(facts, indent=1).encode() + b"\n"
+
+
+def _topic_id(fs: Store, place: LocatedPartition) -> str | None:
+    path = f"{place.path}/{FileKind.PARTITION_METADATA}"
+    try:
+        return properties.encode_id(properties.decode_partition_metadata(read_file(fs, path), path).topic_id)
+    except (OSError, CorruptFileError):
+        return None  # brokers before 2.8 made none; `check` reports a bad one
+
+
+# ---- what a clean took away ------------------------------------------------------------------------------------------
+
+
+def _notes(node: Node, one: _Opened, end: int, earlier: Earlier | None, now_ms: int) -> list[str]:
+    """What cleaning may have taken from a table.
+
+    Raises:
+        RequestError: it may have taken the deletes that are asked for.
+    """
+    name = one.place.name
+    assert name is not None, "it was chosen by its name"
+    cleaned = one.place.directory.cleaner_offsets.get(name.topic_partition, 0)
+    is_change = earlier is not None and name.topic_partition.partition in earlier.offsets
+    if is_change and earlier is not None and one.start_offset < cleaned and earlier.topic is not None:
+        retention_ms = _delete_retention_ms(node, name.topic_partition.topic)
+        if earlier.end_ms is None or now_ms - earlier.end_ms >= retention_ms:
+            raise RequestError(
+                f"{one.place.path} was cleaned up to offset {cleaned} since {earlier.where} was made, longer ago than "
+                f"tombstones are kept (delete.retention.ms={retention_ms}). So some deletes may be gone; make the "
+                "whole table again"
+            )
+    if one.start_offset < end < cleaned:
+        return [
+            f"{name.topic_partition} was cleaned up to offset {cleaned}: values that were there at offset {end} may be "
+            "gone, where their keys were written again before that"
+        ]
+    return []
+
+
+def _delete_retention_ms(node: Node, topic: str) -> int:
+    try:
+        return node.config_of(topic).integer("delete.retention.ms")
+    except ConfigError:
+        return 0

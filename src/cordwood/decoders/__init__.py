@@ -1,0 +1,1 @@
+"""What keys and values mean: bytes in, Arrow columns out."""

@@ -1,0 +1,77 @@
+"""What a decoder is: bytes of keys or values in, an Arrow array of one type out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cordwood.kernels.layout import U8Array
+
+BoolArray = npt.NDArray[np.bool_]
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What keys or values mean.
+
+    Attributes:
+        values: as many as were given; null where null was given, and where there is a problem.
+        problems: for each value that cannot be decoded, by index, why.
+    """
+
+    values: pa.Array
+    problems: Mapping[int, str] = field(default_factory=dict)
+
+
+class Decoder(Protocol):
+    """Decodes keys or values. A plain value that a task is sent."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of the values."""
+        ...
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the values are JSON as text."""
+        ...
+
+    def decode(self, raw: pa.BinaryArray) -> Decoded:
+        """Decode keys or values.
+
+        Args:
+            raw: the bytes, in an array that is no part of another one.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawBytes:
+    """The parts of an Arrow array of bytes.
+
+    Attributes:
+        data: uint8[bytes].
+        starts, sizes: int64[values].
+        valid: bool[values], False for null.
+    """
+
+    data: U8Array
+    starts: Int64Array
+    sizes: Int64Array
+    valid: BoolArray
+
+    @classmethod
+    def of(cls, raw: pa.BinaryArray) -> RawBytes:
+        """The parts of an array that is no part of another one."""
+        assert raw.offset == 0, "it is no part of another array"
+        _, offsets, data = raw.buffers()
+        ends = np.frombuffer(offsets, np.int32, len(raw) + 1).astype(np.int64)
+        bytes_ = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+        valid = np.asarray(raw.is_valid().to_numpy(zero_copy_only=False))
+        return cls(bytes_, ends[:-1], np.diff(ends), valid)

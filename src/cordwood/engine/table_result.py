@@ -1,0 +1,45 @@
+"""What became of a table that was written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cordwood.presentable import Presentable
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """What a table has of a partition: the offsets [start, end)."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult(Presentable):
+    """A table that was written.
+
+    Attributes:
+        topic: its topic.
+        output: the folder.
+        format: of its files.
+        is_changes: it holds what changed since an earlier table.
+        partitions: what it is made of.
+        rows: all of them.
+        deletes: the rows that delete a key.
+        undecodable: the rows with a key or value that could not be decoded.
+        notes: what to know of it.
+        seconds: how long it took.
+    """
+
+    topic: str
+    output: str
+    format: str
+    is_changes: bool
+    partitions: tuple[PartitionOffsets, ...]
+    rows: int
+    deletes: int
+    undecodable: int
+    notes: tuple[str, ...]
+    seconds: float

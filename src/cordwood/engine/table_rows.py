@@ -1,0 +1,117 @@
+"""The rows of a table as Arrow: keys and values decoded, and where each record stands.
+
+key, value                      as their decoders say
+partition, offset, timestamp    of the record that counts; the timestamp is null where it has none
+deleted                         the record is a tombstone; only in a table with deletes
+undecodable                     key or value is null because it cannot be decoded; only where that is no error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cordwood.decoders.decoder import Decoded, Decoder
+from cordwood.engine.table import TableRun
+from cordwood.errors import UndecodableError
+from cordwood.record.columns import RecordColumns
+from cordwood.storage.log.arrow import byte_strings, numbers
+
+#: Spark's times are in microseconds.
+TIME_TYPE = pa.timestamp("us", tz="UTC")
+_MICROS_MAX_MS = np.iinfo(np.int64).max // 1000
+#: Small batches are joined up to so many rows or bytes.
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TableFormat:
+    """What rows of a table look like.
+
+    Attributes:
+        key, value: their decoders.
+        deletes: tombstones are rows, too.
+        null_undecodable: what cannot be decoded is null, and no error.
+    """
+
+    key: Decoder
+    value: Decoder
+    deletes: bool = False
+    null_undecodable: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        fields = [
+            pa.field("key", self.key.type),
+            pa.field("value", self.value.type),
+            pa.field("partition", pa.int32(), nullable=False),
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("timestamp", TIME_TYPE),
+        ]
+        if self.deletes:
+            fields.append(pa.field("deleted", pa.bool_(), nullable=False))
+        if self.null_undecodable:
+            fields.append(pa.field("undecodable", pa.bool_(), nullable=False))
+        return pa.schema(fields)
+
+    def batches(self, records: Iterable[tuple[TableRun, RecordColumns]]) -> Iterator[pa.RecordBatch]:
+        """The rows of a table.
+
+        Args:
+            records: what `newest_records` gives.
+
+        Raises:
+            UndecodableError: a key or value is not what its decoder reads.
+        """
+        held: list[pa.RecordBatch] = []
+        for run, columns in records:
+            held.append(self._rows(run, columns))
+            del columns
+            if sum(one.num_rows for one in held) >= _BATCH_ROWS or sum(one.nbytes for one in held) >= _BATCH_BYTES:
+                yield _joined(held)
+                held = []
+        if held:
+            yield _joined(held)
+
+    def _rows(self, run: TableRun, columns: RecordColumns) -> pa.RecordBatch:
+        if not self.deletes:
+            columns = columns.select(columns.rows["value_size"] >= 0)
+        data, rows = columns.data, columns.rows
+        key = self.key.decode(byte_strings(data, rows["key_start"], rows["key_size"], pa.binary()))
+        value = self.value.decode(byte_strings(data, rows["value_start"], rows["value_size"], pa.binary()))
+        undecodable = np.zeros(rows.size, np.bool_)
+        for name, found in (("key", key), ("value", value)):
+            if found.problems and not self.null_undecodable:
+                raise _error(name, found, run, rows["offset"])
+            undecodable[list(found.problems)] = True
+        micros = np.clip(rows["timestamp"], 0, _MICROS_MAX_MS) * 1000
+        has_time = (rows["timestamp"] >= 0) & (rows["timestamp"] <= _MICROS_MAX_MS)
+        arrays = [
+            key.values,
+            value.values,
+            numbers(np.full(rows.size, run.partition, np.int32), pa.int32()),
+            numbers(rows["offset"], pa.int64()),
+            numbers(micros, TIME_TYPE, has_time),
+        ]
+        if self.deletes:
+            arrays.append(pa.array(rows["value_size"] < 0))
+        if self.null_undecodable:
+            arrays.append(pa.array(undecodable))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _error(name: str, found: Decoded, run: TableRun, offsets: np.ndarray) -> UndecodableError:
+    first = min(found.problems)
+    what = f"the {name} cannot be decoded: {found.problems[first]}"
+    return UndecodableError(what, path=run.source.path, offset=int(offsets[first]))
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches() or [batches[0]]
+    return joined

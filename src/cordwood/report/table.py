@@ -1,0 +1,122 @@
+"""Tables of latest values: their rows for a terminal and as JSON lines, and what became of one that was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from cordwood.engine.table_result import TableResult
+from cordwood.presentable import register
+from cordwood.tables import Column, number, printable, table, time_text
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RIGHT = ("partition", "offset")
+#: A cell of a terminal's table is cut off behind so many characters.
+_CELL_MAX = 60
+
+
+def milliseconds(time: datetime | None) -> int | None:
+    """A time as Kafka has it."""
+    return None if time is None else (time.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
+# ---- JSON lines ------------------------------------------------------------------------------------------------------
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]], json_columns: Sequence[str]) -> Iterator[str]:
+    """A line per row. Timestamps are milliseconds since the epoch, and bytes are {"hex": "…"}.
+
+    Args:
+        rows: by column.
+        json_columns: columns whose texts are JSON; these stand in the line as what they are.
+    """
+    for row in rows:
+        shown = dict(row)
+        shown["timestamp"] = milliseconds(row["timestamp"])
+        for name in json_columns:
+            shown[name] = None if row[name] is None else json.loads(row[name])
+        yield json.dumps(shown, default=_as_json, ensure_ascii=False)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return {"hex": value.hex()}
+    return str(value)
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def lines(rows: Iterator[Mapping[str, Any]], columns: Sequence[str], shown_max: int) -> Iterator[str]:
+    """The first rows as a table, and how many there are."""
+    first = list(islice(rows, shown_max))
+    titles = [Column(name.upper() if name != "timestamp" else "TIMESTAMP (UTC)", name in _RIGHT) for name in columns]
+    yield from table(titles, [[_cell(row[name]) for name in columns] for row in first])
+    more = sum(1 for _ in rows)
+    yield ""
+    if more:
+        yield f"the first {len(first):,} of {number(len(first) + more, 'row')}; --limit shows more, a pipe all"
+    else:
+        yield number(len(first), "row")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "∅"
+    if isinstance(value, bytes | bytearray):
+        text = value.hex()
+    elif isinstance(value, datetime):
+        text = time_text(milliseconds(value))
+    elif isinstance(value, dict | list):
+        text = json.dumps(value, default=_as_json, ensure_ascii=False)
+    else:
+        text = str(value)
+    # Only the start of a long text is looked at.
+    text = printable(text[: _CELL_MAX + 1])
+    return text if len(text) <= _CELL_MAX else f"{text[: _CELL_MAX - 1]}…"
+
+
+# ---- a table that was written ----------------------------------------------------------------------------------------
+
+
+def _lines(result: TableResult) -> Iterator[str]:
+    columns: Sequence[tuple[Column, Callable[[Any], str]]] = (
+        (Column("PARTITION"), lambda one: str(one.partition)),
+        (Column("FROM OFFSET", right=True), lambda one: f"{one.start_offset:,}"),
+        (Column("UP TO, NOT INCLUDED", right=True), lambda one: f"{one.end_offset:,}"),
+    )
+    yield from table(
+        [column for column, _ in columns], [[cell(one) for _, cell in columns] for one in result.partitions]
+    )
+    yield ""
+    what = f"changes of {result.topic}" if result.is_changes else f"table of {result.topic}"
+    deletes = f", {number(result.deletes, 'delete')}" if result.deletes else ""
+    yield f"{what}: {number(result.rows, 'row')}{deletes}, as {result.format} in {printable(result.output)}"
+    if result.undecodable:
+        yield f"{number(result.undecodable, 'row')} with a key or value that cannot be decoded, which is null"
+    for note in result.notes:
+        yield f"note: {printable(note)}"
+
+
+def _document(result: TableResult) -> dict[str, Any]:
+    return {
+        "topic": result.topic,
+        "output": result.output,
+        "format": result.format,
+        "changes": result.is_changes,
+        "partitions": [
+            {"partition": one.partition, "start_offset": one.start_offset, "end_offset": one.end_offset}
+            for one in result.partitions
+        ],
+        "rows": result.rows,
+        "deletes": result.deletes,
+        "undecodable": result.undecodable,
+        "notes": list(result.notes),
+        "seconds": round(result.seconds, 3),
+    }
+
+
+register(TableResult, lines=_lines, document=_document)

@@ -1,0 +1,34 @@
+"""Where a log is, as plain values that a task is sent and opens where it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cordwood.fs.base import Store
+from cordwood.fs.location import Location
+from cordwood.storage.log.view import LogView
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """A log that tasks read.
+
+    Attributes:
+        location: of the store that it is in.
+        path: of its directory.
+        log_start_offset: from the log directory's checkpoint.
+        live: a broker writes to it.
+    """
+
+    location: Location[Store]
+    path: str
+    log_start_offset: int
+    live: bool
+
+    def open(self) -> LogView:
+        """The log."""
+        return self.on(self.location.open())
+
+    def on(self, store: Store) -> LogView:
+        """The log in a store that stands for its own, such as one that counts what is read."""
+        return LogView(self.path, fs=store, live=self.live, log_start_offset=self.log_start_offset)

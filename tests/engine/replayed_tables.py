@@ -1,0 +1,202 @@
+"""Tables of latest values beside a plain replay in Python, record by record; and random logs to make them of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from cordwood.commands.table import prepare
+from cordwood.commands.table_options import TableOptions
+from cordwood.engine.table import cut, newest_here
+from cordwood.record.batch import encode_batch, encode_message_set
+from cordwood.record.control import Marker, encode_marker
+from cordwood.record.record import Record
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.types import NONE, Codec, TimestampType, TopicPartition
+
+TIME = 1_700_000_000_000
+#: Key, value, partition and offset of a row; value None: the key was deleted.
+Row = tuple[bytes, bytes | None, int, int]
+
+
+@dataclass
+class LoggedRecord:
+    """A record of a log, and what became of it.
+
+    Attributes:
+        offset, timestamp, key, value: of the record.
+        producer: of the transaction that it is in; NONE without.
+        is_marker: it is a marker.
+        aborted: its transaction was.
+    """
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    producer: int = NONE
+    is_marker: bool = False
+    aborted: bool = False
+
+
+@dataclass
+class RandomLog:
+    """A partition's directory, and what is in it.
+
+    Attributes:
+        path: of the directory.
+        records: all, in log order.
+        log_start_offset: lowest offset that counts.
+        last_stable_offset: where what counts ends.
+    """
+
+    path: Path
+    records: list[LoggedRecord]
+    log_start_offset: int
+    last_stable_offset: int
+
+    def offset_at(self, since_ms: int) -> int:
+        """The offset of the first record that is as late, at most the last stable offset."""
+        late = (one.offset for one in self.records if one.timestamp >= since_ms and one.offset >= self.log_start_offset)
+        return min(next(late, self.last_stable_offset), self.last_stable_offset)
+
+    def replay(self, end_offset: int, start_offset: int = 0) -> dict[bytes, Row]:
+        """The last record of each key, as a consumer meets them."""
+        partition = int(self.path.name.rpartition("-")[2])
+        found: dict[bytes, Row] = {}
+        for one in self.records:
+            wanted = max(self.log_start_offset, start_offset) <= one.offset < end_offset
+            if wanted and one.key is not None and not one.is_marker and not one.aborted:
+                found[one.key] = one.key, one.value, partition, one.offset
+        return found
+
+
+def replay_of_consumer(lines: Iterable[Mapping[str, object]], partition: int, end_offset: int) -> dict[bytes, Row]:
+    """The same of (offset, key, value) lines that a consumer has read."""
+    found: dict[bytes, Row] = {}
+    for one in lines:
+        key, offset = one["key"], one["offset"]
+        if isinstance(key, bytes) and isinstance(offset, int) and offset < end_offset:
+            value = one["value"]
+            assert value is None or isinstance(value, bytes)
+            found[key] = key, value, partition, offset
+    return found
+
+
+def random_log(random: Random, path: Path) -> RandomLog:
+    """A partition's directory with segments, formats, codecs, transactions, gaps and keys of all kinds."""
+    path.mkdir(parents=True)
+    magic = random.choice((2, 2, 2, 2, 1, 0))
+    first = random.choice((0, 0, 7, 5_000_000_000))
+    offset, time = first, TIME
+    records: list[LoggedRecord] = []
+    open_: dict[int, list[LoggedRecord]] = {}
+    segment, base = bytearray(), first
+    keys = random.choice((2, 6, 40))
+    for _ in range(random.randint(1, 45)):
+        if segment and random.random() < 0.15:
+            (path / offset_name(base, FileKind.LOG)).write_bytes(segment)
+            segment, base = bytearray(), offset
+        if magic < 2 and random.random() < 0.15 and not open_:
+            magic = 2
+        if open_ and random.random() < 0.25:
+            producer = random.choice(sorted(open_))
+            committed = random.random() < 0.6
+            for one in open_.pop(producer):
+                one.aborted = not committed
+            segment += encode_marker(Marker(offset, time, producer, 0, committed=committed))
+            records.append(LoggedRecord(offset, time, None, None, producer, is_marker=True))
+            offset += 1
+            continue
+        producer = random.choice((NONE, NONE, 1, 2, 3)) if magic == 2 else NONE
+        made = []
+        for _ in range(random.choice((1, 2, 5, 30))):
+            key = (
+                None
+                if random.random() < 0.1
+                else random.choice((b"", b"key-%d")).replace(b"%d", b"%d" % random.randrange(keys))
+            )
+            value = None if random.random() < 0.2 else random.randbytes(random.choice((0, 1, 9, 300)))
+            time += random.randint(-40, 100)
+            made.append(Record(offset, -1 if magic == 0 else time, key, value))
+            offset += random.choice((1, 1, 1, 2, 9)) if magic == 2 else 1
+        codec = random.choice([one for one in Codec if magic == 2 or one is not Codec.ZSTD])
+        late = magic > 0 and random.random() < 0.15
+        kind = TimestampType.LOG_APPEND_TIME if late else TimestampType.CREATE_TIME
+        if magic == 2:
+            segment += encode_batch(
+                made,
+                codec=codec,
+                timestamp_type=kind,
+                max_timestamp=time if late else None,
+                producer_id=producer,
+                producer_epoch=NONE if producer == NONE else 0,
+                base_sequence=NONE if producer == NONE else 0,
+                transactional=producer != NONE,
+                last_offset=offset - 1,
+            )
+        else:
+            segment += encode_message_set(magic, made, codec=codec, timestamp_type=kind, append_time=time)
+        logged = [
+            LoggedRecord(one.offset, time if late else one.timestamp, one.key, one.value, producer) for one in made
+        ]
+        records += logged
+        if producer != NONE:
+            open_.setdefault(producer, []).extend(logged)
+        offset += random.choice((0, 0, 0, 3)) if magic == 2 else 0
+    if random.random() < 0.2:
+        segment += b"\0" * 100  # preallocated
+    (path / offset_name(base, FileKind.LOG)).write_bytes(segment)
+    start = first
+    if random.random() < 0.3:
+        start = random.choice(records).offset
+        name = TopicPartition(path.name.rpartition("-")[0], int(path.name.rpartition("-")[2]))
+        (path.parent / filenames.LOG_START_OFFSETS).write_bytes(checkpoints.encode({name: start}))
+    stable = min((some[0].offset for some in open_.values()), default=NONE)
+    # A gap behind the last record belongs to the last batch, or to none.
+    end = records[-1].offset + 1 if records else first
+    return RandomLog(path, records, start, max(start, end if stable == NONE else stable))
+
+
+def table_of(
+    *paths: Path,
+    as_of: int | str | Mapping[int, int] | None = None,
+    since: Mapping[int, int] | None = None,
+    deletes: bool = True,
+    chunk_records: int = 16,
+    ranges: int = 4,
+    run_bytes: int = 600,
+) -> dict[bytes, Row]:
+    """The table of a topic by all stages, in this process, with tiny runs and chunks."""
+    options = TableOptions(as_of=as_of, since=since, deletes=deletes, key="bytes", value="bytes", high_watermark="end")
+    made = prepare([str(path) for path in paths], options, run_bytes=run_bytes)
+    runs = cut(made.point.slices, b"secret of 16 byt", chunk_records=chunk_records, ranges=ranges)
+    found: dict[bytes, Row] = {}
+    for batch in made.rows_format.batches(newest_here(runs)):
+        for row in batch.to_pylist():
+            assert row["key"] not in found, "each key once"
+            if deletes:
+                assert row["deleted"] is (row["value"] is None)
+            found[row["key"]] = row["key"], row["value"], row["partition"], row["offset"]
+    return found
+
+
+def points_of(log: RandomLog, random: Random, count: int) -> Iterator[int]:
+    """Offsets that a table may be of."""
+    for _ in range(count):
+        yield random.randint(log.log_start_offset, log.last_stable_offset)
+
+
+def as_text(offsets: Mapping[int, int]) -> str:
+    """Offsets as the command line takes them."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in offsets.items())
+
+
+def facts_at(folder: Path) -> dict[int, int]:
+    """Where a table ends that was written to a folder."""
+    facts = json.loads((folder / "_cordwood.json").read_text())
+    return {one["partition"]: one["end_offset"] for one in facts["partitions"]}
