@@ -6,7 +6,7 @@ fields of these values; `tests/test_api.py` compares them, and writes them with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from cordwood.cleaning.plan import Choices, Plan
@@ -16,6 +16,7 @@ from cordwood.commands import groups as _groups
 from cordwood.commands import plan as _plan
 from cordwood.commands import plan_exact as _plan_exact
 from cordwood.commands import read as _read
+from cordwood.commands import table as _table
 from cordwood.commands import transactions as _transactions
 from cordwood.commands import verify as _verify
 from cordwood.commands.options import (
@@ -30,8 +31,10 @@ from cordwood.commands.options import (
     VerifyOptions,
 )
 from cordwood.commands.selection import GroupOptions, ListOptions, Selection
+from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
+from cordwood.engine.table_result import TableResult
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.sizing.workload import Workload
 from cordwood.spark.session import LOCAL_MASTER
@@ -41,7 +44,7 @@ from cordwood.storage.node.transactions import TransactionListing
 from cordwood.verification.result import VerifyResult
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from cordwood.sizing.result import SimulationResult
 
@@ -695,3 +698,198 @@ def simulate(
     from cordwood.simulation import simulate as _simulate
 
     return _simulate.simulate(options, on_progress=on_progress)
+
+
+def latest_table(
+    spark: SparkSession,
+    *paths: str,
+    fs: Store | None = None,
+    # Options:
+    topic: str | None = None,
+    as_of: int | str | Mapping[int, int] | None = None,
+    since: str | Mapping[int, int] | None = None,
+    deletes: bool = False,
+    key: str = "utf8",
+    value: str = "utf8",
+    undecodable: Literal["fail", "null"] = "fail",
+    high_watermark: int | Literal["end"] | None = None,
+    metadata: str | None = None,
+) -> DataFrame:
+    """The last committed value of each key of a topic, as a Spark DataFrame.
+
+    The offsets that it is made of are found out now, and the logs are read when the DataFrame is used: twice, in many
+    tasks, with memory that follows neither their size nor the number of keys. A key that is in several partitions has a
+    row for each.
+
+    Columns: key and value, as their decoders give them; partition, offset and timestamp of the record that counts;
+    `deleted`, with deletes or changes only; `undecodable`, where what cannot be decoded is null.
+
+    Args:
+        spark: the session.
+        paths: log directories of one broker, folders of several, or partition directories.
+        fs: the file system; default: that of the machine that a task runs on.
+
+    Options:
+        topic: The topic. Default: the only one that is there.
+        as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a time
+            like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
+        since: Only the changes since an earlier table: the folder that it was written to.
+        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
+        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR,
+            jsonschema:DIR with schemas from a folder. Default: utf8.
+        value: What values are; the same choice. Default: utf8.
+        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a column
+            `undecodable`. Default: fail.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on counts.
+            Default: its checkpoint; the end where there is no other replica.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such topic.
+        RequestError: the logs do not reach to this point, or no longer back to the earlier table; there is no such
+            decoder, or its library is missing.
+        DataError: headers are damaged. What is found damaged later, and what cannot be decoded, fails the job that uses
+            the DataFrame.
+    """
+    options = TableOptions(
+        topic=topic,
+        as_of=as_of,
+        since=since,
+        deletes=deletes,
+        key=key,
+        value=value,
+        undecodable=undecodable,
+        high_watermark=high_watermark,
+        metadata=metadata,
+    )
+    return _table.latest_table(spark, paths, options, fs=fs)
+
+
+def table_offsets(
+    *paths: str,
+    fs: Store | None = None,
+    # Options:
+    topic: str | None = None,
+    as_of: int | str | Mapping[int, int] | None = None,
+    since: str | Mapping[int, int] | None = None,
+    deletes: bool = False,
+    key: str = "utf8",
+    value: str = "utf8",
+    undecodable: Literal["fail", "null"] = "fail",
+    high_watermark: int | Literal["end"] | None = None,
+    metadata: str | None = None,
+) -> dict[int, int]:
+    """By partition, the offset that a table ends at, which is not included.
+
+    Give them to `latest_table` as `as_of`; and later as `since`, for what came behind them.
+
+    Args:
+        paths: log directories of one broker, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topic: The topic. Default: the only one that is there.
+        as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a time
+            like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
+        since: Only the changes since an earlier table: the folder that it was written to.
+        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
+        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR,
+            jsonschema:DIR with schemas from a folder. Default: utf8.
+        value: What values are; the same choice. Default: utf8.
+        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a column
+            `undecodable`. Default: fail.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on counts.
+            Default: its checkpoint; the end where there is no other replica.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+
+    Raises:
+        NotFoundError, RequestError, DataError: see `latest_table`.
+    """
+    options = TableOptions(
+        topic=topic,
+        as_of=as_of,
+        since=since,
+        deletes=deletes,
+        key=key,
+        value=value,
+        undecodable=undecodable,
+        high_watermark=high_watermark,
+        metadata=metadata,
+    )
+    return _table.table_offsets(paths, options, fs=fs)
+
+
+def write_table(
+    *paths: str,
+    output: str,
+    spark: SparkSession | None = None,
+    master: str = LOCAL_MASTER,
+    on_start: Callable[[str, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: LocalFileSystem | None = None,
+    # Options:
+    topic: str | None = None,
+    as_of: int | str | Mapping[int, int] | None = None,
+    since: str | Mapping[int, int] | None = None,
+    deletes: bool = False,
+    key: str = "utf8",
+    value: str = "utf8",
+    undecodable: Literal["fail", "null"] = "fail",
+    high_watermark: int | Literal["end"] | None = None,
+    metadata: str | None = None,
+    format: str = "parquet",
+    writer: Sequence[str] = (),
+) -> TableResult:
+    """Write the last committed value of each key of a topic to files, or what changed since an earlier table.
+
+    Where the table ends is kept beside the files, in `_cordwood.json`, which is written last: without it the table is
+    not whole. After an error nothing is left.
+
+    Args:
+        paths: log directories of one broker, folders of several, or partition directories.
+        output: the new folder.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_start: called with what is done, and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topic: The topic. Default: the only one that is there.
+        as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a time
+            like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
+        since: Only the changes since an earlier table: the folder that it was written to.
+        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
+        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR,
+            jsonschema:DIR with schemas from a folder. Default: utf8.
+        value: What values are; the same choice. Default: utf8.
+        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a column
+            `undecodable`. Default: fail.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on counts.
+            Default: its checkpoint; the end where there is no other replica.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        format: What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.
+        writer: An option of Spark's writer of this format, such as header=true for csv.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such topic.
+        RequestError: the output is there already; see also `latest_table`.
+        DataError: a log is damaged, or something cannot be decoded.
+    """
+    options = TableOptions(
+        topic=topic,
+        as_of=as_of,
+        since=since,
+        deletes=deletes,
+        key=key,
+        value=value,
+        undecodable=undecodable,
+        high_watermark=high_watermark,
+        metadata=metadata,
+    )
+    files = TableFileOptions(
+        format=format,
+        writer=writer,
+    )
+    run = _table.WriteRun(spark=spark, master=master, on_start=on_start, on_progress=on_progress)
+    return _table.write_table(paths, output, options, files, run, fs=fs)

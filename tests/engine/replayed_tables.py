@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,8 @@ from cordwood.types import NONE, Codec, TimestampType, TopicPartition
 TIME = 1_700_000_000_000
 #: Key, value, partition and offset of a row; value None: the key was deleted.
 Row = tuple[bytes, bytes | None, int, int]
+#: Offset, key and value; or digests of these.
+ConsumedRecord = tuple[int, bytes | None, bytes | None]
 
 
 @dataclass
@@ -75,14 +76,11 @@ class RandomLog:
         return found
 
 
-def replay_of_consumer(lines: Iterable[Mapping[str, object]], partition: int, end_offset: int) -> dict[bytes, Row]:
-    """The same of (offset, key, value) lines that a consumer has read."""
+def replay_of_consumer(records: Iterable[ConsumedRecord], partition: int, end_offset: int) -> dict[bytes, Row]:
+    """The same of what a consumer has read."""
     found: dict[bytes, Row] = {}
-    for one in lines:
-        key, offset = one["key"], one["offset"]
-        if isinstance(key, bytes) and isinstance(offset, int) and offset < end_offset:
-            value = one["value"]
-            assert value is None or isinstance(value, bytes)
+    for offset, key, value in records:
+        if key is not None and offset < end_offset:
             found[key] = key, value, partition, offset
     return found
 
@@ -189,14 +187,3 @@ def points_of(log: RandomLog, random: Random, count: int) -> Iterator[int]:
     """Offsets that a table may be of."""
     for _ in range(count):
         yield random.randint(log.log_start_offset, log.last_stable_offset)
-
-
-def as_text(offsets: Mapping[int, int]) -> str:
-    """Offsets as the command line takes them."""
-    return ",".join(f"{partition}:{offset}" for partition, offset in offsets.items())
-
-
-def facts_at(folder: Path) -> dict[int, int]:
-    """Where a table ends that was written to a folder."""
-    facts = json.loads((folder / "_cordwood.json").read_text())
-    return {one["partition"]: one["end_offset"] for one in facts["partitions"]}

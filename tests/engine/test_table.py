@@ -1,19 +1,38 @@
-"""Tables of latest values beside a plain replay in Python, on random logs and on those of real brokers."""
+"""Tables of latest values beside a plain replay in Python: of random logs, of real brokers' logs, of what changed."""
 
 from __future__ import annotations
 
 import os
+from base64 import b64decode
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from random import Random
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.engine.replayed_tables import TIME, points_of, random_log, table_of
+import cordwood
+from cordwood.commands.table_point import partitions_of
+from cordwood.errors import CorruptBatchError, RequestError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
+from cordwood.storage.node.node import Node
+from tests.commands.fixture_pairs import PAIRS, Pair
+from tests.commands.in_process import InThisProcess
+from tests.drawn import drawn
+from tests.engine.replayed_tables import TIME, ConsumedRecord, points_of, random_log, replay_of_consumer, table_of
+from tests.fixtures import NAMES, PACKED, fixture, reads
+from tests.spark.logs import random_log as scripted_log
 
-#: Random logs; 300 of them are drawn with CORDWOOD_TABLE_LOGS=300, and with as many points each.
-LOGS = int(os.environ.get("CORDWOOD_TABLE_LOGS", "24"))
-POINTS = 20 if LOGS >= 300 else 4
+#: Random logs. CORDWOOD_TABLE_LOGS=300 draws so many, with 20 points each, and takes all fixtures and topics.
+LOGS = int(os.environ.get("CORDWOOD_TABLE_LOGS", "20"))
+WHOLE = LOGS >= 300
+POINTS = 20 if WHOLE else 4
+
+
+# ---- random logs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(LOGS))
@@ -36,3 +55,156 @@ def test_a_table_as_of_a_time_ends_at_the_first_record_that_is_as_late(tmp_path:
         ms = random.randint(TIME - 100, max(one.timestamp for one in log.records) + 100)
         text = datetime.fromtimestamp(ms / 1000, UTC).isoformat()
         assert table_of(log.path, as_of=text) == log.replay(log.offset_at(ms))
+
+
+@pytest.mark.parametrize("seed", range(LOGS))
+def test_changes_in_ten_steps_make_the_whole_table(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    log = random_log(random, tmp_path / "users-3")
+    first, *ends = sorted(points_of(log, random, 11))
+    table, before = table_of(log.path, as_of=first), first
+    for end in ends:
+        changes = table_of(log.path, since={3: before}, as_of=end)
+        assert changes == log.replay(end, start_offset=before)
+        table, before = {**table, **changes}, end
+    assert table == log.replay(ends[-1])
+
+
+# ---- logs of real brokers --------------------------------------------------------------------------------------------
+
+
+def digest(data: bytes | None) -> bytes | None:
+    return None if data is None else sha256(data).digest()
+
+
+def digest_in(line: dict[str, Any], what: str) -> bytes | None:
+    """The digest of a key or value that a consumer wrote down: as text, as base64, or as its digest if it is large."""
+    if f"{what}_sha256" in line:
+        return bytes.fromhex(line[f"{what}_sha256"])
+    if f"{what}_base64" in line:
+        return digest(b64decode(line[f"{what}_base64"]))
+    return None if line[what] is None else digest(line[what].encode())
+
+
+def committed(name: str, topic: str) -> dict[int, list[ConsumedRecord]]:
+    """What a real consumer read of a topic, by partition; where there was none, what a reader gets."""
+    found: dict[int, list[ConsumedRecord]] = {}
+    if list(PACKED.glob(f"*/{name}.read_committed.jsonl.gz")):
+        for one in reads(name, "read_committed"):
+            if one["topic"] == topic and "offset" in one:
+                consumed = one["offset"], digest_in(one, "key"), digest_in(one, "value")
+                found.setdefault(one["partition"], []).append(consumed)
+        return found
+    for place in Node.open(PosixFileSystem(), [str(fixture(name))]).places:
+        if place.name is not None and place.topic == topic and place.name.state is DirectoryState.CURRENT:
+            records = place.log().records(isolation="read_committed")
+            found[place.name.topic_partition.partition] = [
+                (one.offset, digest(one.key), digest(one.value)) for one in records
+            ]
+    return found
+
+
+def topics_of(name: str) -> list[str]:
+    places = Node.open(PosixFileSystem(), [str(fixture(name))]).places
+    topics = {one.topic for one in places if one.name is not None and one.name.state is DirectoryState.CURRENT}
+    return sorted(topic for topic in topics if topic is not None and topic != CLUSTER_METADATA_TOPIC)
+
+
+@pytest.mark.parametrize("name", NAMES if WHOLE else drawn(NAMES))
+def test_tables_of_a_real_broker_are_what_a_consumer_replays(name: str) -> None:
+    random = Random(name)
+    topics = topics_of(name)
+    for topic in topics if WHOLE else drawn(topics):
+        node = Node.open(PosixFileSystem(), [str(fixture(name))])
+        paths = [Path(one.path) for one in partitions_of(node, [name], topic).values()]
+        lines = committed(name, topic)
+        starts = {number: place.log().log_start_offset for number, place in partitions_of(node, [name], topic).items()}
+        whole = cordwood.table_offsets(*map(str, paths), high_watermark="end")
+        for at in range(POINTS + 1):
+            ends = {number: random.randint(starts[number], end) if at else end for number, end in whole.items()}
+            wanted = {}
+            for number, end in ends.items():
+                replayed = replay_of_consumer(lines.get(number, ()), number, end)
+                wanted |= {(number, key): row for key, row in replayed.items()}
+            found = {}
+            for number, path in zip(ends, paths, strict=True):
+                rows = table_of(path, as_of={number: ends[number]}, run_bytes=20_000, chunk_records=64)
+                found |= {
+                    (number, digest(key)): (digest(key), digest(value), partition, offset)
+                    for key, value, partition, offset in rows.values()
+                }
+            assert found == wanted, topic
+
+
+# ---- after a clean ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pair", PAIRS if WHOLE else drawn(PAIRS), ids=lambda pair: pair.after)
+def test_a_clean_by_a_real_broker_changes_no_table(pair: Pair) -> None:
+    seen = 0
+    for name in pair.end_offsets:
+        before, after = ([*fixture(one).rglob(name)] for one in (pair.before, pair.after))
+        if len(before) != 1 or len(after) != 1:
+            continue
+        logs = [cordwood.open_log(str(one)) for one in (before[0], after[0])]
+        if logs[0].log_start_offset != logs[1].log_start_offset:
+            continue  # retention was here, too
+        end = cordwood.table_offsets(str(before[0]), high_watermark="end")
+        found = [table_of(one[0], as_of=end, deletes=False, run_bytes=1 << 20) for one in (before, after)]
+        assert found[0] == found[1], name
+        seen += len(found[0])
+    assert seen > 20
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_clean_of_ours_changes_no_table_but_for_expired_tombstones(tmp_path: Path, seed: int) -> None:
+    scripted_log(tmp_path / "logs" / "users-0", seed)
+    cordwood.clean(
+        str(tmp_path / "logs"),
+        output=str(tmp_path / "cleaned"),
+        spark=cast(SparkSession, InThisProcess()),
+        high_watermark="end",
+        now_ms=1_900_000_000_000,
+        single_copy=True,
+        ignore_ratio=True,
+        overrides=["cleanup.policy=compact"],
+    )
+    before, after = tmp_path / "logs" / "users-0", tmp_path / "cleaned" / "users-0"
+    assert (after.parent / "cleaner-offset-checkpoint").exists()
+    assert cordwood.open_log(str(after)).size_bytes < cordwood.open_log(str(before)).size_bytes
+    whole = table_of(before)
+    assert table_of(after, deletes=False) == table_of(before, deletes=False)
+    # What is gone are tombstones, and nothing else.
+    left = table_of(after)
+    assert left.items() <= whole.items()
+    assert all(row[1] is None for key, row in whole.items() if key not in left)
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_points_that_a_log_does_not_have_are_refused_in_words(tmp_path: Path) -> None:
+    log = random_log(Random(3), tmp_path / "users-3")
+    path, stable = str(log.path), log.last_stable_offset
+    with pytest.raises(RequestError, match=rf"no table as of offset {stable + 1}; the last stable offset is {stable}$"):
+        cordwood.table_offsets(path, as_of=stable + 1)
+    with pytest.raises(RequestError, match="neither an offset like 120"):
+        cordwood.table_offsets(path, as_of="yesterday")
+    with pytest.raises(RequestError, match="has no offset for partition 3"):
+        cordwood.table_offsets(path, as_of={0: 1})
+    with pytest.raises(RequestError, match=r"partition 7 of users, which is not here"):
+        cordwood.table_offsets(path, since={7: 1})
+    with pytest.raises(RequestError, match=rf"the earlier table ends at offset {stable}, behind offset {stable - 1}$"):
+        cordwood.table_offsets(path, since={3: stable}, as_of=stable - 1)
+    with pytest.raises(RequestError, match="'utf9' is no decoder; there are utf8, json"):
+        cordwood.table_offsets(path, value="utf9")
+
+
+def test_a_damaged_batch_fails_a_table_with_its_place(tmp_path: Path) -> None:
+    log = random_log(Random(3), tmp_path / "users-3")
+    (segment, *_) = sorted(log.path.glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[70] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(CorruptBatchError, match=rf"CRC-32C mismatch.* in {segment} at position 0"):
+        table_of(log.path)

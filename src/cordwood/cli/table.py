@@ -13,7 +13,7 @@ from cordwood.cli.main import EXIT_OK, named, tell
 from cordwood.cli.options import Directories, Master, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.table import WriteRun, shown_table, write_table
-from cordwood.commands.table_options import TableFiles, TableOptions
+from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.errors import RequestError
 from cordwood.report import table as report
 from cordwood.spark.session import LOCAL_MASTER
@@ -26,7 +26,7 @@ def main(
     output: Annotated[
         str | None, typer.Option(metavar="PATH", help="Write files to this new folder, by Spark. Default: print rows.")
     ] = None,
-    files: TableFiles = TableFiles(),  # noqa: B008 - a frozen value
+    files: TableFileOptions = TableFileOptions(),  # noqa: B008 - a frozen value
     limit: Annotated[int, typer.Option(metavar="N", help="Rows that a terminal shows.")] = 50,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON lines to a terminal, too; with --output, what was written.")
@@ -40,7 +40,7 @@ def main(
     """
     paths = [named(directory) for directory in directories]
     if output is None:
-        if files != TableFiles():
+        if files != TableFileOptions():
             raise RequestError("--format and --writer-option are for files; give --output, too")
         return _show(paths, options, limit, master, as_json=as_json or not sys.stdout.isatty())
     with Progress(enabled=sys.stderr.isatty()) as progress:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import cordwood.report.table  # noqa: F401 - so that results can show themselves
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.table_options import TableFiles, TableOptions
+from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.commands.table_point import FACTS, TablePoint, encode_facts, find_point, partitions_of
 from cordwood.decoders.choice import decoder_of
 from cordwood.engine import division
@@ -217,7 +217,7 @@ def write_table(
     paths: Sequence[str],
     output: str,
     options: TableOptions,
-    files: TableFiles,
+    files: TableFileOptions,
     run: WriteRun,
     *,
     fs: LocalFileSystem | None = None,

@@ -71,7 +71,7 @@ class TableOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFiles:
+class TableFileOptions:
     """What a table is written as."""
 
     format: Annotated[
