@@ -217,7 +217,9 @@ def _open(
             )
         start = before
     source = LogSource(fs.location(), place.path, log.log_start_offset, place.directory.live)
-    segments = log.segments_from(start)
+    # A transaction that is still open may have begun below the log start. It cannot have begun below an earlier table's
+    # end, which was stable, unless that is the log start itself.
+    segments = log.segments_from(start if start > log.log_start_offset else 0)
     size = run_bytes(sum(segment.size_bytes for segment in segments))
     tasks = tuple(
         HeadersTask(source, one.base_offset, one is segments[-1], size, since_ms, counters) for one in segments

@@ -1,0 +1,182 @@
+"""Tables of latest values on Spark: the same rows as in one process, files, and what changed since earlier ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import cordwood
+from cordwood.commands.table import prepare
+from cordwood.commands.table_options import TableOptions
+from cordwood.engine.table import cut
+from cordwood.errors import CorruptFileError, NotFoundError, RequestError, UndecodableError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.spark.table import run_each, table_dataframe
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.log.view import LogView
+from tests.engine.replayed_tables import RandomLog, Row, random_log
+
+BYTES = {"key": "bytes", "value": "bytes"}
+
+
+def rows_of(collected: list[Any]) -> set[tuple[Any, ...]]:
+    """Rows as a replay has them."""
+    found = [
+        (bytes(row["key"]), None if row["value"] is None else bytes(row["value"]), row["partition"], row["offset"])
+        for row in collected
+    ]
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def replayed(logs: list[RandomLog], since: dict[int, int] | None = None) -> set[Row]:
+    return {
+        row
+        for number, log in enumerate(logs)
+        for row in log.replay(log.last_stable_offset, (since or {}).get(number, 0)).values()
+    }
+
+
+def append(path: Path, *pairs: tuple[bytes, bytes | None]) -> None:
+    """A batch behind all others, in a segment of its own."""
+    path.mkdir(parents=True, exist_ok=True)
+    base = LogView(str(path), fs=PosixFileSystem()).next_offset
+    records = [Record(base + at, 1_700_000_000_000, key, value) for at, (key, value) in enumerate(pairs)]
+    (path / offset_name(base, FileKind.LOG)).write_bytes(encode_batch(records))
+
+
+def test_many_tasks_make_the_table_of_all_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    logs = [random_log(Random(seed), tmp_path / f"log-{seed}" / f"users-{seed}") for seed in range(4)]
+    options = TableOptions(deletes=True, **BYTES)
+    made = prepare([str(log.path) for log in logs], options, run_bytes=600)
+    runs = cut(made.point.slices, b"0123456789abcdef", chunk_records=16, ranges=4)
+    assert len(runs) > 2 * len(logs)
+    found = table_dataframe(spark, runs, made.rows_format)
+    assert rows_of(found.collect()) == replayed(logs)
+    # It can be used again, and in part.
+    assert len(found.where("deleted").limit(2).collect()) == 2
+
+
+def test_a_dataframe_stays_as_of_its_offsets_whatever_is_appended(spark: SparkSession, tmp_path: Path) -> None:
+    logs = [random_log(Random(7), tmp_path / "users-0")]
+    path = str(logs[0].path)
+    before = cordwood.table_offsets(path, **BYTES)
+    assert before == {0: logs[0].last_stable_offset}
+    found = cordwood.latest_table(spark, path, deletes=True, **BYTES)
+    append(logs[0].path, (b"new", b"value"), (b"key-0", None))
+    assert rows_of(found.collect()) == replayed(logs)
+    changes = cordwood.latest_table(spark, path, since=before, **BYTES)
+    assert {(bytes(row["key"]), row["deleted"]) for row in changes.collect()} == {(b"new", False), (b"key-0", True)}
+    assert cordwood.latest_table(spark, path, as_of=before, since=before, **BYTES).count() == 0
+
+
+def test_changes_of_written_tables_make_the_table_as_it_is_now(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "users-0"
+    table: dict[str, str | None] = {}
+    since: str | None = None
+    random, wanted = Random(1), dict[str, str]()
+    for step in range(4):
+        for _ in range(20):
+            key, value = f"key-{random.randrange(12)}", None if random.random() < 0.3 else f"{step}"
+            append(path, (key.encode(), None if value is None else value.encode()))
+            wanted.pop(key, None)
+            wanted |= {} if value is None else {key: value}
+        output = str(tmp_path / f"table-{step}")
+        result = cordwood.write_table(str(path), output=output, since=since, spark=spark)
+        rows = spark.read.parquet(output).collect()
+        assert (result.rows, result.is_changes, result.partitions[0].end_offset) == (
+            len(rows),
+            step > 0,
+            20 * step + 20,
+        )
+        assert result.deletes == sum(row["deleted"] for row in rows if step)
+        table |= {row["key"]: row["value"] for row in rows}
+        since = output
+    assert {key: value for key, value in table.items() if value is not None} == wanted
+    assert f"changes of users: {len(rows)} rows" in result.text()
+    assert result.document()["partitions"] == [{"partition": 0, "start_offset": 60, "end_offset": 80}]
+
+
+def test_other_formats_and_their_options_are_those_of_sparks_writers(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "users-0"
+    append(path, (b"anna", b"Rome"), (b"ben", b"Oslo"), (b"anna", b"Kyiv"))
+    output = tmp_path / "csv"
+    cordwood.write_table(str(path), output=str(output), format="csv", writer=["header=true"], spark=spark)
+    (part,) = output.glob("part-*.csv")
+    assert [line.split(",")[:4] for line in sorted(part.read_text().split())] == [
+        ["anna", "Kyiv", "0", "2"],
+        ["ben", "Oslo", "0", "1"],
+        ["key", "value", "partition", "offset"],
+    ]
+    with pytest.raises(RequestError, match="this exists; a table is written to a new folder"):
+        cordwood.write_table(str(path), output=str(output), spark=spark)
+    with pytest.raises(RequestError, match="--writer-option header: give KEY=VALUE"):
+        cordwood.write_table(str(path), output=str(tmp_path / "new"), writer=["header"], spark=spark)
+
+
+def test_what_cannot_be_decoded_fails_with_its_place_or_is_null(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "users-0"
+    append(path, (b"anna", b"\0\0\0\7"), (b"ben", b"\0\7"), (b"cleo", None))
+    with pytest.raises(
+        UndecodableError, match=rf"the value cannot be decoded: 2 bytes where 4 are wanted in {path} \(offset 1\)$"
+    ):
+        cordwood.write_table(str(path), output=str(tmp_path / "table"), value="int", spark=spark)
+    assert not (tmp_path / "table").exists()
+    result = cordwood.write_table(
+        str(path), output=str(tmp_path / "table"), value="int", undecodable="null", deletes=True, spark=spark
+    )
+    assert (result.rows, result.deletes, result.undecodable) == (3, 1, 1)
+    found = spark.read.parquet(str(tmp_path / "table")).orderBy("offset").collect()
+    assert [(row["value"], row["deleted"], row["undecodable"]) for row in found] == [
+        (7, False, False),
+        (None, False, True),
+        (None, True, False),
+    ]
+
+
+def test_earlier_tables_that_do_not_fit_are_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "users-0"
+    append(path, (b"anna", b"Rome"))
+    append(path, (b"ben", b"Oslo"))
+    earlier = tmp_path / "earlier"
+    cordwood.write_table(str(path), output=str(earlier), as_of=1, spark=spark)
+    facts = json.loads((earlier / "_cordwood.json").read_text())
+    checkpoint = path.parent / "cleaner-offset-checkpoint"
+
+    def refused(kind: type[Exception], words: str, **changed: object) -> None:
+        (earlier / "_cordwood.json").write_text(json.dumps({**facts, **changed}))
+        with pytest.raises(kind, match=words):
+            cordwood.table_offsets(str(path), since=str(earlier))
+
+    refused(RequestError, "is a table of the topic orders, not of users", topic="orders")
+    refused(CorruptFileError, "version 9 is none that is known", version=9)
+    refused(CorruptFileError, "these are no facts of a table", partitions=[{}])
+    with pytest.raises(NotFoundError, match=r"holds no _cordwood\.json, so it is no table"):
+        cordwood.table_offsets(str(path), since=str(path))
+    # It was as of an offset in the middle, so nothing says how old the tombstones behind it are.
+    checkpoint.write_text("0\n1\nusers 0 2\n")
+    refused(RequestError, "was cleaned up to offset 2 since .*So some deletes may be gone; make the whole table again")
+    checkpoint.unlink()
+    (path / "partition.metadata").write_text("version: 0\ntopic_id: kT95mSyPSJqM_1pZyP5kbw\n")
+    partition = {"partition": 0, "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ", "start_offset": 0, "end_offset": 1}
+    refused(RequestError, "of a topic users that was deleted", partitions=[partition])
+    (path.parent / "log-start-offset-checkpoint").write_text("0\n1\nusers 0 2\n")
+    refused(RequestError, "ends at offset 1, and the log starts at 2 by now")
+
+
+def test_the_error_of_a_task_is_raised_as_it_is(spark: SparkSession) -> None:
+    def fail(item: int) -> int:
+        if item == 2:
+            raise UndecodableError("bad", path="here", offset=5)
+        return item
+
+    assert run_each(spark, fail, [0, 1], [1, 1]) == [0, 1]
+    with pytest.raises(UndecodableError, match=r"bad in here \(offset 5\)"):
+        run_each(spark, fail, [1, 2, 3], [1, 1, 1])
