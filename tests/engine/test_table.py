@@ -122,11 +122,11 @@ def test_tables_of_a_real_broker_are_what_a_consumer_replays(name: str) -> None:
         whole = cordwood.table_offsets(*map(str, paths), high_watermark="end")
         for at in range(POINTS + 1):
             ends = {number: random.randint(starts[number], end) if at else end for number, end in whole.items()}
-            wanted = {}
+            wanted: dict[tuple[int, bytes | None], Any] = {}
             for number, end in ends.items():
                 replayed = replay_of_consumer(lines.get(number, ()), number, end)
                 wanted |= {(number, key): row for key, row in replayed.items()}
-            found = {}
+            found: dict[tuple[int, bytes | None], Any] = {}
             for number, path in zip(ends, paths, strict=True):
                 rows = table_of(path, as_of={number: ends[number]}, run_bytes=20_000, chunk_records=64)
                 found |= {

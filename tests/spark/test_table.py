@@ -23,8 +23,6 @@ from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.view import LogView
 from tests.engine.replayed_tables import RandomLog, Row, random_log
 
-BYTES = {"key": "bytes", "value": "bytes"}
-
 
 def rows_of(collected: list[Any]) -> set[tuple[Any, ...]]:
     """Rows as a replay has them."""
@@ -36,12 +34,8 @@ def rows_of(collected: list[Any]) -> set[tuple[Any, ...]]:
     return set(found)
 
 
-def replayed(logs: list[RandomLog], since: dict[int, int] | None = None) -> set[Row]:
-    return {
-        row
-        for number, log in enumerate(logs)
-        for row in log.replay(log.last_stable_offset, (since or {}).get(number, 0)).values()
-    }
+def replayed(logs: list[RandomLog]) -> set[Row]:
+    return {row for log in logs for row in log.replay(log.last_stable_offset).values()}
 
 
 def append(path: Path, *pairs: tuple[bytes, bytes | None]) -> None:
@@ -54,7 +48,7 @@ def append(path: Path, *pairs: tuple[bytes, bytes | None]) -> None:
 
 def test_many_tasks_make_the_table_of_all_partitions(spark: SparkSession, tmp_path: Path) -> None:
     logs = [random_log(Random(seed), tmp_path / f"log-{seed}" / f"users-{seed}") for seed in range(4)]
-    options = TableOptions(deletes=True, **BYTES)
+    options = TableOptions(deletes=True, key="bytes", value="bytes")
     made = prepare([str(log.path) for log in logs], options, run_bytes=600)
     runs = cut(made.point.slices, b"0123456789abcdef", chunk_records=16, ranges=4)
     assert len(runs) > 2 * len(logs)
@@ -65,16 +59,16 @@ def test_many_tasks_make_the_table_of_all_partitions(spark: SparkSession, tmp_pa
 
 
 def test_a_dataframe_stays_as_of_its_offsets_whatever_is_appended(spark: SparkSession, tmp_path: Path) -> None:
-    logs = [random_log(Random(7), tmp_path / "users-0")]
-    path = str(logs[0].path)
-    before = cordwood.table_offsets(path, **BYTES)
-    assert before == {0: logs[0].last_stable_offset}
-    found = cordwood.latest_table(spark, path, deletes=True, **BYTES)
-    append(logs[0].path, (b"new", b"value"), (b"key-0", None))
-    assert rows_of(found.collect()) == replayed(logs)
-    changes = cordwood.latest_table(spark, path, since=before, **BYTES)
-    assert {(bytes(row["key"]), row["deleted"]) for row in changes.collect()} == {(b"new", False), (b"key-0", True)}
-    assert cordwood.latest_table(spark, path, as_of=before, since=before, **BYTES).count() == 0
+    append(tmp_path / "users-0", (b"anna", b"Rome"), (b"ben", None), (b"anna", b"Kyiv"))
+    path = str(tmp_path / "users-0")
+    before = cordwood.table_offsets(path)
+    assert before == {0: 3}
+    found = cordwood.latest_table(spark, path, deletes=True)
+    append(tmp_path / "users-0", (b"cleo", b"Lima"), (b"anna", None))
+    assert {(row["key"], row["value"]) for row in found.collect()} == {("anna", "Kyiv"), ("ben", None)}
+    changes = cordwood.latest_table(spark, path, since=before)
+    assert {(row["key"], row["deleted"]) for row in changes.collect()} == {("cleo", False), ("anna", True)}
+    assert cordwood.latest_table(spark, path, as_of=before, since=before).count() == 0
 
 
 def test_changes_of_written_tables_make_the_table_as_it_is_now(spark: SparkSession, tmp_path: Path) -> None:

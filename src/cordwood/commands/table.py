@@ -86,8 +86,8 @@ def prepare(
     """
     fs = fs or PosixFileSystem()
     rows_format = TableFormat(
-        decoder_of(options.key),
-        decoder_of(options.value),
+        decoder_of(options.key, fs),
+        decoder_of(options.value, fs),
         deletes=options.deletes or options.since is not None,
         null_undecodable=options.undecodable == "null",
     )

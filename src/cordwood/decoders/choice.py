@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from cordwood.decoders.decoder import Decoder
 from cordwood.decoders.plain import PLAIN
-from cordwood.errors import RequestError
+from cordwood.decoders.schemas import ENDINGS, schema_decoder
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.base import Store
+from cordwood.storage.log.files import read_file
 
 
-def decoder_of(text: str) -> Decoder:
-    """The decoder of a name.
+def decoder_of(text: str, fs: Store) -> Decoder:
+    """The decoder of a name, or of a kind of schemas and the folder that has them.
+
+    Args:
+        text: such as `utf8` or `avro:schemas/orders-value`.
+        fs: where the folder is.
 
     Raises:
-        RequestError: there is none.
+        RequestError: there is none; or the schemas cannot be used.
     """
     if text in PLAIN:
         return PLAIN[text]
-    raise RequestError(f"{text!r} is no decoder; there are {', '.join(PLAIN)}")
+    kind, _, folder = text.partition(":")
+    if kind not in ENDINGS or not folder:
+        known = ", ".join([*PLAIN, *(f"{one}:DIR" for one in ENDINGS)])
+        raise RequestError(f"{text!r} is no decoder; there are {known}")
+    try:
+        names = [info.name for info in fs.list(folder) if info.name.endswith(ENDINGS[kind])]
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"{folder} is no folder; it was to hold the schemas of {text}") from None
+    return schema_decoder(kind, folder, {name: read_file(fs, f"{folder}/{name}") for name in names})
