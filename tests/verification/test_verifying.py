@@ -650,3 +650,22 @@ def test_retention_is_excused_only_when_it_is_said(spark: SparkSession, tmp_path
     assert B.LOG_START in cordwood.verify(*folders, spark=spark, now_ms=NOW).totals
     excused = cordwood.verify(*folders, spark=spark, now_ms=NOW, retention=True)
     assert excused.totals == {} and excused.excused == ("t-0 started at 0, and starts at 20",)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "holds"),
+    [
+        pytest.param([], True, id="dropped, as a broker that loads the log does"),
+        pytest.param([5], True, id="left as it was"),
+        pytest.param([6], True, id="replaced by that of a later leader"),
+        pytest.param([4], False, id="replaced by an older one"),
+    ],
+)
+def test_a_leader_epoch_without_records_may_go(
+    spark: SparkSession, tmp_path: Path, epochs: list[int], holds: bool
+) -> None:
+    before, after = example(), example()
+    before.epochs.append(EpochEntry(5, 63))
+    after.epochs.extend(EpochEntry(one, 63) for one in epochs)
+    folders = [str(one.write(tmp_path / name / "t-0")) for one, name in ((before, "b"), (after, "a"))]
+    assert cordwood.verify(*folders, spark=spark, now_ms=NOW).holds is holds

@@ -74,10 +74,11 @@ def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[tuple
         excuse = "" if starts[1] < starts[0] else "; only retention, if it ran, excuses that"
         yield ViolationKind.LOG_START, f"the log started at {starts[0]}, and starts at {starts[1]}{excuse}", path
     epochs = [_epochs(log, pair.lowest) for log in (before, after)]
-    # A broker that starts on the log begins a new epoch at its end, replacing one without records. So compare only
-    # epochs that have records; the last epoch may not go back.
+    # A broker that loads a log drops an epoch without records, and then begins a new one there. So compare only epochs
+    # that have records; another one at the end has to be newer.
     written = [[one for one in some if one[1] < ends[0]] for some in epochs]
-    if written[0] != written[1] or epochs[1][-1:] < epochs[0][-1:]:
+    empty = [[one for one in some if one[1] >= ends[0]][-1:] for some in epochs]
+    if written[0] != written[1] or (empty[1] and empty[1] < empty[0]):
         what = f"leader epochs were {epochs[0]}, and are {epochs[1]}"
         yield ViolationKind.LEADER_EPOCHS, what, f"{path}/{FileKind.LEADER_EPOCHS}"
 
