@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.objects import is_object_url
 from cordwood.spark import probe
 from cordwood.spark.session import SETTINGS, collect, is_on_this_machine
 from cordwood.spark.session import cores as cores_of
@@ -69,7 +70,8 @@ def check_executors(
         return
     if is_local:  # the same machine
         fs, paths = None, ()
-    paths = paths[:_PATHS_MAX]
+    # An object store is the same for all.
+    paths = [path for path in paths if not is_object_url(path)][:_PATHS_MAX]
     file, word = "", ""
     if fs is not None:
         file, word = f"{folder}/probe-{secrets.token_hex(4)}", f"probe {secrets.token_hex(16)}"

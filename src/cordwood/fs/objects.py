@@ -1,0 +1,530 @@
+"""Object stores: Amazon S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage; read as a `Store`.
+
+A path is a URL, such as `s3://bucket/backup/orders-0/00000000000000000000.log`. A directory is there as long as an
+object is in it. What the paths look like, and whose credentials are used, is in docs/object-stores.md.
+
+    list       one request per 1,000 names, with `/` as the delimiter
+    stat       the object's head; a directory takes a listing, too
+    open       nothing, if its directory was listed, else the object's head. Every read asks for the ETag that the
+               object had then: an object that is replaced in between is an error, never a mixture of two
+    read       ranges of at most `PART_BYTES`, several at a time; a file that is read on and on is read ahead, and with
+               a small file those that are beside it and of its kind
+
+A request is repeated, with pauses that get longer, when the server answers with an error of its own (5xx), does not
+answer at all, or cuts a body off. What arrives is as long as what was asked for, or it is an error.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import errno
+import functools
+import os
+import posixpath
+import re
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from cordwood.errors import NotFoundError
+from cordwood.fs.base import Bytes, FileInfo, PutMode, ReadableFile, Store, refuse_lock_file, view_of
+from cordwood.fs.location import Location
+from cordwood.types import override
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta
+    from obstore.store import ObjectStore as Client
+
+#: The most bytes that one request asks for.
+PART_BYTES = 4 << 20
+#: The least: a request takes about as long for one byte.
+_FIRST_BYTES = 64 << 10
+#: How far a file that is read on and on is read ahead.
+_AHEAD_BYTES = 12 << 20
+#: A large read is done in steps, so that no more than this is in memory beside the reader's own buffer.
+_STEP_BYTES = 8 << 20
+#: Directories whose listing is remembered, and bytes of small files that are.
+_LISTINGS, _SMALL_BYTES = 64, 16 << 20
+#: Small files that are asked for with one of their kind, from there on by name.
+_SIBLINGS = 64
+#: Requests that are under way at once, of all files of a process.
+_REQUESTS = 16
+#: Permissions that a copy of an object or a directory gets, less the umask of who makes it.
+_FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
+
+#: The usual variables for an S3-like server other than Amazon's.
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+_URL = re.compile(r"(s3|gs|az|memory):(?:/{0,2}|//([^/]+)(?:/(.*))?)", re.DOTALL)
+
+
+#: Entries of a directory, each object with its ETag.
+Listed = list[tuple[FileInfo, str | None]]
+
+
+class Place(NamedTuple):
+    """Where an object is: its bucket as a URL (`s3://bucket`), and its key there, which is empty for the bucket."""
+
+    bucket: str
+    key: str
+
+
+def is_object_url(path: str) -> bool:
+    """Whether a path is in an object store."""
+    return _URL.fullmatch(path) is not None
+
+
+def place_of(path: str) -> Place:
+    """The bucket and the key of a URL.
+
+    Raises:
+        NotFoundError: the URL names no bucket.
+    """
+    match = _URL.fullmatch(path)
+    if match is None or match[2] is None:
+        raise NotFoundError(f"{path} names no bucket: write it as s3://BUCKET/PATH, gs://BUCKET/PATH or az://…")
+    return Place(f"{match[1]}://{match[2]}", "/".join(part for part in (match[3] or "").split("/") if part))
+
+
+def normal_url(path: str) -> str:
+    """The URL without slashes that have no name between or behind them."""
+    bucket, key = place_of(path)
+    return f"{bucket}/{key}" if key else bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a request is repeated that fails for the server's sake.
+
+    Attributes:
+        retries: after the first attempt, at most.
+        first_pause_ms: before the first of them; each later pause is up to twice as long as the one before.
+        longest_pause_ms: no pause is longer.
+        retry_seconds: no attempt starts later than that.
+        timeout_seconds: of one attempt, from the connection to the last byte.
+    """
+
+    retries: int = 10
+    first_pause_ms: int = 100
+    longest_pause_ms: int = 15_000
+    retry_seconds: int = 180
+    timeout_seconds: float = 60
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+#: The stores of `memory://` URLs, which last as long as the process.
+_memory: dict[str, Client] = {}
+
+
+def client_of(bucket: str, patience: Patience) -> Client:
+    """What speaks to a bucket; the same one for a process, as long as its environment names the same server."""
+    endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS)), "")
+    return _client_of(os.getpid(), bucket, endpoint, patience)
+
+
+@functools.lru_cache(maxsize=64)
+def _client_of(_process: int, bucket: str, endpoint: str, patience: Patience) -> Client:
+    # Imported late: it starts threads of its own, which a process that forks must not have.
+    from obstore.store import MemoryStore, from_url
+
+    if bucket.startswith("memory:"):
+        return _memory.setdefault(bucket, MemoryStore())
+    plain = endpoint.startswith("http://")
+    with explained(bucket):
+        return from_url(
+            bucket,
+            # Without encryption only where somebody wrote such an address, or asked for it in the usual variable.
+            client_options={
+                "timeout": timedelta(seconds=patience.timeout_seconds),
+                "allow_http": plain or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
+            },
+            retry_config={
+                "max_retries": patience.retries,
+                "retry_timeout": timedelta(seconds=patience.retry_seconds),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=patience.first_pause_ms),
+                    "max_backoff": timedelta(milliseconds=patience.longest_pause_ms),
+                    "base": 2,
+                },
+            },
+        )
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turn the library's errors into Python's own, with the path and one line of what the server said."""
+    from obstore import exceptions
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+    except exceptions.PreconditionError:
+        raise OSError(
+            errno.ESTALE, "was replaced while it was read. Do it again once nothing writes there", path
+        ) from None
+    except exceptions.AlreadyExistsError:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        raise PermissionError(errno.EACCES, f"the object store refuses access: {_brief(error)}", path) from error
+    except exceptions.BaseError as error:
+        if "NoSuchBucket" in str(error):
+            raise FileNotFoundError(errno.ENOENT, "there is no such bucket", path) from None
+        raise OSError(errno.EIO, f"the object store failed: {_brief(error)}", path) from error
+
+
+def _brief(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return lines[0].strip()[:300] if lines else type(error).__name__
+
+
+@functools.lru_cache(maxsize=1)
+def _threads(_process: int) -> ThreadPoolExecutor:
+    """Threads for requests, of a process; a forked one gets others."""
+    return ThreadPoolExecutor(_REQUESTS, thread_name_prefix="cordwood-objects")
+
+
+# ---- the store -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLocation:
+    """All object stores, with the credentials of the process that opens the location.
+
+    Attributes:
+        patience: with their servers.
+        in_this_process: the paths include some of `memory://`, which no other process sees.
+    """
+
+    patience: Patience
+    in_this_process: bool = False
+
+    def open(self) -> ObjectStore:
+        """The stores."""
+        return ObjectStore(self.patience)
+
+
+class ObjectStore(Store):
+    """The object stores that URLs lead to."""
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self.patience = patience or Patience()
+        self._lock = threading.Lock()
+        #: By directory: its objects as they were listed last.
+        self._listings: OrderedDict[str, dict[str, ObjectMeta]] = OrderedDict()
+        #: Contents of small files, by path and ETag.
+        self._small: OrderedDict[tuple[str, str | None], Future[memoryview]] = OrderedDict()
+
+    @property
+    @override
+    def concurrency(self) -> int:
+        return _REQUESTS
+
+    @override
+    def location(self) -> Location[Store]:
+        return ObjectLocation(self.patience)
+
+    @override
+    def list(self, path: str) -> Sequence[FileInfo]:
+        return [info for info, _ in self.list_with_tags(path)]
+
+    def list_with_tags(self, path: str) -> Sequence[tuple[FileInfo, str | None]]:
+        """The entries of a directory, each object with its ETag; nothing where there is no directory."""
+        import obstore
+
+        bucket, key = self._place(path)
+        if not bucket:
+            return []
+        with explained(path):
+            found = obstore.list_with_delimiter(client_of(bucket, self.patience), key or None)
+        entries: Listed = [(_directory(posixpath.basename(prefix)), None) for prefix in found["common_prefixes"]]
+        # Some consoles make an object for a directory itself.
+        metas = [meta for meta in found["objects"] if meta["path"] != key]
+        entries += [(_file(meta), meta["e_tag"]) for meta in metas]
+        with self._lock:
+            self._listings[normal_url(path)] = {posixpath.basename(meta["path"]): meta for meta in metas}
+            if len(self._listings) > _LISTINGS:
+                self._listings.popitem(last=False)
+        return sorted(entries, key=lambda entry: entry[0].name)
+
+    @override
+    def stat(self, path: str) -> FileInfo:
+        bucket, key = self._place(path)
+        if key and (meta := self._head(path)) is not None:
+            return _file(meta)
+        if bucket and self._is_directory(path):
+            return _directory(posixpath.basename(key or bucket))
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    @override
+    def exists(self, path: str) -> bool:
+        try:
+            self.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    @override
+    def open(self, path: str) -> ReadableFile:
+        refuse_lock_file(path)
+        parent, name = posixpath.split(path.rstrip("/"))
+        listed = self._listed(parent)
+        meta = listed.get(name) or self._head(path)
+        if meta is not None:
+            whole = self._small_file(path, meta) if meta["size"] <= _FIRST_BYTES else None
+            if whole is not None:
+                self._ask_for_siblings(parent, name, listed)
+            return _ObjectFile(path, meta, self.patience, whole)
+        for info in self.list(parent):
+            if info.name == name:
+                if info.is_directory:
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+                # Not FileNotFoundError, which a reader takes for a file that a broker has deleted.
+                raise OSError(errno.EIO, "the object store lists this object, and answers 404 when it is read", path)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    @override
+    def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
+        import obstore
+
+        bucket, key = place_of(path)
+        whole = bytes(view_of(data))
+        self.forget(path)
+        try:
+            with explained(path):
+                client = client_of(bucket, self.patience)
+                if mode is PutMode.CREATE:
+                    obstore.put(client, key, whole, mode="create", use_multipart=False)
+                else:
+                    obstore.put(client, key, whole)
+        except FileExistsError:
+            # A request whose answer got lost is repeated, and finds what it wrote.
+            if not self._is(path, whole):
+                raise
+
+    def forget(self, path: str) -> None:
+        """An object changes: what was listed with it counts no more."""
+        with self._lock:
+            self._listings.pop(posixpath.dirname(normal_url(path)), None)
+
+    def _listed(self, directory: str) -> dict[str, ObjectMeta]:
+        with self._lock:
+            return self._listings.get(normal_url(directory), {}) if self._place(directory).bucket else {}
+
+    def _small_file(self, path: str, meta: ObjectMeta) -> Future[memoryview]:
+        """The content of a file that takes one request, which is under way."""
+        key = (path, meta["e_tag"])
+        with self._lock:
+            known = self._small.get(key)
+            if known is None or (known.done() and known.exception() is not None):
+                known = self._small[key] = _asked(path, meta, 0, int(meta["size"]), self.patience)
+                while len(self._small) > _SMALL_BYTES // _FIRST_BYTES:
+                    self._small.popitem(last=False)
+            return known
+
+    def _ask_for_siblings(self, directory: str, name: str, listed: dict[str, ObjectMeta]) -> None:
+        """Who reads one index of a log reads them all."""
+        suffix = posixpath.splitext(name)[1]
+        siblings = [one for one in sorted(listed) if one > name and one.endswith(suffix)] if suffix else []
+        for one in siblings[:_SIBLINGS]:
+            if listed[one]["size"] <= _FIRST_BYTES:
+                self._small_file(f"{directory}/{one}", listed[one])
+
+    def _is(self, path: str, data: bytes) -> bool:
+        with self.open(path) as file:
+            return file.size() == len(data) and file.read(0, len(data)) == data
+
+    @override
+    def delete(self, path: str) -> None:
+        import obstore
+
+        bucket, key = place_of(path)
+        if self._head(path) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self.forget(path)
+        with explained(path):
+            obstore.delete(client_of(bucket, self.patience), key)
+
+    @override
+    def absolute_path(self, path: str) -> str:
+        return normal_url(path)
+
+    def _place(self, path: str) -> Place:
+        """As `place_of`; both parts are empty for what is above all buckets."""
+        try:
+            return place_of(path)
+        except NotFoundError:
+            return Place("", "")
+
+    def _head(self, path: str) -> ObjectMeta | None:
+        """What the store says of an object; None without one."""
+        import obstore
+
+        bucket, key = self._place(path)
+        if not key:
+            return None
+        try:
+            with explained(path):
+                return obstore.head(client_of(bucket, self.patience), key)
+        except FileNotFoundError:
+            return None
+
+    def _is_directory(self, path: str) -> bool:
+        import obstore
+
+        bucket, key = place_of(path)
+        try:
+            with explained(path):
+                first = next(iter(obstore.list(client_of(bucket, self.patience), key or None, chunk_size=2)), ())
+        except FileNotFoundError:
+            return False
+        return any(meta["path"] != key for meta in first)
+
+
+def _directory(name: str) -> FileInfo:
+    return FileInfo(name, 0, 0, is_directory=True, mode=_DIRECTORY_MODE)
+
+
+def _file(meta: ObjectMeta) -> FileInfo:
+    name = posixpath.basename(meta["path"])
+    return FileInfo(name, meta["size"], _ns(meta["last_modified"]), is_directory=False, mode=_FILE_MODE)
+
+
+def _ns(time: datetime) -> int:
+    """Nanoseconds since the epoch; as a float they would not be exact."""
+    return calendar.timegm(time.utctimetuple()) * 1_000_000_000 + time.microsecond * 1_000
+
+
+# ---- an open object --------------------------------------------------------------------------------------------------
+
+
+class _Block(NamedTuple):
+    """A range of an object that was asked for: from `start` up to `end`."""
+
+    start: int
+    end: int
+    data: Future[memoryview]
+
+
+class _ObjectFile(ReadableFile):
+    """An object, as it was when it was opened."""
+
+    def __init__(self, path: str, meta: ObjectMeta, patience: Patience, whole: Future[memoryview] | None) -> None:
+        self.path = path
+        self._meta = meta
+        self._size = int(meta["size"])
+        self._patience = patience
+        #: All of a small file, which others may read, too.
+        self._whole = whole
+        self._is_closed = False
+        #: Held by a reader: what follows is one reader's view of what is under way.
+        self._lock = threading.Lock()
+        #: Adjacent ranges, in order.
+        self._blocks: deque[_Block] = deque()
+        #: Where the last read ended, and how far ahead of a reader ranges are asked for.
+        self._end_of_last_read = -1
+        self._ahead_bytes = 0
+
+    @override
+    def size(self) -> int:
+        self._check_open()
+        return self._size
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        self._check_open()
+        if position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
+        target = target.cast("B")
+        count = max(0, min(target.nbytes, self._size - position))
+        with self._lock:
+            for at in range(0, count, _STEP_BYTES):
+                step = target[at : min(count, at + _STEP_BYTES)]
+                self._read_step(position + at, step)
+        return count
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        if size_bytes < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
+        # The size may come from a damaged file, so it is limited before a buffer is made.
+        data = bytearray(max(0, min(size_bytes, self._size - position)))
+        self.read_into(position, memoryview(data))
+        return bytes(data)
+
+    @override
+    def close(self) -> None:
+        self._is_closed = True
+        for block in list(self._blocks):
+            block.data.cancel()
+        self._blocks.clear()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the file is closed", self.path)
+
+    def _read_step(self, position: int, target: memoryview) -> None:
+        """Fill the target, which ends within the object."""
+        end = position + target.nbytes
+        if self._whole is not None:
+            target[:] = self._whole.result()[position:end]
+            return
+        self._ask_for(position, end)
+        for block in self._blocks:
+            if block.start >= end:
+                break
+            start, stop = max(block.start, position), min(block.end, end)
+            if start < stop:
+                target[start - position : stop - position] = block.data.result()[
+                    start - block.start : stop - block.start
+                ]
+        self._end_of_last_read = end
+
+    def _ask_for(self, position: int, end: int) -> None:
+        """Have all of a range under way, and more of what comes behind it if the file is read on and on."""
+        blocks = self._blocks
+        # The reader of a window that ends within a batch steps back to where the batch starts.
+        follows = self._end_of_last_read - _STEP_BYTES <= position <= self._end_of_last_read + _FIRST_BYTES
+        self._ahead_bytes = min(_AHEAD_BYTES, max(2 * self._ahead_bytes, end - position)) if follows else 0
+        while blocks and (blocks[0].end <= position or blocks[0].start > position):
+            blocks.popleft().data.cancel()
+        start = blocks[-1].end if blocks else position
+        until = min(self._size, max(end + self._ahead_bytes, position + _FIRST_BYTES))
+        # Ahead, only whole parts are asked for, or the end.
+        while start < end or until - start >= PART_BYTES or (start < until == self._size):
+            stop = min(start + PART_BYTES, max(until, end))
+            blocks.append(_Block(start, stop, _asked(self.path, self._meta, start, stop, self._patience)))
+            start = stop
+
+
+def _asked(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) -> Future[memoryview]:
+    """A range of an object, in one of the threads."""
+    if start == end:
+        nothing: Future[memoryview] = Future()
+        nothing.set_result(memoryview(b""))
+        return nothing
+    return _threads(os.getpid()).submit(_get, path, meta, start, end, patience)
+
+
+def _get(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) -> memoryview:
+    """The bytes of a range, from the server."""
+    import obstore
+
+    bucket, key = place_of(path)
+    try:
+        with explained(path):
+            options: GetOptions = {"range": (start, end), "if_match": meta["e_tag"]}
+            data = memoryview(obstore.get(client_of(bucket, patience), key, options=options).bytes())
+    except FileNotFoundError:
+        # Not FileNotFoundError, which a reader takes for a file that a broker has deleted.
+        raise OSError(errno.ESTALE, "the object store listed this object, and does not find it now", path) from None
+    if len(data) != end - start:
+        what = f"the object store sent {len(data)} of {end - start} bytes from position {start} on"
+        raise OSError(errno.EIO, what, path)
+    return data

@@ -1,0 +1,205 @@
+"""Object stores are read as directories are: the store's own promises, and what commands say of a bucket."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import obstore
+import pytest
+from moto.s3.models import s3_backends
+from typer.testing import CliRunner
+
+from cordwood.cli.main import app
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.base import PutMode
+from cordwood.fs.by_url import UrlStore, local_path, store_for
+from cordwood.fs.objects import PART_BYTES, ObjectStore, Place, is_object_url, place_of
+from cordwood.fs.posix import PosixFileSystem
+from tests.fixtures import fixture
+from tests.fs.object_server import BUCKET, Server, running_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["s3", "memory"])
+def root(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> str:
+    """A place in a store that is new to the test."""
+    return f"{request.param}://{BUCKET}/{tmp_path.name}"
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("s3://b/a/c", ("s3://b", "a/c")),
+        ("gs://b//a/", ("gs://b", "a")),
+        ("az://b", ("az://b", "")),
+        ("memory://b/a b/ü", ("memory://b", "a b/ü")),
+    ],
+)
+def test_a_url_names_a_bucket_and_a_key(url: str, place: tuple[str, str]) -> None:
+    assert place_of(url) == Place(*place)
+
+
+def test_what_names_no_bucket_is_refused() -> None:
+    for url in ("s3://", "s3:", "s3:/"):
+        assert is_object_url(url)
+        with pytest.raises(NotFoundError, match="names no bucket"):
+            place_of(url)
+    assert not any(map(is_object_url, ["/s3/b", "s3", "", "file:///x", "s3x://b", "s3:b"]))
+
+
+def test_a_file_url_is_a_path_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "a b").write_bytes(b"abc")
+    url = f"file://{tmp_path}/a%20b"
+    assert local_path(url) == f"{tmp_path}/a b"
+    with store_for([url]).open(url) as file:
+        assert file.read(0, 9) == b"abc"
+    with pytest.raises(RequestError, match="three slashes"):
+        local_path("file://elsewhere/x")
+
+
+def test_a_url_of_another_kind_is_refused_and_a_path_is_not_a_url() -> None:
+    with pytest.raises(RequestError, match="ftp:// is not a kind of store"):
+        store_for(["/x", "ftp://x/y"])
+    assert isinstance(store_for(["/x", "a:b", None]), PosixFileSystem)
+
+
+def test_a_directory_is_there_as_long_as_an_object_is_in_it(root: str) -> None:
+    store = UrlStore()
+    assert not store.exists(root) and store.list(root) == []
+    store.put(f"{root}/d/e/f", b"abc")
+    assert store.stat(root).is_directory and store.stat(f"{root}/d/").name == "d"
+    assert [(one.name, one.is_directory, one.size_bytes) for one in store.list(f"{root}/d")] == [("e", True, 0)]
+    assert [(one.name, one.is_directory, one.size_bytes) for one in store.list(f"{root}/d/e")] == [("f", False, 3)]
+    assert store.list(f"{root}/d/e") == [store.stat(f"{root}/d/e/f")]
+    assert not store.exists(f"{root}/d/e/f/g") and not store.exists(f"{root}/d/e/ff")
+    with pytest.raises(IsADirectoryError):
+        store.open(f"{root}/d")
+    store.delete(f"{root}/d/e/f")
+    assert not store.exists(root)
+    for missing in (lambda: store.open(f"{root}/d/e/f"), lambda: store.delete(f"{root}/d/e/f")):
+        with pytest.raises(FileNotFoundError) as raised:
+            missing()
+        assert raised.value.filename == f"{root}/d/e/f"
+
+
+def test_an_object_that_a_console_made_for_a_directory_is_not_listed(server: Server) -> None:
+    obstore.put(server.store, "made/by/console", b"")
+    obstore.put(server.store, "made/by/console/f", b"x")
+    assert [one.name for one in ObjectStore().list(f"s3://{BUCKET}/made/by/console")] == ["f"]
+
+
+def test_a_bucket_or_object_that_is_missing_is_named(server: Server) -> None:
+    store = ObjectStore()
+    for url in (f"s3://{BUCKET}/missing", "s3://no-such-bucket/x"):
+        assert not store.exists(url)
+        with pytest.raises(FileNotFoundError) as raised:
+            store.open(url)
+        assert raised.value.filename in (url, os.path.dirname(url))
+
+
+def test_put_replaces_or_refuses_and_a_repeated_put_succeeds(root: str) -> None:
+    store = UrlStore()
+    store.put(f"{root}/f", b"one", PutMode.CREATE)
+    store.put(f"{root}/f", b"one", PutMode.CREATE)  # as a request does whose answer got lost
+    with pytest.raises(FileExistsError):
+        store.put(f"{root}/f", b"two", PutMode.CREATE)
+    store.put(f"{root}/f", b"three")
+    with store.open(f"{root}/f") as file:
+        assert file.read(0, 9) == b"three"
+
+
+def test_reads_at_any_position_give_the_bytes_of_the_object(root: str) -> None:
+    data = os.urandom(3 * PART_BYTES + 12345)
+    store = UrlStore()
+    store.put(f"{root}/f", data)
+    ends = [0, 1, 65_535, 65_536, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES + 7, len(data) - 1, len(data)]
+    with store.open(f"{root}/f") as file:
+        assert file.size() == len(data)
+        for position in ends:
+            for size in (0, 1, 70_000, PART_BYTES + 1, 1 << 60):
+                assert file.read(position, size) == data[position : position + size]
+        # On and on, as a log is read, with steps back to where a batch starts.
+        for position in range(0, len(data), 1 << 20):
+            target = bytearray(b"-" * ((1 << 20) + 99))
+            count = file.read_into(position, memoryview(target))
+            assert target[:count] == data[position : position + (1 << 20) + 99] and count
+            assert set(target[count:]) <= {ord("-")}
+        for bad in (lambda: file.read(-1, 1), lambda: file.read(0, -1)):
+            with pytest.raises(OSError) as raised:
+                bad()
+            assert raised.value.errno == errno.EINVAL
+    with pytest.raises(OSError) as raised:
+        file.read(0, 1)
+    assert raised.value.errno == errno.EBADF
+
+
+@pytest.mark.parametrize("size_bytes", [10, 3 * PART_BYTES])
+def test_an_object_that_is_replaced_or_deleted_while_it_is_read_is_an_error(server: Server, size_bytes: int) -> None:
+    url = f"s3://{BUCKET}/changing/{size_bytes}/f"
+    ObjectStore().put(url, b"a" * size_bytes)
+    for change, words in (
+        (lambda: ObjectStore().put(url, b"b" * size_bytes), "was replaced while it was read"),
+        (lambda: ObjectStore().delete(url), "does not find it now"),
+    ):
+        store = ObjectStore()
+        store.list(os.path.dirname(url))
+        change()
+        with pytest.raises(OSError, match=words) as raised, store.open(url) as file:
+            file.read(size_bytes - 1, 1)
+        assert raised.value.errno == errno.ESTALE and raised.value.filename == url
+
+
+def test_a_listing_of_more_than_a_page_is_complete(server: Server) -> None:
+    names = [f"{number:05}" for number in range(1005)]
+    for name in names:  # not through HTTP, which takes half a minute
+        s3_backends["123456789012"]["aws"].put_object(BUCKET, f"many/{name}", b"x")
+    assert [one.name for one in ObjectStore().list(f"s3://{BUCKET}/many")] == names
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+VERBS = {
+    "ls": ["ls", "--segments", "--json"],
+    "dump": ["dump", "--json"],
+    "check": ["check", "--json"],
+    "plan": ["plan", "--json", "--now", "1800000000000", "--config", "cleanup.policy=compact"],
+}
+
+
+def said(verb: str, path: str) -> tuple[int, str]:
+    """How a command ends, and what it prints, with a word for the path."""
+    done = CliRunner().invoke(app, [*VERBS[verb], path])
+    return done.exit_code, done.stdout.replace(path, "PATH")
+
+
+@pytest.fixture(scope="module", params=["legacy-v0-before", "legacy-mixed-after", "kraft-jbod-before"])
+def uploaded(
+    request: pytest.FixtureRequest, server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, str]:
+    """A directory of a real broker, and the same in a bucket."""
+    name: str = request.param
+    url = server.upload(fixture(name), name)
+    return str(server.same_times(fixture(name), name, tmp_path_factory.mktemp("local") / name)), url
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_command_says_of_a_bucket_what_it_says_of_a_directory(uploaded: tuple[str, str], verb: str) -> None:
+    local, remote = (said(verb, path) for path in uploaded)
+    assert remote == local
+    assert len(local[1]) > 100
+
+
+def test_commands_read_what_is_in_memory() -> None:
+    directory, store = fixture("legacy-v0-before"), UrlStore()
+    for path in directory.rglob("*"):
+        if path.is_file():
+            store.put(f"memory://here/{path.relative_to(directory)}", path.read_bytes())
+    assert said("dump", "memory://here") == said("dump", str(directory))
