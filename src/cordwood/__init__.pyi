@@ -14,6 +14,7 @@ from cordwood.api import write_table as write_table
 from cordwood.cleaning.plan import Decision as Decision
 from cordwood.cleaning.plan import PartitionPlan as PartitionPlan
 from cordwood.cleaning.plan import Plan as Plan
+from cordwood.commands.fetch import fetch as fetch
 from cordwood.commands.internal import internal_dataframe as internal_dataframe
 from cordwood.commands.internal import internal_table as internal_table
 from cordwood.commands.pack import pack as pack
@@ -44,6 +45,7 @@ from cordwood.sizing.stays import Stay as Stay
 from cordwood.sources.counter import ReadCounter as ReadCounter
 from cordwood.sources.counts import ReadCounts as ReadCounts
 from cordwood.spark.environment import PackedEnvironment as PackedEnvironment
+from cordwood.storage.changes.fetch import FetchResult as FetchResult
 from cordwood.storage.changes.undo import UndoResult as UndoResult
 from cordwood.storage.check import Finding as Finding
 from cordwood.storage.check import Kind as Kind

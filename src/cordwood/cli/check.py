@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
-from cordwood.fs.by_url import store_for
+from cordwood.fs.by_url import file_system_for
 from cordwood.report import check as report
 from cordwood.storage.check import Check
 
@@ -35,7 +35,7 @@ def main(
     """
     found = []
     with contextlib.closing(_Progress(enabled=sys.stderr.isatty())) as progress:
-        check = Check(store_for(paths), progress.update)
+        check = Check(file_system_for(paths), progress.update)
         for finding in check.run([named(path) for path in paths]):
             if as_json:
                 print(json.dumps(report.finding_document(finding)), flush=True)

@@ -34,7 +34,7 @@ from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, tell
 from cordwood.commands.times import parse_time
 from cordwood.errors import DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import store_for
+from cordwood.fs.by_url import file_system_for
 from cordwood.kernels.layout import CODEC_MASK
 from cordwood.record.batch import Batch
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
@@ -118,7 +118,7 @@ class Dump:
         self.printer = printer
         self.damaged = False
         self.unreadable = False
-        self._fs: Store = fs or store_for([])
+        self._fs: Store = fs or file_system_for([])
         self._write = write
         self._lines: list[bytes] = []
         self._lines_bytes = 0
@@ -677,7 +677,7 @@ def main(
         output.write(lines)
         output.flush()
 
-    dump = Dump(choice, printer, write, fs=store_for(paths))
+    dump = Dump(choice, printer, write, fs=file_system_for(paths))
     dump.run([named(path) for path in paths])
     if dump.damaged:
         return EXIT_DAMAGE

@@ -48,6 +48,7 @@ VERBS = {
     "plan": ("cordwood.cli.plan", "Show what a clean would do to each partition, and why. Changes nothing."),
     "clean": ("cordwood.cli.clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),
     "verify": ("cordwood.cli.verify", "Prove that a clean kept its guarantees, from the logs before and after it."),
+    "fetch": ("cordwood.cli.fetch", "Bring a directory back from an object store, complete and checked."),
     "undo": ("cordwood.cli.undo", "Restore the files that a clean in place replaced and kept."),
     "table": ("cordwood.cli.table", "Show or write the last value of each key: a topic as a table."),
     "run": (

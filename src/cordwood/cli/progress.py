@@ -67,6 +67,11 @@ class Progress(_Line):
         if self._enabled:
             self._show(f"{what}; starting Spark")
 
+    def of(self, done: int, total: int) -> None:
+        """So many bytes of so many are done."""
+        self._total = total
+        self.update(done)
+
     def update(self, done: int) -> None:
         """So many bytes are read."""
         now = time.monotonic()

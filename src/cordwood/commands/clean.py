@@ -45,8 +45,10 @@ from cordwood.commands.options import (
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.by_url import UrlFileSystem, file_system_for
 from cordwood.fs.links import Link
-from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.object_copy import ObjectCopy
+from cordwood.fs.objects import is_object_url
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.spark.jobs import Jobs
 from cordwood.storage.changes.copy import (
@@ -82,18 +84,19 @@ def clean(
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start; see `cordwood.clean`."""
     started = time.monotonic()
-    fs = fs or PosixFileSystem()
+    selection = options.selection
+    fs = fs or file_system_for([*paths, output, selection.metadata, selection.server_properties])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node, sources, options.selection)  # or refuse it before a directory is recovered for it
     linked = Link.HARD if copy.link else None
-    with explain_full_disk(fs, output), Workspace(fs, output, read_only) as work:
+    with explain_full_disk(fs, output), _workspace(fs, output, read_only) as work:
         fs = throttled(fs, Limit.of(run.tasks.rate, fs, work.progress))
         copies = lay_out(fs, node, sources, work.data)
         check_space(fs, work.path, copies, link=linked)
-        restored = recover_crashed(fs, node, copies, work, now_ms, link=linked)
+        restored = recover_crashed(fs, node, copies, work.data, now_ms, link=linked)
         plan = plan_recovered(fs, node, copies, restored, options)
         with Jobs(
             fs,
@@ -130,6 +133,13 @@ def clean(
         clean_seconds=jobs.seconds,
         notes=tuple(notes),
     )
+
+
+def _workspace(fs: LocalFileSystem, output: str, read_only: Sequence[str]) -> Workspace | ObjectCopy:
+    """Where the copy is made: beside its name on a disk, at its place in an object store."""
+    if isinstance(fs, UrlFileSystem) and is_object_url(output):
+        return ObjectCopy(fs.objects, output, read_only)
+    return Workspace(fs, output, read_only)
 
 
 # ---- build -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from cordwood.fs.links import Link
 from cordwood.spark.jobs import Jobs, stop_if_full
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
 from cordwood.storage.changes.recover_copy import Recovered, recover_into_copy
-from cordwood.storage.changes.workspace import Workspace, leftovers
+from cordwood.storage.changes.workspace import leftovers
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.files import mode_of, remove_tree
 from cordwood.storage.log.recovered import broker_would_load
@@ -72,14 +72,14 @@ def recover_crashed(
     fs: LocalFileSystem,
     node: Node,
     copies: Sequence[DirectoryCopy],
-    work: Workspace,
+    root: str,
     now_ms: int,
     *,
     link: Link | None,
 ) -> dict[str, dict[str, Recovered]]:
     """Recover what needs it into its copy. Returns what came of the partitions, by the path of the copy."""
     for copy in copies:
-        if copy.path != work.data:
+        if copy.path != root:
             fs.make_directory(copy.path, mode=mode_of(fs, copy.source.path))
     return {copy.path: _load(fs, node, copy, now_ms, link=link) for copy in copies if needs_recovery(copy)}
 

@@ -34,7 +34,7 @@ from cordwood.engine.division import with_divisions
 from cordwood.engine.facts import log_facts
 from cordwood.errors import CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import store_for
+from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.log.view import LogView
@@ -62,7 +62,7 @@ def make_plan(
     for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
         if isinstance(offset, int) and offset < 0:
             raise RequestError(f"The {name} cannot be {offset}: offsets start at 0")
-    node = open_node(fs or store_for([*paths, selection.metadata, selection.server_properties]), paths, selection)
+    node = open_node(fs or file_system_for([*paths, selection.metadata, selection.server_properties]), paths, selection)
     places = select_partitions(node, paths, selection)
     size = offset_map_size(node, choices)
     _, now_ms = options.at(clock)

@@ -25,8 +25,8 @@ from cordwood.commands.options import PlanOptions, RunOptions, open_node, select
 from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.by_url import file_system_for
 from cordwood.fs.links import Link
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.jobs import Jobs
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
 from cordwood.storage.changes.recover_copy import Recovered
@@ -48,7 +48,7 @@ def plan_exact(
 ) -> ExactPlan:
     """Plan a clean, and run it without writing, for exact figures instead of bounds; see `cordwood.plan_exact`."""
     started = time.monotonic()
-    fs = fs or PosixFileSystem()
+    fs = fs or file_system_for([*paths, options.selection.metadata, options.selection.server_properties])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
@@ -61,7 +61,7 @@ def plan_exact(
         to_load = [copy for copy in copies if needs_recovery(copy)]
         advice = "Make room, or name another temporary folder with TMPDIR"
         check_space(fs, work.path, to_load, link=Link.SYMBOLIC, advice=advice)
-        restored = recover_crashed(fs, node, copies, work, now_ms, link=Link.SYMBOLIC)
+        restored = recover_crashed(fs, node, copies, work.data, now_ms, link=Link.SYMBOLIC)
         plan = plan_recovered(fs, node, copies, restored, options)
         with Jobs(fs, work.progress, run.spark, run.master, run.on_progress) as jobs:
             failed = dict(not_recovered(copies, restored))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cordwood.commands.selection import ListOptions
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import store_for
+from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check, Finding
 from cordwood.storage.log import view
 from cordwood.storage.log.view import LogView
@@ -24,14 +24,14 @@ def open_log(path: str, *, fs: Store | None = None) -> LogView:
     Raises:
         NotFoundError: there is no such directory, or no segment in it.
     """
-    return view.open_log(path, fs=fs or store_for([path]))
+    return view.open_log(path, fs=fs or file_system_for([path]))
 
 
 def ls(paths: Sequence[str], options: ListOptions, *, fs: Store | None = None) -> Listing:
     """List the partitions of one broker's directories; see `cordwood.ls`."""
     one = options.selection
     node = Node.open(
-        fs or store_for([*paths, one.metadata, one.server_properties]),
+        fs or file_system_for([*paths, one.metadata, one.server_properties]),
         paths,
         one.metadata,
         one.server_properties,
@@ -50,4 +50,4 @@ def check(*paths: str, fs: Store | None = None) -> list[Finding]:
     Raises:
         NotFoundError: a path leads to nothing that could be checked.
     """
-    return list(Check(fs or store_for(paths)).run(paths))
+    return list(Check(fs or file_system_for(paths)).run(paths))

@@ -14,7 +14,7 @@ from cordwood.engine import progress
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import store_for
+from cordwood.fs.by_url import file_system_for
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled_store
 from cordwood.spark.executors import check_executors
@@ -54,7 +54,7 @@ def verify(
     """Prove that one state of log directories is what a clean may leave of another; see `cordwood.verify`."""
     selection, high_watermark, retention = options.selection, options.high_watermark, options.retention
     topics, partitions = selection.topics, selection.partitions
-    fs = fs or store_for([before, after, selection.metadata, selection.server_properties])
+    fs = fs or file_system_for([before, after, selection.metadata, selection.server_properties])
     now_ms = clock() if options.now_ms is None else options.now_ms
     before, after = fs.absolute_path(before), fs.absolute_path(after)
     was = open_node(fs, [before], selection)

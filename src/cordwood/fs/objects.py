@@ -25,15 +25,25 @@ import posixpath
 import re
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from cordwood.errors import NotFoundError
+from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Bytes, FileInfo, PutMode, ReadableFile, Store, refuse_lock_file, view_of
 from cordwood.fs.location import Location
+from cordwood.fs.manifest import (
+    MANIFEST,
+    MANIFEST_BYTES_MAX,
+    OWN_NAMES,
+    RUN,
+    CopiedFile,
+    Manifest,
+    decode,
+    differences,
+)
 from cordwood.types import override
 
 if TYPE_CHECKING:
@@ -52,6 +62,8 @@ _STEP_BYTES = 8 << 20
 _LISTINGS, _SMALL_BYTES = 64, 16 << 20
 #: Small files that are asked for with one of their kind, from there on by name.
 _SIBLINGS = 64
+#: A copy holds log directories, or disks with them: so far above a partition may its manifest be.
+_COPY_DEPTH = 3
 #: Requests that are under way at once, of all files of a process.
 _REQUESTS = 16
 #: Permissions that a copy of an object or a directory gets, less the umask of who makes it.
@@ -199,22 +211,37 @@ class ObjectLocation:
 
     Attributes:
         patience: with their servers.
-        in_this_process: the paths include some of `memory://`, which no other process sees.
+        run: whose unfinished copy counts; see `ObjectStore`.
     """
 
     patience: Patience
-    in_this_process: bool = False
+    run: str = ""
+
+    @property
+    def in_this_process(self) -> bool:
+        """Never: every process that has credentials sees the same objects."""
+        return False
 
     def open(self) -> ObjectStore:
         """The stores."""
-        return ObjectStore(self.patience)
+        return ObjectStore(self.patience, self.run)
 
 
 class ObjectStore(Store):
-    """The object stores that URLs lead to."""
+    """The object stores that URLs lead to.
 
-    def __init__(self, patience: Patience | None = None) -> None:
+    A copy that Cordwood made is held against its manifest, from which its files also have their times.
+
+    Args:
+        patience: with their servers.
+        run: of this process; its own unfinished copy may be read.
+    """
+
+    def __init__(self, patience: Patience | None = None, run: str = "") -> None:
         self.patience = patience or Patience()
+        self.run = run
+        #: What is known of directories above those that were listed: the manifest there, or None.
+        self._manifests: dict[str, Manifest | None] = {}
         self._lock = threading.Lock()
         #: By directory: its objects as they were listed last.
         self._listings: OrderedDict[str, dict[str, ObjectMeta]] = OrderedDict()
@@ -228,11 +255,84 @@ class ObjectStore(Store):
 
     @override
     def location(self) -> Location[Store]:
-        return ObjectLocation(self.patience)
+        return ObjectLocation(self.patience, self.run)
 
     @override
     def list(self, path: str) -> Sequence[FileInfo]:
-        return [info for info, _ in self.list_with_tags(path)]
+        entries = self.list_with_tags(path)
+        files = self._files_of_copy(path, frozenset(info.name for info, _ in entries))
+        if files is None:
+            return [info for info, _ in entries]
+        there = [(info.name, info.size_bytes, tag) for info, tag in entries if not info.is_directory]
+        directories = [info.name for info, _ in entries if info.is_directory]
+        for what in differences(files, there, directories):
+            advice = "This copy is not what it was when it was made. Make it again"
+            raise OSError(errno.EIO, f"its manifest does not fit: {what}. {advice}", path)
+        return [_with_time(info, files.get(info.name)) for info, _ in entries if info.name not in OWN_NAMES]
+
+    def _files_of_copy(self, path: str, names: frozenset[str] | None) -> Mapping[str, CopiedFile | None] | None:
+        """What a directory must hold, if it belongs to a finished copy of ours; None: it does not.
+
+        Args:
+            path: of the directory.
+            names: what it holds; None: that is not known.
+
+        Raises:
+            RequestError: it belongs to a copy that is not finished.
+        """
+        if not self._place(path).bucket:
+            return None
+        root, below = normal_url(path), ""
+        for _ in range(_COPY_DEPTH):
+            manifest = self._manifest_in(root, names)
+            if manifest is not None:
+                return manifest.by_directory.get(below, {})
+            above, name = posixpath.split(root)
+            if not self._place(above).bucket:
+                return None
+            root, below, names = above, f"{name}/{below}".rstrip("/"), None
+        return None
+
+    def _manifest_in(self, root: str, names: frozenset[str] | None) -> Manifest | None:
+        """The manifest that lies in a directory, if one does."""
+        if root in self._manifests:
+            return self._manifests[root]
+        manifest = None
+        if names is None:
+            try:
+                names = frozenset(info.name for info, _ in self.list_with_tags(root))
+            except PermissionError:
+                names = frozenset()  # who may read a directory need not see what it is in
+        if MANIFEST in names:
+            manifest = decode(self.content(f"{root}/{MANIFEST}"), f"{root}/{MANIFEST}")
+        elif RUN in names and not (self.run and self.run.encode() in self.content(f"{root}/{RUN}")):
+            raise RequestError(
+                f"{root} is a copy that is not finished: it has no manifest ({MANIFEST}), so its files do not count. "
+                "The run that makes it is still at work, or was killed. The same clean, started again, removes what "
+                "is left there and makes the copy anew"
+            )
+        self._manifests[root] = manifest
+        return manifest
+
+    def is_finished_copy(self, path: str) -> bool:
+        """Whether a directory is of a copy that Cordwood made and finished.
+
+        Raises:
+            RequestError: the copy is not finished.
+        """
+        return self._files_of_copy(path, None) is not None
+
+    def copied_file(self, path: str) -> CopiedFile | None:
+        """What the manifest of its copy says of a file; None: it is in no copy of ours."""
+        directory, name = posixpath.split(normal_url(path))
+        return (self._files_of_copy(directory, None) or {}).get(name)
+
+    def content(self, path: str) -> bytes:
+        """A small object of ours, which is there."""
+        with self.open(path) as file:
+            if file.size() > MANIFEST_BYTES_MAX:
+                raise OSError(errno.EFBIG, "more bytes than a manifest ever has", path)
+            return file.read(0, file.size())
 
     def list_with_tags(self, path: str) -> Sequence[tuple[FileInfo, str | None]]:
         """The entries of a directory, each object with its ETag; nothing where there is no directory."""
@@ -257,9 +357,13 @@ class ObjectStore(Store):
     def stat(self, path: str) -> FileInfo:
         bucket, key = self._place(path)
         if key and (meta := self._head(path)) is not None:
-            return _file(meta)
-        if bucket and self._is_directory(path):
-            return _directory(posixpath.basename(key or bucket))
+            files = self._files_of_copy(posixpath.dirname(normal_url(path)), None)
+            return _with_time(_file(meta), None if files is None else files.get(posixpath.basename(key)))
+        if bucket and not key:
+            self.list_with_tags(path)  # or there is no such bucket
+            return _directory(posixpath.basename(bucket))
+        if (info := self._not_found(path)) is not None:
+            return info
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     @override
@@ -273,21 +377,38 @@ class ObjectStore(Store):
     @override
     def open(self, path: str) -> ReadableFile:
         refuse_lock_file(path)
+        file = self._opened(path)
+        if file is not None:
+            return file
+        if self._not_found(path) is not None:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def _not_found(self, path: str) -> FileInfo | None:
+        """There is no object of that name: the directory that has it, if one does.
+
+        Raises:
+            OSError: the store lists such an object. Not FileNotFoundError, which a reader takes for a file that a
+                broker has deleted, and goes on without.
+        """
+        parent, name = posixpath.split(path.rstrip("/"))
+        for info, _ in self.list_with_tags(parent):
+            if info.name == name and not info.is_directory:
+                raise OSError(errno.EIO, "the object store lists this object, and answers 404 when asked for it", path)
+            if info.name == name:
+                return info
+        return None
+
+    def _opened(self, path: str) -> ReadableFile | None:
         parent, name = posixpath.split(path.rstrip("/"))
         listed = self._listed(parent)
         meta = listed.get(name) or self._head(path)
-        if meta is not None:
-            whole = self._small_file(path, meta) if meta["size"] <= _FIRST_BYTES else None
-            if whole is not None:
-                self._ask_for_siblings(parent, name, listed)
-            return _ObjectFile(path, meta, self.patience, whole)
-        for info in self.list(parent):
-            if info.name == name:
-                if info.is_directory:
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-                # Not FileNotFoundError, which a reader takes for a file that a broker has deleted.
-                raise OSError(errno.EIO, "the object store lists this object, and answers 404 when it is read", path)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if meta is None:
+            return None
+        whole = self._small_file(path, meta) if meta["size"] <= _FIRST_BYTES else None
+        if whole is not None:
+            self._ask_for_siblings(parent, name, listed)
+        return _ObjectFile(path, meta, self.patience, whole)
 
     @override
     def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
@@ -375,17 +496,6 @@ class ObjectStore(Store):
         except FileNotFoundError:
             return None
 
-    def _is_directory(self, path: str) -> bool:
-        import obstore
-
-        bucket, key = place_of(path)
-        try:
-            with explained(path):
-                first = next(iter(obstore.list(client_of(bucket, self.patience), key or None, chunk_size=2)), ())
-        except FileNotFoundError:
-            return False
-        return any(meta["path"] != key for meta in first)
-
 
 def _directory(name: str) -> FileInfo:
     return FileInfo(name, 0, 0, is_directory=True, mode=_DIRECTORY_MODE)
@@ -394,6 +504,10 @@ def _directory(name: str) -> FileInfo:
 def _file(meta: ObjectMeta) -> FileInfo:
     name = posixpath.basename(meta["path"])
     return FileInfo(name, meta["size"], _ns(meta["last_modified"]), is_directory=False, mode=_FILE_MODE)
+
+
+def _with_time(info: FileInfo, file: CopiedFile | None) -> FileInfo:
+    return info if file is None else replace(info, mtime_ns=file.mtime_ns)
 
 
 def _ns(time: datetime) -> int:

@@ -1,0 +1,51 @@
+"""`fetch`: a broker's directory comes back from an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cordwood.report.fetch  # noqa: F401 - so that a result can show itself
+from cordwood.commands.copies import explain_full_disk
+from cordwood.errors import RequestError
+from cordwood.fs.by_url import UrlFileSystem, file_system_for
+from cordwood.fs.objects import is_object_url
+from cordwood.storage.changes.fetch import FetchResult, fetch_directory
+
+
+def fetch(
+    source: str,
+    target: str,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> FetchResult:
+    """Bring a directory from an object store to this machine; it appears at the end, complete, or not at all.
+
+    Every file gets its modification time back, by which Kafka's retention goes where records have no timestamps.
+
+    Args:
+        source: URL of a broker's log directory, or of any directory in it.
+        target: a new or empty directory.
+        on_progress: called with the number of bytes copied so far, and the number there are.
+
+    Raises:
+        NotFoundError: there is nothing at the source.
+        RequestError: the source is not in an object store, or is a copy that was not finished; or the target is not
+            new or empty.
+        NoSpaceError: the disk is too small.
+        CorruptFileError: a file does not have the checksum that the manifest of its copy lists.
+    """
+    if not is_object_url(source):
+        raise RequestError(f"{source} is not in an object store. Give a URL, such as s3://BUCKET/PATH")
+    if is_object_url(target):
+        raise RequestError(f"{target} is in an object store. Give a directory of this machine")
+    fs = file_system_for([source, target])
+    assert isinstance(fs, UrlFileSystem), "the source is a URL"
+    source = fs.absolute_path(source)
+    with explain_full_disk(fs, target):
+        return fetch_directory(
+            fs,
+            source,
+            target,
+            has_checksums=fs.objects.store.is_finished_copy(source),
+            on_bytes=on_progress or (lambda _done, _total: None),
+        )

@@ -1,0 +1,134 @@
+"""What says of a copy in an object store that it is whole: its manifest; and what says that it is being made.
+
+    s3://bucket/copy/
+      .cordwood-run.json       put first, if absent: which run makes this copy. Removed last
+      .cordwood/RUN/           what tasks of that run write, before it gets its name
+      orders-0/…               the files, as in a directory
+      .cordwood-copy.json      the manifest, put last, if absent: every file with its size, CRC-32C and time
+
+An object store has no rename of a directory that would show a copy whole or not at all. So readers go by these two:
+with a manifest the files must be those that it lists; with a run and no manifest the copy is not finished, and does not
+count. What has neither is a directory that somebody put there, of which nobody says what belongs to it.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from cordwood.errors import CorruptFileError
+
+MANIFEST = ".cordwood-copy.json"
+RUN = ".cordwood-run.json"
+#: Of what a run has written and not yet named.
+WORK = ".cordwood"
+#: Names at the root of a copy that are not files of it.
+OWN_NAMES = frozenset([MANIFEST, RUN, WORK])
+#: Larger than the manifest of any copy: one of 100,000 files has 20 MB.
+MANIFEST_BYTES_MAX = 256 << 20
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """A file of a copy.
+
+    Attributes:
+        path: within the copy.
+        size_bytes: of the file.
+        crc32c: of all its bytes.
+        mtime_ns: when the original was modified, in nanoseconds since the epoch; Kafka's retention goes by it.
+        e_tag: that the store gave the object; None: it gives none.
+    """
+
+    path: str
+    size_bytes: int
+    crc32c: int
+    mtime_ns: int
+    e_tag: str | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All files of a copy, and the run that made it."""
+
+    run: str
+    files: tuple[CopiedFile, ...]
+
+    @cached_property
+    def by_directory(self) -> Mapping[str, Mapping[str, CopiedFile | None]]:
+        """For each directory, by its path in the copy, its names; None stands for a directory."""
+        found: dict[str, dict[str, CopiedFile | None]] = {"": {}}
+        for file in self.files:
+            directory, name = posixpath.split(file.path)
+            found.setdefault(directory, {})[name] = file
+            while directory:
+                above, name = posixpath.split(directory)
+                found.setdefault(above, {})[name] = None
+                directory = above
+        return found
+
+    def encode(self) -> bytes:
+        """As it is stored."""
+        files = [asdict(file) for file in self.files]
+        return json.dumps({"version": _VERSION, "run": self.run, "files": files}, indent=0).encode()
+
+
+def decode(data: bytes, path: str) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CorruptFileError: it is not one, or of a later version.
+    """
+    try:
+        found: Any = json.loads(data)
+        if found["version"] != _VERSION:
+            what = f"a manifest of version {found['version']}; this version of Cordwood reads version {_VERSION}"
+            raise CorruptFileError(what, path=path)
+        files = tuple(CopiedFile(**one) for one in found["files"])
+        for file in files:
+            _check(file)
+        return Manifest(str(found["run"]), files)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFileError(f"not the manifest of a copy: {error}", path=path) from None
+
+
+def _check(file: CopiedFile) -> None:
+    if any(type(number) is not int or number < 0 for number in (file.size_bytes, file.crc32c, file.mtime_ns)):
+        raise ValueError(f"not a file: {file}")
+    if file.path.startswith("/") or any(part in ("", ".", "..") for part in file.path.split("/")):
+        raise ValueError(f"{file.path!r} leads out of the copy")
+
+
+def differences(
+    expected: Mapping[str, CopiedFile | None], found: Iterable[tuple[str, int, str | None]], directories: Iterable[str]
+) -> list[str]:
+    """How a directory differs from what its manifest lists, in words.
+
+    Args:
+        expected: see `Manifest.by_directory`.
+        found: name, size and ETag of the objects that are there.
+        directories: that are there.
+    """
+    there = {name: (size_bytes, e_tag) for name, size_bytes, e_tag in found}
+    words = []
+    for name, file in expected.items():
+        if file is None:
+            continue
+        if name not in there:
+            words.append(f"{name} is missing")
+        elif there[name][0] != file.size_bytes:
+            words.append(f"{name} has {there[name][0]} bytes, and had {file.size_bytes}")
+        elif file.e_tag is not None and there[name][1] is not None and there[name][1] != file.e_tag:
+            words.append(f"{name} was replaced")
+    words += [f"{name} does not belong to it" for name in sorted({*there, *directories} - {*expected, *OWN_NAMES})]
+    words += [f"{name}/ is missing" for name in sorted(set(_directories(expected)) - set(directories))]
+    return words
+
+
+def _directories(expected: Mapping[str, CopiedFile | None]) -> list[str]:
+    return [name for name, file in expected.items() if file is None]

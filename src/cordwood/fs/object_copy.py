@@ -1,0 +1,219 @@
+"""The making of a directory in an object store: complete with its manifest, or not there; see `cordwood.fs.manifest`.
+
+    begin      the run's object is put if absent. If another run's is there, and that run is dead, it is replaced on the
+               condition that nobody else has replaced it, and then everything that the dead run left is removed
+    work       tasks write below `.cordwood/RUN/`; only this process gives files their names
+    publish    every file must be as it was written; then the manifest is put if absent, then the run's object goes
+
+A run that was taken for dead and is not finds out when it publishes: its run's object is another's. Then its manifest
+is not written, or is taken back; and should it be killed in between, the manifest lists objects that are not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import posixpath
+import secrets
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from cordwood.errors import LockedError, RequestError
+from cordwood.fs.base import PutMode
+from cordwood.fs.manifest import MANIFEST, OWN_NAMES, RUN, WORK, CopiedFile, Manifest
+from cordwood.fs.object_files import ObjectFileSystem
+from cordwood.fs.objects import is_object_url, normal_url
+
+#: Runs of this process that are at work.
+_at_work: set[str] = set()
+
+
+class ObjectCopy:
+    """The place of a new directory in an object store. What is unfinished at the end of the `with` block is removed.
+
+    Attributes:
+        target: the URL of the new directory.
+        path, data: the same; nothing is made beside it.
+        progress: where tasks write their progress, on this machine.
+    """
+
+    def __init__(self, objects: ObjectFileSystem, target: str, sources: Iterable[str]) -> None:
+        """Refuse a target within a source.
+
+        Raises:
+            RequestError: with the reason.
+        """
+        self._objects = objects
+        self._progress = tempfile.TemporaryDirectory(prefix="cordwood-clean-", ignore_cleanup_errors=True)
+        self.progress = self._progress.name
+        self.target = self.path = self.data = objects.real_path(target)
+        self._run = secrets.token_hex(8)
+        self._is_published = False
+        for source in filter(is_object_url, sources):
+            one, other = f"{self.target}/", f"{normal_url(source)}/"
+            if one.startswith(other) or other.startswith(one):
+                raise RequestError(f"{self.target} cannot be made there: {source} is only read. Name a place beside it")
+
+    @property
+    def outputs(self) -> str:
+        """Where tasks write to."""
+        return f"{self.target}/{WORK}/{self._run}"
+
+    def __enter__(self) -> Self:
+        self._begin()
+        _at_work.add(self._run)
+        try:
+            self._remove_all(but=RUN)
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.cleanup()
+        if not self._is_published:
+            self._give_up(error)
+
+    # ---- begin -------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Become the run that makes the directory.
+
+        Raises:
+            RequestError: something is there.
+            LockedError: another run makes it.
+        """
+        self._objects.store.run = self._run
+        names = {info.name for info, _ in self._objects.store.list_with_tags(self.target)}
+        if MANIFEST in names or (names and RUN not in names):
+            raise RequestError(f"{self.target} exists and is not empty; give a new place for the copy")
+        path = f"{self.target}/{RUN}"
+        mine = {
+            "run": self._run,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started_ms": time.time_ns() // 10**6,
+        }
+        data = json.dumps(mine).encode()
+        try:
+            self._objects.put(path, data, PutMode.CREATE)
+            return
+        except FileExistsError:
+            pass
+        tags = {info.name: tag for info, tag in self._objects.store.list_with_tags(self.target)}
+        if RUN not in tags:
+            raise LockedError(f"{self.target} is being made by another run, which has just ended. Start again")
+        _check_dead(self.target, self._objects.store.content(path))
+        try:
+            self._objects.put_if_unchanged(path, data, tags[RUN])
+        except OSError:
+            raise LockedError(f"{self.target} is being made by another run, which has just started") from None
+
+    def _is_mine(self) -> bool:
+        path = f"{self.target}/{RUN}"
+        self._objects.store.forget(path)
+        try:
+            return self._run.encode() in self._objects.store.content(path)
+        except FileNotFoundError:
+            return False
+
+    # ---- publish -----------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Write the manifest: from then on the directory counts.
+
+        Raises:
+            OSError: an object is not as it was written.
+            LockedError: another run has taken over.
+        """
+        lost = f"{self.target} was taken over by another run, which took this one for dead. Nothing of this run counts"
+        if not self._is_mine():
+            raise LockedError(lost)
+        manifest = Manifest(self._run, tuple(sorted(self._files(self.target), key=lambda file: file.path)))
+        path = f"{self.target}/{MANIFEST}"
+        try:
+            self._objects.put(path, manifest.encode(), PutMode.CREATE)
+        except FileExistsError:
+            raise LockedError(lost) from None
+        if not self._is_mine():
+            self._objects.delete(path)
+            raise LockedError(lost)
+        self._is_published = True
+        _at_work.discard(self._run)
+        # From here on the copy is whole; what cannot be removed is in nobody's way.
+        with contextlib.suppress(OSError):
+            self._remove(f"{self.target}/{WORK}")
+            self._objects.delete(f"{self.target}/{RUN}")
+
+    def _files(self, directory: str) -> Iterator[CopiedFile]:
+        """What is there, which must be what was written."""
+        for info, tag in self._objects.store.list_with_tags(directory):
+            path = f"{directory}/{info.name}"
+            if directory == self.target and info.name in OWN_NAMES:
+                continue
+            if info.is_directory:
+                yield from self._files(path)
+                continue
+            written = self._objects.written(path)
+            if (info.size_bytes, tag) != (written.size_bytes, written.e_tag):
+                raise OSError(f"{path} is not what was written: somebody else writes to {self.target}")
+            yield replace(written, path=posixpath.relpath(path, self.target))
+
+    # ---- what is left ------------------------------------------------------------------------------------------------
+
+    def _give_up(self, error: BaseException | None = None) -> None:
+        """Remove what this run wrote, its own object last. The error for which it ends is what its user has to see."""
+        _at_work.discard(self._run)
+        try:
+            if self._is_mine():
+                self._remove_all(but=RUN)
+                self._objects.delete(f"{self.target}/{RUN}")
+        except OSError:
+            if error is None:
+                raise
+            error.add_note(f"{self.target} holds what this run wrote; it does not count, and the next run removes it")
+
+    def _remove_all(self, *, but: str) -> None:
+        for info, _ in self._objects.store.list_with_tags(self.target):
+            if info.is_directory:
+                self._remove(f"{self.target}/{info.name}")
+            elif info.name != but:
+                self._objects.unlink(f"{self.target}/{info.name}")
+
+    def _remove(self, directory: str) -> None:
+        for info, _ in self._objects.store.list_with_tags(directory):
+            path = f"{directory}/{info.name}"
+            if info.is_directory:
+                self._remove(path)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    self._objects.unlink(path)
+
+
+def _check_dead(target: str, data: bytes) -> None:
+    """Refuse to take over from a run that is alive on this machine; of another machine nobody knows."""
+    try:
+        found: Any = json.loads(data)
+        run, host, pid = str(found["run"]), str(found["host"]), int(found["pid"])
+    except (ValueError, KeyError, TypeError):
+        return
+    if host != socket.gethostname() or (pid == os.getpid() and run not in _at_work):
+        return
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        pass
+    raise LockedError(
+        f"{target} is being made by another run, with pid {pid} on this machine. "
+        f"If that is not a run of Cordwood any more, remove {target}/{RUN}"
+    )

@@ -1,0 +1,468 @@
+"""Object stores as a file system to make a directory in: files are written beside it first, and uploaded when complete.
+
+An object is written whole or not at all, and cannot be changed. So a file that is created is a nameless temporary file
+of this machine, which a killed process cannot leave behind. It is uploaded by `sync`, or by `close`, and then takes no
+room here any more. Every object carries the CRC-32C of its bytes, and the time that its original was modified.
+
+What objects cannot do is refused: links, changes in place, renames of directories. Owners and permissions there are
+none.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import posixpath
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import crc32c
+
+from cordwood.errors import CorruptFileError, RequestError
+from cordwood.fs.base import (
+    Bytes,
+    DirectoryLock,
+    File,
+    FileInfo,
+    LocalFileSystem,
+    PutMode,
+    ReadableFile,
+    refuse_lock_file,
+)
+from cordwood.fs.manifest import CopiedFile
+from cordwood.fs.objects import ObjectStore, Patience, client_of, explained, normal_url, place_of
+from cordwood.fs.posix import PosixFile
+from cordwood.types import override
+
+if TYPE_CHECKING:
+    from obstore import Attributes
+
+#: Size of a read while a file is copied to or from a store, and of the parts that a large object is uploaded in.
+_PIECE_BYTES = 8 << 20
+#: Parts of one object that are under way at once, and files that are copied at once.
+_PARTS_AT_ONCE, _COPIES_AT_ONCE = 2, 4
+#: Metadata that an object carries. Stores keep it when they copy an object.
+_CRC, _MTIME = "cordwood-crc32c", "cordwood-mtime-ns"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFilesLocation:
+    """All object stores, to write to; see `ObjectLocation`."""
+
+    patience: Patience
+    run: str
+
+    @property
+    def in_this_process(self) -> bool:
+        """Never: every process that has credentials sees the same objects."""
+        return False
+
+    def open(self) -> ObjectFileSystem:
+        """The file system."""
+        return ObjectFileSystem(self.patience, self.run)
+
+
+class ObjectFileSystem(LocalFileSystem):
+    """The object stores that URLs lead to, for reading and for making a directory in.
+
+    Args:
+        patience: with their servers.
+        run: see `ObjectStore`.
+    """
+
+    def __init__(self, patience: Patience | None = None, run: str = "") -> None:
+        self.store = ObjectStore(patience, run)
+        self._lock = threading.Lock()
+        #: Files that are open for writing, by URL.
+        self._staged: dict[str, _StagedFile] = {}
+        #: Held by those who copy large files: each has some parts in memory.
+        self._limited_room = threading.Semaphore(_COPIES_AT_ONCE)
+        #: What this process wrote or named, by URL.
+        self._written: dict[str, CopiedFile] = {}
+
+    @property
+    @override
+    def concurrency(self) -> int:
+        return self.store.concurrency
+
+    @override
+    def location(self) -> ObjectFilesLocation:
+        return ObjectFilesLocation(self.store.patience, self.store.run)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    @override
+    def list(self, path: str) -> Sequence[FileInfo]:
+        return [self._as_written(path, info) for info in self.store.list(path)]
+
+    @override
+    def stat(self, path: str) -> FileInfo:
+        return self._as_written(posixpath.dirname(path.rstrip("/")), self.store.stat(path))
+
+    def _as_written(self, directory: str, info: FileInfo) -> FileInfo:
+        written = self._written.get(f"{directory.rstrip('/')}/{info.name}")
+        if written is None or info.is_directory:
+            return info
+        return FileInfo(info.name, info.size_bytes, written.mtime_ns, is_directory=False, mode=info.mode)
+
+    @override
+    def exists(self, path: str) -> bool:
+        return self.store.exists(path)
+
+    @override
+    def open(self, path: str) -> File:
+        path = normal_url(path)
+        file = _ReadOnlyFile(path, lambda: self.store.open(path))
+        if path not in self._written:
+            file.size()  # or it does not exist
+        return file
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    @override
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        refuse_lock_file(path)
+        path = normal_url(path)
+        if exclusive and self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        staged = _StagedFile(path, self._upload_staged, self._forget_staged)
+        with self._lock:
+            self._staged[path] = staged
+        return staged
+
+    def _upload_staged(self, file: _StagedFile) -> None:
+        def pieces() -> Iterator[bytes]:
+            return (file.read(at, _PIECE_BYTES) for at in range(0, file.size(), _PIECE_BYTES))
+
+        # Whoever names the object later has not seen its bytes, so it carries their checksum.
+        crc = 0
+        for piece in pieces():
+            crc = crc32c.crc32c(piece, crc)
+        self._upload(file.path, pieces(), file.size(), file.mtime_ns, crc)
+
+    def _forget_staged(self, file: _StagedFile) -> None:
+        with self._lock:
+            if self._staged.get(file.path) is file:
+                del self._staged[file.path]
+
+    def _upload(
+        self, path: str, pieces: Iterator[bytes], size_bytes: int, mtime_ns: int | None, crc: int | None = None
+    ) -> None:
+        """Write an object from pieces, which have so many bytes together; their checksum may be known already."""
+        import obstore
+
+        path = normal_url(path)
+        bucket, key = place_of(path)
+        sent_crc = sent_bytes = 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal sent_crc, sent_bytes
+            for piece in pieces:
+                sent_crc = crc32c.crc32c(piece, sent_crc)
+                sent_bytes += len(piece)
+                yield piece
+            if sent_bytes != size_bytes:
+                # Whatever was sent so far is given up, as the object would not be whole.
+                raise OSError(errno.EIO, f"{sent_bytes} bytes came from a file of {size_bytes}", path)
+
+        attributes = {_CRC: crc, _MTIME: mtime_ns}
+        known: Attributes = {name: str(value) for name, value in attributes.items() if value is not None}
+        self.store.forget(path)
+        with explained(path):
+            client = client_of(bucket, self.store.patience)
+            if size_bytes <= _PIECE_BYTES:
+                put = obstore.put(client, key, b"".join(counted()), attributes=known, use_multipart=False)
+            else:
+                put = obstore.put(
+                    client, key, counted(), attributes=known, chunk_size=_PIECE_BYTES, max_concurrency=_PARTS_AT_ONCE
+                )
+        if crc is not None and crc != sent_crc:
+            raise OSError(errno.EIO, "the file changed while it was uploaded", path)
+        mtime_ns = time.time_ns() if mtime_ns is None else mtime_ns
+        self._written[path] = CopiedFile(path, size_bytes, sent_crc, mtime_ns, put["e_tag"])
+
+    @override
+    def put(
+        self,
+        path: str,
+        data: Bytes,
+        mode: PutMode = PutMode.REPLACE,
+        *,
+        like: FileInfo | None = None,
+        beside: str | None = None,
+    ) -> None:
+        self.store.put(path, data, mode)
+
+    def put_if_unchanged(self, path: str, data: bytes, e_tag: str | None) -> None:
+        """Replace an object unless somebody else has done so.
+
+        Raises:
+            OSError: with ESTALE: it is not the object with this ETag any more.
+        """
+        import obstore
+
+        bucket, key = place_of(path)
+        self.store.forget(path)
+        with explained(path):
+            client = client_of(bucket, self.store.patience)
+            obstore.put(client, key, data, mode={"e_tag": e_tag or ""}, use_multipart=False)
+
+    def copy_in(self, source: ReadableFile, target: str) -> None:
+        """Upload a file that is open."""
+        with self._limited_room:
+            self._upload(target, _pieces_of(source), source.size(), None)
+
+    @override
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        # Through this process, not within the store: so its checksum is that of what a reader gets.
+        with self.store.open(source) as original:
+            self.copy_in(original, target)
+
+    def copy_out(self, source: str, target: File) -> None:
+        """Download an object to a new file.
+
+        Raises:
+            CorruptFileError: its checksum is not the one in the manifest of its copy.
+        """
+        listed = self.store.copied_file(source)
+        crc = position = 0
+        with self.store.open(source) as original:
+            for piece in _pieces_of(original):
+                target.write(position, piece)
+                position += len(piece)
+                crc = crc32c.crc32c(piece, crc)
+            if position != original.size():
+                raise OSError(errno.EIO, f"{position} of {original.size()} bytes came", source)
+        if listed is not None and crc != listed.crc32c:
+            what = f"its bytes have the CRC-32C {crc:#010x}, and had {listed.crc32c:#010x} when the copy was made"
+            raise CorruptFileError(what, path=source)
+
+    @override
+    def rename(self, source: str, target: str) -> None:
+        import obstore
+
+        source, target = normal_url(source), normal_url(target)
+        if source == target:
+            return
+        (bucket, key), (target_bucket, target_key) = place_of(source), place_of(target)
+        if bucket != target_bucket:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
+        written = self._written.get(source) or self._read_back(source)
+        client = client_of(bucket, self.store.patience)
+        self.store.forget(target)
+        with explained(source):
+            obstore.copy(client, key, target_key)
+            meta = obstore.head(client, target_key)
+        if meta["size"] != written.size_bytes:
+            what = f"the store made a copy of {meta['size']} bytes of an object of {written.size_bytes}"
+            raise OSError(errno.EIO, what, target)
+        self._written[target] = replace(written, path=target, e_tag=meta["e_tag"])
+        self.unlink(source)
+
+    def _read_back(self, path: str) -> CopiedFile:
+        """What is known of an object that another process wrote."""
+        import obstore
+
+        bucket, key = place_of(path)
+        with explained(path):
+            found = obstore.get(client_of(bucket, self.store.patience), key, options={"head": True})
+            attributes, meta = found.attributes, found.meta
+        values = {str(name).lower(): str(value) for name, value in attributes.items()}
+        if _CRC in values:
+            crc = int(values[_CRC])
+        else:  # the store kept no metadata
+            with self.store.open(path) as file:
+                crc = functools.reduce(lambda crc, piece: crc32c.crc32c(piece, crc), _pieces_of(file), 0)
+        mtime_ns = int(values[_MTIME]) if _MTIME in values else self.store.stat(path).mtime_ns
+        return CopiedFile(path, int(meta["size"]), crc, mtime_ns, meta["e_tag"])
+
+    def written(self, path: str) -> CopiedFile:
+        """What is known of an object of the copy that this process makes."""
+        return self._written.get(path) or self._read_back(path)
+
+    @override
+    def unlink(self, path: str) -> None:
+        self._written.pop(normal_url(path), None)
+        self.store.delete(path)
+
+    @override
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        path = normal_url(path)
+        with self._lock:
+            if (staged := self._staged.get(path)) is not None:
+                staged.set_mtime_ns(mtime_ns)
+                return
+        # An object's metadata cannot be changed; the manifest will say it.
+        self._written[path] = replace(self.written(path), mtime_ns=mtime_ns)
+
+    # ---- what an object store does not have --------------------------------------------------------------------------
+
+    @override
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
+        """A directory is there as long as an object is in it."""
+
+    @override
+    def remove_directory(self, path: str) -> None:
+        if self.store.list_with_tags(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+
+    @override
+    def sync_directory(self, path: str) -> None:
+        """A name is durable as soon as its object is."""
+
+    @override
+    def set_owner(self, path: str, uid: int, gid: int) -> None:
+        """Objects belong to the bucket's owner."""
+
+    @override
+    def set_mode(self, path: str, mode: int) -> None:
+        """Who may read an object is for the bucket to say."""
+
+    @override
+    def link(self, source: str, target: str) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), target)
+
+    symlink = link
+
+    @override
+    def open_for_update(self, path: str) -> File:
+        raise OSError(errno.EROFS, "an object cannot be changed, only written anew", path)
+
+    @override
+    def make_temporary_directory(self, prefix: str) -> str:
+        raise OSError(errno.EOPNOTSUPP, "temporary files are not made in an object store", prefix)
+
+    @override
+    def lock_directory(self, path: str) -> DirectoryLock:
+        raise RequestError(f"{path} is in an object store, where nothing can be locked or changed in place")
+
+    @override
+    def absolute_path(self, path: str) -> str:
+        return normal_url(path)
+
+    @override
+    def real_path(self, path: str) -> str:
+        return normal_url(path)
+
+
+def _pieces_of(file: ReadableFile) -> Iterator[bytes]:
+    return (file.read(at, _PIECE_BYTES) for at in range(0, file.size(), _PIECE_BYTES))
+
+
+class _ReadOnlyFile(File):
+    """An object that is open for reading, or will be when something is read."""
+
+    def __init__(self, path: str, open_: Callable[[], ReadableFile]) -> None:
+        self.path = path
+        self._open = open_
+        self._file: ReadableFile | None = None
+
+    @property
+    def _opened(self) -> ReadableFile:
+        if self._file is None:
+            self._file = self._open()
+        return self._file
+
+    @override
+    def size(self) -> int:
+        return self._opened.size()
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        return self._opened.read_into(position, target)
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        return self._opened.read(position, size_bytes)
+
+    @override
+    def write(self, position: int, data: Bytes) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+
+    @override
+    def truncate(self, size_bytes: int) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+
+    @override
+    def write_back(self, position: int, size_bytes: int) -> None:
+        """Nothing was written."""
+
+    @override
+    def sync(self) -> None:
+        """An object is durable as soon as it can be read."""
+
+    @override
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class _StagedFile(File):
+    """A file of this machine, until it is complete and uploaded.
+
+    Attributes:
+        mtime_ns: that the object will have; None: the time of its upload.
+    """
+
+    def __init__(self, path: str, upload: Callable[[_StagedFile], None], forget: Callable[[_StagedFile], None]) -> None:
+        self.path = path
+        self.mtime_ns: int | None = None
+        self._upload = upload
+        self._forget = forget
+        self._is_uploaded = False
+        self._is_closed = False
+        # Without a name, so that nothing is left of it if this process is killed.
+        with tempfile.TemporaryFile(prefix="cordwood-") as file:
+            self._file = PosixFile(f"{tempfile.gettempdir()} (a file that waits for its upload)", os.dup(file.fileno()))
+
+    def set_mtime_ns(self, mtime_ns: int) -> None:
+        """Set the time that the object will have; durable after `sync`."""
+        self.mtime_ns = mtime_ns
+        self._is_uploaded = False
+
+    @override
+    def size(self) -> int:
+        return self._file.size()
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        return self._file.read_into(position, target)
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        return self._file.read(position, size_bytes)
+
+    @override
+    def write(self, position: int, data: Bytes) -> None:
+        self._is_uploaded = False
+        self._file.write(position, data)
+
+    @override
+    def truncate(self, size_bytes: int) -> None:
+        self._is_uploaded = False
+        self._file.truncate(size_bytes)
+
+    @override
+    def write_back(self, position: int, size_bytes: int) -> None:
+        """The disk of this machine need not keep it."""
+
+    @override
+    def sync(self) -> None:
+        if not self._is_uploaded:
+            self._upload(self)
+            self._is_uploaded = True
+
+    @override
+    def close(self) -> None:
+        try:
+            if not self._is_closed:
+                self.sync()
+        finally:
+            self._is_closed = True
+            self._forget(self)
+            self._file.close()

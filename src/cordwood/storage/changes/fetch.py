@@ -1,0 +1,107 @@
+"""A directory comes from an object store to this machine: complete, or not there.
+
+Every file is copied to a work folder beside the new directory, with its modification time, and is durable there before
+the folder gets its name. A file of a copy that Cordwood made must have the checksum in the copy's manifest; of any
+other file only its length is known, and that it did not change in between.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cordwood.errors import BadNameError, NoSpaceError, NotFoundError
+from cordwood.fs.base import FileInfo, LocalFileSystem
+from cordwood.presentable import Presentable
+from cordwood.storage.changes.workspace import Workspace
+from cordwood.storage.formats import filenames
+from cordwood.storage.log.files import copy_file
+from cordwood.threads import in_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult(Presentable):
+    """What was fetched.
+
+    Attributes:
+        source: where it comes from.
+        target: the new directory.
+        files: how many it holds.
+        size_bytes: of all of them.
+        has_checksums: whether each file was held against a checksum in the manifest of the copy.
+        seconds: how long it took.
+    """
+
+    source: str
+    target: str
+    files: int
+    size_bytes: int
+    has_checksums: bool
+    seconds: float
+
+
+def fetch_directory(
+    fs: LocalFileSystem, source: str, target: str, *, has_checksums: bool, on_bytes: Callable[[int, int], None]
+) -> FetchResult:
+    """Copy a directory with all that is in it.
+
+    Args:
+        fs: where both are.
+        source: the directory.
+        target: a new or empty directory of this machine.
+        has_checksums: what the result says of it.
+        on_bytes: called with the bytes that were copied so far, and those that will be.
+
+    Raises:
+        NotFoundError: there is nothing at the source.
+        RequestError: the target is not new or empty.
+        NoSpaceError: the disk is too small.
+        CorruptFileError: a file does not have its checksum.
+    """
+    started = time.monotonic()
+    directories, files = _walk(fs, source)
+    if not files:
+        raise NotFoundError(f"{source} does not exist, or holds no files")
+    total = sum(info.size_bytes for _, info in files)
+    done = 0
+    with Workspace(fs, target, [source]) as work:
+        free = fs.free_bytes(work.path)
+        if free is not None and total > free:
+            where = posixpath.dirname(work.path)
+            raise NoSpaceError(f"{where} has {free:,} bytes free, and {source} has {total:,}. Nothing was written")
+        for directory in directories:
+            fs.make_directory(f"{work.data}/{directory}")
+
+        def one(item: tuple[str, FileInfo]) -> None:
+            nonlocal done
+            path, info = item
+            copy_file(fs, f"{source}/{path}", f"{work.data}/{path}")
+            done += info.size_bytes
+            on_bytes(done, total)
+
+        in_parallel(fs.concurrency, one, files)
+        for directory in reversed(["", *directories]):
+            fs.sync_directory(f"{work.data}/{directory}".rstrip("/"))
+        work.publish()
+    return FetchResult(source, work.target, len(files), total, has_checksums, time.monotonic() - started)
+
+
+def _walk(fs: LocalFileSystem, source: str) -> tuple[list[str], list[tuple[str, FileInfo]]]:
+    """The directories, each behind the one that it is in, and the files, by their paths below the source."""
+    directories: list[str] = []
+    files: list[tuple[str, FileInfo]] = []
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        for info in fs.list(f"{source}/{below}".rstrip("/")):
+            if info.name in ("", ".", "..") or "/" in info.name:
+                raise BadNameError(f"{source}/{below} holds the name {info.name!r}, which no directory can have")
+            path = f"{below}/{info.name}".lstrip("/")
+            if info.is_directory:
+                directories.append(path)
+                waiting.append(path)
+            elif info.name != filenames.LOCK:  # a broker makes it anew
+                files.append((path, info))
+    return directories, files

@@ -1,0 +1,375 @@
+"""Copies in object stores, and back: equal to those on a disk; complete and right, or not there, whatever fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+from unittest import mock
+
+import obstore
+import pytest
+from typer.testing import CliRunner
+
+import cordwood
+from cordwood.cli.main import app
+from cordwood.errors import CordwoodError, CorruptFileError, LockedError, RequestError
+from cordwood.fs.by_url import UrlFileSystem
+from cordwood.fs.manifest import MANIFEST, RUN, decode
+from cordwood.fs.object_files import ObjectFileSystem
+from cordwood.fs.objects import Patience
+from cordwood.storage.changes.fetch import fetch_directory
+from tests.cli.running import ENVIRONMENT
+from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, ROOT, SECOND, directory
+from tests.commands.in_process import InThisProcess
+from tests.drawn import SEED
+from tests.fixtures import fixture
+from tests.fs.faulty_server import drawn_faults, faulty
+from tests.fs.object_server import BUCKET, Server, environment, running_server
+from tests.fs.trees import tree
+
+#: Of a fixture with topics of any policy, now.
+OPTIONS: dict[str, Any] = {"now_ms": 1_800_000_000_000, "single_copy": True, "ignore_ratio": True}
+COMPACT: dict[str, Any] = {**OPTIONS, "overrides": ["cleanup.policy=compact"]}
+#: Of a small log that takes milliseconds.
+SMALL: dict[str, Any] = {**OPTIONS, "now_ms": LATER_MS, "overrides": CONFIG}
+#: How many faulty runs; more with CORDWOOD_OBJECT_FAULTS=200.
+FAULTY_RUNS = int(os.environ.get("CORDWOOD_OBJECT_FAULTS", "8"))
+HASTY = Patience(retries=3, first_pause_ms=1, longest_pause_ms=5, timeout_seconds=3)
+
+
+def session() -> Any:
+    return InThisProcess()
+
+
+def files(root: Path) -> dict[str, tuple[bytes, int]]:
+    """Bytes and modification time of each file, by its path."""
+    found = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with two small partitions."""
+    root = tmp_path_factory.mktemp("small") / "logs"
+    for name, data in tree(directory(FIRST, SECOND), ROOT).items():
+        if data is not None:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(data)
+            os.utime(root / name, (1_600_000_000, 1_600_000_000))
+    return root
+
+
+@pytest.fixture(scope="module")
+def cleaned(small: Path) -> dict[str, bytes]:
+    """What a clean of the small directory into a directory of this machine writes."""
+    target = small.parent / "cleaned"
+    cordwood.clean(str(small), output=str(target), spark=session(), **SMALL)
+    return {name: data for name, (data, _) in files(target).items()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "legacy-v0-before",
+        pytest.param("legacy-mixed-before", marks=pytest.mark.slow),
+        pytest.param("kraft-crashed-swap", marks=pytest.mark.slow),
+    ],
+)
+def test_a_clean_to_a_bucket_and_back_equals_one_on_a_disk(server: Server, name: str, tmp_path: Path) -> None:
+    url, began_ns = f"s3://{BUCKET}/cleaned/{name}", time.time_ns()
+    there = cordwood.clean(str(fixture(name)), output=url, spark=session(), **COMPACT)
+    here = cordwood.clean(str(fixture(name)), output=str(tmp_path / "here"), spark=session(), **COMPACT)
+    shown = [replaced_times(one.text()) for one in (here, there)]
+    assert shown[0].replace(str(tmp_path / "here"), url) == shown[1]
+    expected, objects = files(tmp_path / "here"), server.objects(f"cleaned/{name}")
+    manifest = decode(objects.pop(MANIFEST), "")
+    assert objects == {path: data for path, (data, _) in expected.items()}
+    # Those that a clean writes anew are as old as it; all others as old as their sources.
+    old = {file.path: file.mtime_ns for file in manifest.files if file.mtime_ns < began_ns}
+    assert old == {path: expected[path][1] for path in old} and len(old) > 50
+    fetched = cordwood.fetch(url, str(tmp_path / "back"))
+    assert fetched.has_checksums and fetched.files == len(expected)
+    back = files(tmp_path / "back")
+    assert {path: data for path, (data, _) in back.items()} == objects
+    assert {path: back[path][1] for path in old} == old
+
+
+def replaced_times(text: str) -> str:
+    return "\n".join(line.partition("; cleaned in")[0] for line in text.splitlines())
+
+
+def test_a_clean_from_a_bucket_equals_one_from_a_disk(server: Server, tmp_path: Path) -> None:
+    url = server.upload(fixture("legacy-v0-before"), "to-clean")
+    local = server.same_times(fixture("legacy-v0-before"), "to-clean", tmp_path / "local")
+    cordwood.clean(str(local), output=str(tmp_path / "expected"), spark=session(), **COMPACT)
+    cordwood.clean(url, output=str(tmp_path / "new"), spark=session(), **COMPACT)
+    cordwood.clean(url, output=f"s3://{BUCKET}/from-bucket", spark=session(), **COMPACT)
+    expected = {path: data for path, (data, _) in files(tmp_path / "expected").items()}
+    assert {path: data for path, (data, _) in files(tmp_path / "new").items()} == expected
+    objects = server.objects("from-bucket")
+    del objects[MANIFEST]
+    assert objects == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kraft-crashed-swap", "kraft-jbod-before", "other-clients-before"])
+def test_a_clean_from_bucket_to_bucket_on_spark_is_proved(server: Server, name: str, tmp_path: Path) -> None:
+    url, target = server.upload(fixture(name), name), f"s3://{BUCKET}/proved-{name}"
+    words = ["--now", "1800000000000", "--single-copy", "--ignore-ratio"]
+    for command in (["clean", url, "--output", target, *words], ["verify", url, target, *words[:2]]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    assert CliRunner().invoke(app, ["check", target]).exit_code == 0
+
+
+def test_a_copy_of_a_directory_without_manifest_comes_back_whole(small: Path, server: Server, tmp_path: Path) -> None:
+    url = server.upload(small, "plain")
+    fetched = cordwood.fetch(f"{url}/", str(tmp_path / "back"))
+    assert not fetched.has_checksums and "next: cordwood check" in fetched.text()
+    assert {path: data for path, (data, _) in files(tmp_path / "back").items()} == {
+        path: data for path, (data, _) in files(small).items()
+    }
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(small: Path, server: Server, tmp_path: Path) -> None:
+    url = server.upload(small, "refused")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "f").write_bytes(b"")
+    before = server.objects("refused")
+    attempts: list[tuple[Callable[[], object], str]] = [
+        (lambda: cordwood.clean_in_place(url), "no file can be changed in place"),
+        (lambda: cordwood.clean(url, output=url, spark=session(), **SMALL), "is only read"),
+        (lambda: cordwood.clean(url, output=f"{url}/new", spark=session(), **SMALL), "is only read"),
+        (lambda: cordwood.clean(str(small), output=url, spark=session(), **SMALL), "exists and is not empty"),
+        (lambda: cordwood.fetch(url, str(tmp_path / "full")), "exists and is not empty"),
+        (lambda: cordwood.fetch(str(small), str(tmp_path / "new")), "is not in an object store"),
+        (lambda: cordwood.fetch(url, f"{url}-2"), "is in an object store"),
+        (lambda: cordwood.fetch(f"{url}-3", str(tmp_path / "new")), "does not exist"),
+    ]
+    for attempt, words in attempts:
+        with pytest.raises(RequestError, match=words):
+            attempt()
+    assert server.objects("refused") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+
+
+# ---- copies that do not count ----------------------------------------------------------------------------------------
+
+
+def made(small: Path, prefix: str) -> str:
+    url = f"s3://{BUCKET}/{prefix}"
+    cordwood.clean(str(small), output=url, spark=session(), **SMALL)
+    return url
+
+
+READERS: list[list[str]] = [["ls"], ["check"], ["dump"], ["plan"]]
+
+
+def test_a_copy_without_its_manifest_does_not_count(small: Path, server: Server, tmp_path: Path) -> None:
+    url = made(small, "unfinished")
+    obstore.delete(server.store, f"unfinished/{MANIFEST}")
+    obstore.put(server.store, f"unfinished/{RUN}", json.dumps({"run": "x", "host": "elsewhere", "pid": 1}).encode())
+    for path in (url, f"{url}/a-0"):
+        for words in READERS:
+            done = CliRunner().invoke(app, [*words, path])
+            assert done.exit_code == 2 and "a copy that is not finished" in done.output, done.output
+    for attempt in (
+        lambda: cordwood.fetch(url, str(tmp_path / "new")),
+        lambda: cordwood.clean(url, output=str(tmp_path / "new"), spark=session(), **SMALL),
+    ):
+        with pytest.raises(RequestError, match="a copy that is not finished"):
+            attempt()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("change", ["missing", "shorter", "replaced", "added"])
+def test_a_copy_that_is_not_as_it_was_made_is_refused(small: Path, server: Server, tmp_path: Path, change: str) -> None:
+    url = made(small, f"changed-{change}")
+    name = next(name for name in server.objects(f"changed-{change}") if name.startswith("a-0/") and ".log" in name)
+    key = f"changed-{change}/{name}"
+    data = bytes(obstore.get(server.store, key).bytes())
+    {
+        "missing": lambda: obstore.delete(server.store, key),
+        "shorter": lambda: obstore.put(server.store, key, data[:-1]),
+        "replaced": lambda: obstore.put(server.store, key, bytes(len(data))),
+        "added": lambda: obstore.put(server.store, f"{key}.swap", data),
+    }[change]()
+    for words in READERS:
+        done = CliRunner().invoke(app, [*words, url])
+        assert done.exit_code and "manifest does not fit" in done.output, (words, done.output)
+    with pytest.raises(OSError, match="manifest does not fit"):
+        cordwood.fetch(url, str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_fetched_file_must_have_the_checksum_of_the_manifest(small: Path, server: Server, tmp_path: Path) -> None:
+    made(small, "rotten")
+    objects = server.objects("rotten")
+    manifest = json.loads(objects[MANIFEST])
+    manifest["files"][0]["crc32c"] ^= 1
+    obstore.put(server.store, f"rotten/{MANIFEST}", json.dumps(manifest).encode())
+    with pytest.raises(CorruptFileError, match="CRC-32C"):
+        cordwood.fetch(f"s3://{BUCKET}/rotten", str(tmp_path / "new"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_run_leaves_no_copy_and_the_next_removes_what_it_left(
+    small: Path, server: Server, cleaned: dict[str, bytes]
+) -> None:
+    url = f"s3://{BUCKET}/killed"
+    words = [sys.executable, "-c", _KILLED, str(small), url, json.dumps(SMALL)]
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join([ENVIRONMENT["PYTHONPATH"], root])
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    left = server.objects("killed")
+    assert RUN in left and MANIFEST not in left and len(left) > len(cleaned) // 2
+    with pytest.raises(RequestError, match="a copy that is not finished"):
+        cordwood.ls(url)
+    obstore.put(server.store, "killed/.cordwood/other/00000000000000000000.log", b"of a task that goes on")
+    made(small, "killed")
+    objects = server.objects("killed")
+    assert objects.pop(MANIFEST) and objects == cleaned
+
+
+#: Cleans, and is killed when all is there but the manifest.
+_KILLED = """
+import json, os, signal, sys
+import cordwood
+from cordwood.fs.object_copy import ObjectCopy
+from tests.commands.in_process import InThisProcess
+
+ObjectCopy.publish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+cordwood.clean(sys.argv[1], output=sys.argv[2], spark=InThisProcess(), **json.loads(sys.argv[3]))
+"""
+
+
+def test_two_runs_never_make_one_copy(small: Path, server: Server, cleaned: dict[str, bytes]) -> None:
+    url = f"s3://{BUCKET}/contended"
+    first = UrlFileSystem()
+    publish = "cordwood.fs.object_copy.ObjectCopy.publish"
+    original = cordwood_publish()
+
+    def take_over(self: Any) -> None:
+        # Another run on this machine sees that the first is alive; one elsewhere takes it for dead.
+        with pytest.raises(LockedError, match="is being made by another run"):
+            made(small, "contended")
+        with mock.patch(publish, original), mock.patch("socket.gethostname", return_value="elsewhere"):
+            made(small, "contended")
+        original(self)
+
+    with mock.patch(publish, take_over), pytest.raises(LockedError, match=r"taken over|another run"):
+        cordwood.clean(str(small), output=url, spark=session(), fs=first, **SMALL)
+    objects = server.objects("contended")
+    assert objects.pop(MANIFEST) and objects == cleaned
+
+
+def cordwood_publish() -> Callable[[Any], None]:
+    from cordwood.fs.object_copy import ObjectCopy
+
+    return cast("Callable[[Any], None]", ObjectCopy.publish)
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, Any]:
+    """By what is done: how many requests that takes, and what comes of it; filled by who does it first."""
+    return {}
+
+
+def hasty() -> UrlFileSystem:
+    """A file system that does not wait long for a server."""
+    return UrlFileSystem(ObjectFileSystem(HASTY))
+
+
+def dumped(path: str, fs: UrlFileSystem) -> object:
+    """All that reading says of a directory, without its path."""
+    listing = cordwood.ls(path, fs=fs, index_entries=True)
+    plan = cordwood.plan(path, fs=fs, **SMALL)
+    findings = [(one.kind, one.offset, one.what.replace(path, "")) for one in cordwood.check(path, fs=fs)]
+    log = cordwood.open_log(f"{path}/a-0", fs=fs)
+    return repr(listing).replace(path, ""), plan.text().replace(path, ""), findings, list(log)
+
+
+@pytest.mark.parametrize("run", range(FAULTY_RUNS))
+def test_whatever_fails_a_copy_is_right_or_does_not_count(
+    run: int, small: Path, server: Server, cleaned: dict[str, bytes], tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    drawing = random.Random(f"{SEED}-{run}")
+    verb = ("clean", "fetch", "read", "clean from")[run % 4]
+    source, copy = f"s3://{BUCKET}/source-{run}", f"s3://{BUCKET}/copy-{run}"
+    if verb == "clean from":
+        server.upload(small, f"source-{run}")
+    if verb in ("fetch", "read"):
+        made(small, f"copy-{run}")
+    with faulty(server.address) as (address, faults), mock.patch.dict(os.environ, environment(address)):
+        act = {
+            "clean": lambda: cordwood.clean(str(small), output=copy, spark=session(), fs=hasty(), **SMALL),
+            "clean from": lambda: cordwood.clean(source, output=copy, spark=session(), fs=hasty(), **SMALL),
+            "fetch": lambda: fetch_directory(
+                hasty(), copy, str(tmp_path / "back"), has_checksums=True, on_bytes=lambda done, total: None
+            ),
+            "read": lambda: dumped(copy, hasty()),
+        }[verb]
+        if verb not in undisturbed:
+            result = act()
+            undisturbed[verb] = faults.requests, result if verb == "read" else None
+            remove(server, f"copy-{run}" if "clean" in verb else "")
+            shutil.rmtree(tmp_path / "back", ignore_errors=True)
+        requests, expected = undisturbed[verb]
+        faults.begin(drawn_faults(drawing, requests))
+        failed, found = False, None
+        try:
+            found = act()
+        except (CordwoodError, OSError):
+            failed = True
+        said = f"{verb}, {faults.at}, {faults.happened}"
+        faults.begin({})
+        if verb == "read":
+            assert failed or found == expected, said
+        elif verb == "fetch":
+            there = {path: data for path, (data, _) in files(tmp_path / "back").items()}
+            assert there == ({} if failed else cleaned), said
+            assert failed or sorted(path.name for path in tmp_path.iterdir()) == ["back"], said
+        else:
+            objects = server.objects(f"copy-{run}")
+            counts = MANIFEST in objects
+            assert counts or failed, said
+            if counts:
+                dumped(copy, hasty())
+            else:
+                if objects:
+                    with pytest.raises(RequestError, match="not finished"):
+                        cordwood.ls(copy, fs=hasty())
+                act()
+                objects = server.objects(f"copy-{run}")
+            objects.pop(MANIFEST)
+            assert {name: data for name, data in objects.items() if not own(name)} == cleaned, said
+
+
+def own(name: str) -> bool:
+    """What a copy that counts may still have of the run that made it."""
+    return name == RUN or name.startswith(".cordwood/")
+
+
+def remove(server: Server, prefix: str) -> None:
+    if prefix:
+        for name in server.objects(prefix):
+            obstore.delete(server.store, f"{prefix}/{name}")
