@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import typer
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.cli.demo import unpack
@@ -49,6 +50,7 @@ from cordwood.storage.formats.messages.schema import Message, RecordType
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.types import Codec, ControlType
 from tests.damage.uncovered import UNCOVERED
+from tests.fs.object_server import environment, running_server
 
 ROOT = Path(__file__).parent.parent
 REWRITE = "CORDWOOD_REWRITE_DOCS" in os.environ
@@ -189,12 +191,26 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def bucket(spark: SparkSession) -> Iterator[None]:
+    """An S3 server with a bucket, which this process and Spark's workers find in their environment."""
+    of_workers = spark.sparkContext.environment
+    before = dict(of_workers)
+    with running_server() as server:
+        of_workers.update(environment(server.address))
+        yield
+    of_workers.clear()
+    of_workers.update(before)
+
+
 @per_page
 def test_the_examples_of_a_page_run_and_print_what_it_shows(
     page: Path, demo: Path, request: pytest.FixtureRequest
 ) -> None:
     if re.search(r"cordwood[ .](clean|register)\b|SparkSession", page.read_text()):
         request.getfixturevalue("spark")  # one session, which is found, for all pages
+    if "$ cordwood" in page.read_text() and "s3://" in page.read_text():
+        request.getfixturevalue("bucket")
     shell = Shell()
     names: dict[str, Any] = {}
     for language, body in blocks(page.read_text()):

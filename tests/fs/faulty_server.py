@@ -35,12 +35,14 @@ class Faults:
         requests: how many came so far.
         happened: the faults that happened.
         is_dead: no request is served any more.
+        under_way: requests that are being served.
     """
 
     at: dict[int, str] = field(default_factory=dict)
     requests: int = 0
     happened: list[str] = field(default_factory=list)
     is_dead: bool = False
+    under_way: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next(self) -> str:
@@ -52,6 +54,11 @@ class Faults:
             if kind:
                 self.happened.append(kind)
             return kind
+
+    def settle(self) -> None:
+        """Wait for requests whose client has given up: they are still done."""
+        while self.under_way:
+            time.sleep(0.01)
 
     def begin(self, at: dict[int, str]) -> None:
         """Count requests from 0 again, with these faults."""
@@ -82,7 +89,15 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle_one_request()
 
     def _serve(self) -> None:
-        body = self._body()
+        with self.faults.lock:
+            self.faults.under_way += 1
+        try:
+            self._serve_one(self._body())
+        finally:
+            with self.faults.lock:
+                self.faults.under_way -= 1
+
+    def _serve_one(self, body: bytes) -> None:
         kind = self.faults.next()
         if kind in ("500", "503", "404"):
             names = {"500": "InternalError", "503": "SlowDown", "404": "NoSuchKey"}
