@@ -14,7 +14,7 @@ from cordwood.commands.coordinators import Beside, OnLogs
 from cordwood.commands.selection import GroupOptions
 from cordwood.errors import DataError, NotFoundError
 from cordwood.fs.base import Store
-from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
 from cordwood.storage.node.groups import SHARE_UPDATE, GroupBuilder, GroupListing
 from cordwood.storage.node.node import Node
@@ -24,7 +24,7 @@ def list_groups(
     paths: Sequence[str], options: GroupOptions, *, on_progress: OnLogs | None = None, fs: Store | None = None
 ) -> GroupListing:
     """List the consumer groups in one broker's directories; see `cordwood.groups`."""
-    beside = Beside(Node.open(fs or PosixFileSystem(), paths, options.metadata))
+    beside = Beside(Node.open(fs or file_system_for([*paths, options.metadata]), paths, options.metadata))
     offsets_topic, share_topic = beside.coverage(CONSUMER_OFFSETS), beside.coverage(SHARE_GROUP_STATE)
     if not offsets_topic.partitions:
         what = f"No partition of {CONSUMER_OFFSETS} in {', '.join(paths)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
-from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.by_url import file_system_for
 from cordwood.record.columns import OnDamage, raise_damage
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.schema import RecordType
@@ -46,7 +46,7 @@ def internal_table(
 
     from cordwood.storage.log.internal_arrow import internal_schema
 
-    found, places = _places(fs or PosixFileSystem(), paths, record)
+    found, places = _places(fs or file_system_for(paths), paths, record)
     batches = (
         batch
         for place in places
@@ -81,7 +81,7 @@ def internal_dataframe(
     from cordwood.storage.log.internal_arrow import internal_schema
     from cordwood.storage.log.source import LogSource
 
-    store = fs or PosixFileSystem()
+    store = fs or file_system_for(paths)
     found, places = _places(store, paths, record)
     logs = [
         LogSource(store.location(), place.path, place.log().log_start_offset, place.directory.live) for place in places

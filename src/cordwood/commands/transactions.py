@@ -19,7 +19,7 @@ from cordwood.commands.selection import Selection
 from cordwood.engine.facts import load_producers
 from cordwood.errors import ConfigError, DataError, NotFoundError
 from cordwood.fs.base import Store
-from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.by_url import file_system_for
 from cordwood.kernels.layout import DELETE_HORIZON, LOG_APPEND_TIME
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
@@ -48,7 +48,7 @@ def list_transactions(
 ) -> TransactionListing:
     """List the open transactions in one broker's directories; see `cordwood.transactions`."""
     now_ms = clock() if options.now_ms is None else options.now_ms
-    node = open_node(fs or PosixFileSystem(), paths, options.selection)
+    node = open_node(fs or file_system_for(paths), paths, options.selection)
     beside = Beside(node)
     places = [one for one in select_partitions(node, paths, options.selection) if _may_have_transactions(one)]
     problems: list[DataError | OSError] = []
