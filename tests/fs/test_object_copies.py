@@ -299,8 +299,8 @@ def hasty() -> UrlFileSystem:
     return UrlFileSystem(ObjectFileSystem(HASTY))
 
 
-def dumped(path: str, fs: UrlFileSystem) -> object:
-    """All that reading says of a directory, without its path."""
+def dumped(path: str, fs: UrlFileSystem) -> tuple[object, ...]:
+    """All that reading says of a directory, without its path; the records of a log come last."""
     listing = cordwood.ls(path, fs=fs, index_entries=True)
     plan = cordwood.plan(path, fs=fs, **SMALL)
     findings = [(one.kind, one.offset, one.what.replace(path, "")) for one in cordwood.check(path, fs=fs)]
@@ -335,7 +335,8 @@ def test_whatever_fails_a_copy_is_right_or_does_not_count(
             shutil.rmtree(tmp_path / "back", ignore_errors=True)
         requests, expected = undisturbed[verb]
         faults.begin(drawn_faults(drawing, requests))
-        failed, found = False, None
+        failed = False
+        found: Any = None
         try:
             found = act()
         except (CordwoodError, OSError):
@@ -344,8 +345,9 @@ def test_whatever_fails_a_copy_is_right_or_does_not_count(
         said = f"{verb}, {faults.at}, {faults.happened}"
         faults.begin({})
         if verb == "read":
-            # What could not be read is named in what is said of its partition.
-            assert failed or found == expected or "the object store" in repr(found), said
+            # What could not be read is named in what is said of its partition; an index that could not be has no count.
+            is_said = "the object store" in repr(found) or "index': None" in repr(found)
+            assert failed or found == expected or (found and is_said and found[-1] == expected[-1]), said
         elif verb == "fetch":
             there = {path: data for path, (data, _) in files(tmp_path / "back").items()}
             assert there == ({} if failed else cleaned), said
