@@ -638,13 +638,9 @@ class LogCleanerManager:
         Args:
             log_dir: the directory.
             add: a partition and its first dirty offset.
-            remove: a partition that has left the directory. That its clean has failed is forgotten, too: a later log of
-                the same name is another one.
+            remove: a partition that has left the directory.
         """
-        with self._changed:
-            if remove is not None:
-                self.mark_partition_cleanable(log_dir, remove)
-            self._update(log_dir, {} if add is None else dict([add]), remove)
+        self._update(log_dir, {} if add is None else dict([add]), remove)
 
     def _update(self, log_dir: str, added: Mapping[TopicPartition, int], removed: TopicPartition | None = None) -> None:
         with self._changed:

@@ -676,6 +676,8 @@ class LogManager:
                         logs[partition] = log
                     raise
                 self.cleaner.update_checkpoints(log.parent_directory, remove=partition)
+                # A later log of the same name is another one: that this one could not be cleaned is forgotten.
+                self.cleaner.manager.mark_partition_cleanable(log.parent_directory, partition)
             if is_stray:
                 self._set_aside(self._directories[log.parent_directory], partition, log)
             else:
