@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cordwood.record.record import Record
 from cordwood.service.segment import LogSegment, Place
 from cordwood.service.validation import read_batches, read_records
 from cordwood.types import NONE
@@ -35,7 +36,7 @@ def newest_record(segments: Sequence[LogSegment]) -> FoundRecord | None:
     timestamp, offset = segment.largest_timestamp_so_far
     for place in segment.places(segment.offset_index.lookup(offset)):
         if place.max_timestamp == timestamp:
-            return _first_in(segment, place, timestamp, 0)
+            return _first_in(segment, place, lambda record: record.timestamp == timestamp)
     return None
 
 
@@ -47,17 +48,19 @@ def first_record_since(segments: Sequence[LogSegment], timestamp: int, start_off
     position = segment.offset_index.lookup(max(segment.time_index.lookup(timestamp), start_offset))
     for place in segment.places(position):
         if place.max_timestamp >= timestamp:
-            found = _first_in(segment, place, timestamp, start_offset)
+            found = _first_in(
+                segment, place, lambda record: record.timestamp >= timestamp and record.offset >= start_offset
+            )
             if found is not None:
                 return found
     return None
 
 
-def _first_in(segment: LogSegment, place: Place, timestamp: int, start_offset: int) -> FoundRecord | None:
+def _first_in(segment: LogSegment, place: Place, is_wanted: Callable[[Record], bool]) -> FoundRecord | None:
     entry = segment.read_bytes(place.position, place.size_bytes)
     batch = next(read_batches(entry))
     for record in read_records(entry, batch):
-        if record.timestamp >= timestamp and record.offset >= start_offset:
+        if is_wanted(record):
             epoch = None if batch.leader_epoch < 0 else batch.leader_epoch
             return FoundRecord(record.offset, record.timestamp, epoch)
     return None
