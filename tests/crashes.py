@@ -17,7 +17,7 @@ PROPERTY = "power cuts"
 #: Up to so many changes that may be lost every subset is tried.
 EXHAUSTIVE = 12
 #: The long tests cut before every so-manieth operation; 1 takes hours.
-EVERY = int(os.environ.get("CORDWOOD_CUT_EVERY", "24"))
+EVERY = int(os.environ.get("CORDWOOD_CUT_EVERY", "48"))
 
 State = frozenset[tuple[str, int]]
 

@@ -5,7 +5,7 @@ Fresh data takes a switch, and a run with a seed of its own can be repeated:
 
 CORDWOOD_FRESH=1     takes the seed from the clock; the run's last lines show it
 CORDWOOD_KAFKA_SEED  gives the seed, such as that of a fresh run that failed
-CORDWOOD_SHARE       takes one of so many items of a long list, by the seed; default 12, 1 takes all
+CORDWOOD_SHARE       takes one of so many items of a long list, by the seed; default 24, 1 takes all
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if os.environ.get("CORDWOOD_FRESH", "") not in ("", "0") and not os.environ.get(
 #: Whether this run draws other data than the gate does.
 FRESH = bool(os.environ.get(_NAME))
 SEED = int(os.environ[_NAME]) if FRESH else _FIXED_SEED
-SHARE = int(os.environ.get("CORDWOOD_SHARE", "12"))
+SHARE = int(os.environ.get("CORDWOOD_SHARE", "24"))
 
 
 def drawn(items: Sequence[T]) -> list[T]:

@@ -42,7 +42,7 @@ COMPACT: dict[str, Any] = {**OPTIONS, "overrides": ["cleanup.policy=compact"]}
 #: Of a small log that takes milliseconds.
 SMALL: dict[str, Any] = {**OPTIONS, "now_ms": LATER_MS, "overrides": CONFIG}
 #: How many faulty runs; more with CORDWOOD_OBJECT_FAULTS=200.
-FAULTY_RUNS = int(os.environ.get("CORDWOOD_OBJECT_FAULTS", "8"))
+FAULTY_RUNS = int(os.environ.get("CORDWOOD_OBJECT_FAULTS", "4"))
 HASTY = Patience(retries=3, first_pause_ms=1, longest_pause_ms=5, timeout_seconds=3)
 
 

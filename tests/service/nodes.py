@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from cordwood.config import overrides
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
@@ -54,3 +57,11 @@ class Node:
     def offsets(self, path: str) -> dict[TopicPartition, int]:
         """What a checkpoint file says."""
         return checkpoints.decode(read_file(self.fs, path))
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for something that threads do."""
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end, "it never happens"
+        time.sleep(0.01)

@@ -32,6 +32,7 @@ from tests.kafka_tools import Oracle
 from tests.service.cleaner_nodes import COMPACT, PARTITION, Node, Slow, damage, layers, newest, repair, send
 from tests.service.cleaning import clean_log
 from tests.service.live_logs import NOW_MS, World, batch, read_all
+from tests.service.nodes import until
 
 
 def test_a_compacted_log_keeps_the_last_value_of_each_key_and_goes_on() -> None:
@@ -290,14 +291,6 @@ def test_a_reconfiguration_ends_cleans_and_their_checkpoints_stay(slow: tuple[Lo
     assert cleaner.manager.cleaning_state(PARTITION) is None
     assert cleaner.manager.all_cleaner_checkpoints() == {PARTITION: 0}, "where the clean began"
     assert len(read_all(log)) == 20 and cleaner.manager.uncleanable(PARTITION) is None
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait for something that threads do."""
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end, "it never happens"
-        time.sleep(0.01)
 
 
 def names_of_threads() -> list[str]:

@@ -84,7 +84,9 @@ def internal_dataframe(
     store = fs or file_system_for(paths)
     found, places = _places(store, paths, record)
     logs = [
-        LogSource(store.location(), place.path, place.log().log_start_offset, place.directory.live) for place in places
+        # Tasks may run in another folder.
+        LogSource(store.location(), store.absolute_path(place.path), place.log().log_start_offset, place.directory.live)
+        for place in places
     ]
     return make(spark, logs, record, internal_schema(found), None if isolation is None else Isolation(isolation))
 

@@ -216,7 +216,7 @@ def _open(
                 "came in between is gone; make the whole table again"
             )
         start = before
-    source = LogSource(fs.location(), place.path, log.log_start_offset, place.directory.live)
+    source = LogSource(fs.location(), fs.absolute_path(place.path), log.log_start_offset, place.directory.live)
     # A transaction that is still open may have begun below the log start. It cannot have begun below an earlier table's
     # end, which was stable, unless that is the log start itself.
     segments = log.segments_from(start if start > log.log_start_offset else 0)

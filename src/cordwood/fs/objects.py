@@ -186,9 +186,15 @@ def explained(path: str) -> Iterator[None]:
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise PermissionError(errno.EACCES, f"the object store refuses access: {_brief(error)}", path) from error
     except exceptions.BaseError as error:
-        if "NoSuchBucket" in str(error):
+        if _code(error) == "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, "there is no such bucket", path) from None
         raise OSError(errno.EIO, f"the object store failed: {_brief(error)}", path) from error
+
+
+def _code(error: BaseException) -> str | None:
+    """The code in the body of an answer of S3; the library has an exception of its own for some of them only."""
+    found = re.search("<Code>([A-Za-z]+)</Code>", str(error))
+    return None if found is None else found[1]
 
 
 def _brief(error: BaseException) -> str:
