@@ -6,6 +6,7 @@ Tests that use `kafka_oracle` or `kafka_broker` carry the marker `kafka`, and th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -60,13 +61,14 @@ def kafka_broker() -> Iterator[kafka_tools.Broker]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A session as a user makes it, with none of our settings. Its start takes seconds."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session as a user makes it, with none of our settings, in a folder of its own. Its start takes seconds."""
     from pyspark.sql import SparkSession
 
     os.environ |= {name: value for name, value in find_java().settings.items() if value is not None}
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    with contextlib.chdir(tmp_path_factory.mktemp("spark")):
+        made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()

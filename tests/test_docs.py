@@ -20,6 +20,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import struct
 import subprocess
 import sys
@@ -203,12 +204,27 @@ def bucket(spark: SparkSession) -> Iterator[None]:
     of_workers.update(before)
 
 
+def folder_of(spark: SparkSession) -> Path:
+    """Where Spark runs, so that it finds the same files as an example does; empty."""
+    assert spark.sparkContext._jvm is not None
+    folder = Path(spark.sparkContext._jvm.java.lang.System.getProperty("user.dir"))
+    for name in os.listdir(folder):  # the folder itself is what processes run in
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return folder
+
+
 @per_page
 def test_the_examples_of_a_page_run_and_print_what_it_shows(
-    page: Path, demo: Path, request: pytest.FixtureRequest
+    page: Path, demo: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if re.search(r"cordwood[ .](clean|register)\b|SparkSession", page.read_text()):
-        request.getfixturevalue("spark")  # one session, which is found, for all pages
+        folder = folder_of(request.getfixturevalue("spark"))  # one session, which is found, for all pages
+        unpack(folder)
+        monkeypatch.chdir(folder)
     if "$ cordwood" in page.read_text() and "s3://" in page.read_text():
         request.getfixturevalue("bucket")
     shell = Shell()
