@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _left_out = pytest.StashKey[int]()
+#: How many tests wait for their turn.
+_waiting = pytest.StashKey[int]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -101,6 +103,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if "kafka_broker" in used:
             item.add_marker("broker")
+    _wait_for_their_turn(items)
+
+
+def _wait_for_their_turn(items: list[pytest.Item]) -> None:
+    """Leave out the long tests, slow ones and comparisons with Kafka whose turn it is not; see drawn.py."""
+    waiting = [
+        item
+        for item in items
+        if any(map(item.get_closest_marker, ("long", "slow", "kafka")))
+        and not item.get_closest_marker("each_time")
+        and not item.get_closest_marker("cluster")
+        and not drawn.has_its_turn(item.nodeid)
+    ]
+    if waiting:
+        waiting_ids = {item.nodeid for item in waiting}
+        items[:] = [item for item in items if item.nodeid not in waiting_ids]
+        waiting[0].config.stash[_waiting] = len(waiting)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
@@ -114,12 +133,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Hand the count over when this is one of several processes (pytest-xdist)."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = session.config.stash.get(_left_out, 0)
+        session.config.workeroutput["waiting"] = session.config.stash.get(_waiting, 0)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take the count from a process that ended; every one collects all tests, so their counts are equal."""
     node.config.stash[_left_out] = getattr(node, "workeroutput", {}).get("left_out", 0)
+    node.config.stash[_waiting] = getattr(node, "workeroutput", {}).get("waiting", 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -129,6 +150,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(line)
     if drawn.FRESH:
         terminalreporter.write_line(f"to repeat:  CORDWOOD_KAFKA_SEED={drawn.SEED} CORDWOOD_SHARE={drawn.SHARE}")
+    if count := config.stash.get(_waiting, 0):
+        terminalreporter.write_line(
+            f"{count} tests wait for another turn (this is turn {drawn.TURN} of 0 to {drawn.TURNS - 1}); "
+            "CORDWOOD_TURNS=1 takes all"
+        )
     if count := config.stash.get(_left_out, 0):
         terminalreporter.write_line(
             f"{count} slow tests and comparisons with Kafka left out; to run them:  make check-kafka"

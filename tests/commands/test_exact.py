@@ -24,6 +24,8 @@ from tests.fs.rooms import Room
 from tests.kafka_tools import Oracle
 from tests.storage.copies import HOLD
 
+pytestmark = pytest.mark.long
+
 #: What two runs differ in.
 _OF_A_RUN = {"target", "seconds", "clean_seconds", "bytes_per_second", "notes", "copied"}
 

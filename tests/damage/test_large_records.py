@@ -85,7 +85,10 @@ run(sys.argv[2])
 print("\\nabove:", peak() - before, file=sys.stderr)
 """
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc"),
+]
 
 KINDS = {
     # A line of text is escaped where it is shown, noise is as large compressed.

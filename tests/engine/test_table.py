@@ -26,6 +26,8 @@ from tests.engine.replayed_tables import TIME, ConsumedRecord, points_of, random
 from tests.fixtures import NAMES, PACKED, fixture, reads
 from tests.spark.logs import random_log as scripted_log
 
+pytestmark = pytest.mark.long
+
 #: Random logs. CORDWOOD_TABLE_LOGS=300 draws so many, with 20 points each, and takes all fixtures and topics.
 LOGS = int(os.environ.get("CORDWOOD_TABLE_LOGS", "20"))
 WHOLE = LOGS >= 300

@@ -36,6 +36,8 @@ from tests.fs.faulty_server import drawn_faults, faulty
 from tests.fs.object_server import BUCKET, Server, environment, running_server
 from tests.fs.trees import tree
 
+pytestmark = pytest.mark.long
+
 #: Of a fixture with topics of any policy, now.
 OPTIONS: dict[str, Any] = {"now_ms": 1_800_000_000_000, "single_copy": True, "ignore_ratio": True}
 COMPACT: dict[str, Any] = {**OPTIONS, "overrides": ["cleanup.policy=compact"]}

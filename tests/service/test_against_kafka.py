@@ -33,6 +33,7 @@ SLICE = 50
 
 
 @pytest.mark.kafka
+@pytest.mark.each_time
 @pytest.mark.parametrize("share", range(SHARES))
 def test_random_interleavings_of_all_calls_do_what_kafkas_log_does(
     kafka_oracle: Oracle, tmp_path: Path, share: int

@@ -28,6 +28,8 @@ from cordwood.service.log_manager import LogManager
 from cordwood.types import TopicPartition
 from tests.service.cleaner_nodes import send
 
+pytestmark = pytest.mark.long
+
 SECONDS = float(os.environ.get("CORDWOOD_CONTENTION_SECONDS", "5"))
 THREADS = 5
 #: Between two calls of a thread, at most; without a pause no clean would come to its end. It becomes longer while none

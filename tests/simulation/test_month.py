@@ -32,6 +32,8 @@ from cordwood.tables import Column, bytes_text, duration_text, table
 from tests.simulation.worlds import Topic, add, records_there, world_of
 from tests.summary import lines_of
 
+pytestmark = pytest.mark.long
+
 IS_WHOLE = bool(os.environ.get("CORDWOOD_MONTH"))
 PARTITIONS, DAYS = (20, 30) if IS_WHOLE else (1, 4)
 STEP_MS = HOUR_MS

@@ -28,6 +28,8 @@ from tests.sources.random_logs import NOW_MS, Writer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def counter(spark: SparkSession) -> ReadCounter:

@@ -20,6 +20,8 @@ from cordwood.types import Isolation, TopicPartition, override
 from tests.drawn import SEED
 from tests.sources.random_logs import NOW_MS, ROOT, Row, Writer, expected_rows, random_directory, read_rows
 
+pytestmark = pytest.mark.long
+
 #: Random directories; CORDWOOD_LARGE=1 takes 300.
 DIRECTORIES = 300 if os.environ.get("CORDWOOD_LARGE") else 8
 

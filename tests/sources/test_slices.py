@@ -14,6 +14,8 @@ from cordwood.types import TopicPartition
 from tests.drawn import SEED
 from tests.sources.random_logs import random_directory, read_rows
 
+pytestmark = pytest.mark.long
+
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 

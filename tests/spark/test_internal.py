@@ -12,6 +12,8 @@ import cordwood
 from cordwood.errors import NotFoundError, RequestError
 from tests.fixtures import fixture
 
+pytestmark = pytest.mark.long
+
 
 def plain(value: Any) -> Any:
     if isinstance(value, Row):

@@ -23,6 +23,8 @@ from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.view import LogView
 from tests.engine.replayed_tables import RandomLog, Row, random_log
 
+pytestmark = pytest.mark.long
+
 
 def rows_of(collected: list[Any]) -> set[tuple[Any, ...]]:
     """Rows as a replay has them."""
