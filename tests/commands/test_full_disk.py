@@ -26,12 +26,11 @@ from cordwood.engine.results import Fate
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.commands.disks import small_disk
 from tests.commands.trees import tree
 from tests.fixtures import copy_of, fixture
-from tests.fs.wrapped_file import WrappedFile
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cordwood.fs.base import Bytes, File, LocalFileSystem
-from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.types import override
-from tests.fs.wrapped_file import WrappedFile
 
 #: Called with a verb and its path; of two paths with the first.
 Before = Callable[[str, str], None]

@@ -14,12 +14,11 @@ from cordwood.errors import (
     RecordValidationError,
 )
 from cordwood.fs.base import Bytes, File, LocalFileSystem
-from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.service.log import FetchIsolation, ProducerLimits
 from cordwood.service.producer_state import NO_GUARD
-from tests.fs.wrapped_file import WrappedFile
 from tests.service.live_logs import NOW_MS, World, batch, read_all
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cordwood.fs.base import ReadableFile, Store
-from cordwood.fs.wrapped import WrappedStore
+from cordwood.fs.wrapped import WrappedReadableFile, WrappedStore
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.sources.filters import NULL, Condition, is_decided, microseconds, offset_range, oldest_ms, selects
@@ -110,15 +110,10 @@ class Watched(WrappedStore):
         return covered
 
 
-class _WatchedFile(ReadableFile):
+class _WatchedFile(WrappedReadableFile):
     def __init__(self, file: ReadableFile, reads: list[tuple[int, int]]) -> None:
-        self.path = file.path
-        self._file = file
+        super().__init__(file)
         self._reads = reads
-
-    @override
-    def size(self) -> int:
-        return self._file.size()
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
@@ -131,10 +126,6 @@ class _WatchedFile(ReadableFile):
         data = self._file.read(position, size_bytes)
         self._reads.append((position, position + len(data)))
         return data
-
-    @override
-    def close(self) -> None:
-        self._file.close()
 
 
 BATCH = 50

@@ -10,11 +10,10 @@ import pytest
 
 from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.log.segment_writer import WRITE_BACK_BYTES, IndexLimits, SegmentWriter
-from tests.fs.wrapped_file import WrappedFile
 from tests.record.windows import window
 
 

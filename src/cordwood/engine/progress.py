@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from cordwood.fs.base import LocalFileSystem, ReadableFile, Store
 from cordwood.fs.location import Location
-from cordwood.fs.wrapped import WrappedStore
+from cordwood.fs.wrapped import WrappedReadableFile, WrappedStore
 from cordwood.storage.log.files import read_file
 from cordwood.types import override
 
@@ -83,31 +83,18 @@ class Counters:
         return Counted(store, self.location.open(), f"{self.path}/{uuid4().hex}")
 
 
-class _CountedFile(ReadableFile):
+class _CountedFile(WrappedReadableFile):
     """A file whose windows are counted."""
 
     def __init__(self, file: ReadableFile, counted: Counted) -> None:
-        self.path = file.path
-        self._file = file
+        super().__init__(file)
         self._counted = counted
-
-    @override
-    def size(self) -> int:
-        return self._file.size()
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
         count = self._file.read_into(position, target)
         self._counted.count(count)
         return count
-
-    @override
-    def read(self, position: int, size_bytes: int) -> bytes:
-        return self._file.read(position, size_bytes)
-
-    @override
-    def close(self) -> None:
-        self._file.close()
 
 
 class Watch:

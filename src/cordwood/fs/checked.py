@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cordwood.fs.base import Bytes, File, LocalFileSystem, view_of
 from cordwood.fs.location import Location
-from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.types import override
 
 #: Called again and again; raises once its caller has to stop.
@@ -44,17 +44,12 @@ class CheckedFileSystem(WrappedFileSystem):
         return _CheckedFile(self._fs.open_for_update(path), self._check)
 
 
-class _CheckedFile(File):
+class _CheckedFile(WrappedFile):
     """A file whose reads and writes are asked for, piece by piece."""
 
     def __init__(self, file: File, check: Check) -> None:
-        self.path = file.path
-        self._file = file
+        super().__init__(file)
         self._check = check
-
-    @override
-    def size(self) -> int:
-        return self._file.size()
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
@@ -86,22 +81,6 @@ class _CheckedFile(File):
         for start in range(0, view.nbytes, _PIECE_BYTES):
             self._check()
             self._file.write(position + start, view[start : start + _PIECE_BYTES])
-
-    @override
-    def truncate(self, size_bytes: int) -> None:
-        self._file.truncate(size_bytes)
-
-    @override
-    def write_back(self, position: int, size_bytes: int) -> None:
-        self._file.write_back(position, size_bytes)
-
-    @override
-    def sync(self) -> None:
-        self._file.sync()
-
-    @override
-    def close(self) -> None:
-        self._file.close()
 
 
 @dataclass(frozen=True, slots=True)

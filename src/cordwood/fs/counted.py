@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cordwood.fs.base import ReadableFile, Store
-from cordwood.fs.wrapped import WrappedStore
+from cordwood.fs.wrapped import WrappedReadableFile, WrappedStore
 from cordwood.types import override
 
 
@@ -23,15 +23,10 @@ class CountedStore(WrappedStore):
         return _CountedFile(self._store.open(path), self)
 
 
-class _CountedFile(ReadableFile):
+class _CountedFile(WrappedReadableFile):
     def __init__(self, file: ReadableFile, store: CountedStore) -> None:
-        self.path = file.path
-        self._file = file
+        super().__init__(file)
         self._counter = store
-
-    @override
-    def size(self) -> int:
-        return self._file.size()
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
@@ -44,7 +39,3 @@ class _CountedFile(ReadableFile):
         data = self._file.read(position, size_bytes)
         self._counter.bytes_read += len(data)
         return data
-
-    @override
-    def close(self) -> None:
-        self._file.close()

@@ -37,6 +37,7 @@ from cordwood.fs.base import (
 from cordwood.fs.manifest import CopiedFile
 from cordwood.fs.objects import ObjectStore, Patience, client_of, explained, normal_url, place_of
 from cordwood.fs.posix import PosixFile
+from cordwood.fs.wrapped import WrappedFile
 from cordwood.types import override
 
 if TYPE_CHECKING:
@@ -402,7 +403,7 @@ class _ReadOnlyFile(File):
             self._file.close()
 
 
-class _StagedFile(File):
+class _StagedFile(WrappedFile):
     """A file of this machine, until it is complete and uploaded.
 
     Attributes:
@@ -410,32 +411,21 @@ class _StagedFile(File):
     """
 
     def __init__(self, path: str, upload: Callable[[_StagedFile], None], forget: Callable[[_StagedFile], None]) -> None:
+        # Without a name, so that nothing is left of it if this process is killed.
+        with tempfile.TemporaryFile(prefix="cordwood-") as file:
+            name = f"{tempfile.gettempdir()} (a file that waits for its upload)"
+            super().__init__(PosixFile(name, os.dup(file.fileno())))
         self.path = path
         self.mtime_ns: int | None = None
         self._upload = upload
         self._forget = forget
         self._is_uploaded = False
         self._is_closed = False
-        # Without a name, so that nothing is left of it if this process is killed.
-        with tempfile.TemporaryFile(prefix="cordwood-") as file:
-            self._file = PosixFile(f"{tempfile.gettempdir()} (a file that waits for its upload)", os.dup(file.fileno()))
 
     def set_mtime_ns(self, mtime_ns: int) -> None:
         """Set the time that the object will have; durable after `sync`."""
         self.mtime_ns = mtime_ns
         self._is_uploaded = False
-
-    @override
-    def size(self) -> int:
-        return self._file.size()
-
-    @override
-    def read_into(self, position: int, target: memoryview) -> int:
-        return self._file.read_into(position, target)
-
-    @override
-    def read(self, position: int, size_bytes: int) -> bytes:
-        return self._file.read(position, size_bytes)
 
     @override
     def write(self, position: int, data: Bytes) -> None:

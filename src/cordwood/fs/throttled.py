@@ -33,7 +33,7 @@ from cordwood.errors import RequestError
 from cordwood.fs.base import Bytes, File, LocalFileSystem, ReadableFile, Store, view_of
 from cordwood.fs.location import Location
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.wrapped import WrappedFileSystem, WrappedStore
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem, WrappedReadableFile, WrappedStore
 from cordwood.types import override
 
 #: The folder of the counters, in the folder that tasks see.
@@ -291,17 +291,12 @@ class ThrottledFileSystem(WrappedFileSystem):
             LocalFileSystem.copy(self, source, target, mode=mode)
 
 
-class _ThrottledReadableFile(ReadableFile):
+class _ThrottledReadableFile(WrappedReadableFile):
     """A file whose reads wait, piece by piece."""
 
     def __init__(self, file: ReadableFile, throttle: Throttle) -> None:
-        self.path = file.path
-        self._file = file
+        super().__init__(file)
         self._throttle = throttle
-
-    @override
-    def size(self) -> int:
-        return self._file.size()
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
@@ -331,23 +326,20 @@ class _ThrottledReadableFile(ReadableFile):
             missing -= len(part)
         return b"".join(parts)
 
-    @override
-    def close(self) -> None:
-        self._file.close()
 
-
-class _ThrottledFile(_ThrottledReadableFile, File):
+class _ThrottledFile(_ThrottledReadableFile, WrappedFile):
     """A file whose reads and writes wait, piece by piece."""
+
+    _file: File
 
     def __init__(self, file: File, throttle: Throttle) -> None:
         super().__init__(file, throttle)
-        self._written = file
 
     @override
     def write(self, position: int, data: Bytes) -> None:
         for piece in _pieces(view_of(data), self._throttle.piece_bytes):
             self._throttle.wait_for(piece.nbytes)
-            self._written.write(position, piece)
+            self._file.write(position, piece)
             position += piece.nbytes
 
     @override
@@ -357,19 +349,7 @@ class _ThrottledFile(_ThrottledReadableFile, File):
             self._throttle.wait_for(piece.nbytes)
         if isinstance(source, _ThrottledReadableFile):
             source = source._file
-        self._written.write_shared(position, data, source, source_position)
-
-    @override
-    def truncate(self, size_bytes: int) -> None:
-        self._written.truncate(size_bytes)
-
-    @override
-    def write_back(self, position: int, size_bytes: int) -> None:
-        self._written.write_back(position, size_bytes)
-
-    @override
-    def sync(self) -> None:
-        self._written.sync()
+        self._file.write_shared(position, data, source, source_position)
 
 
 def _pieces(data: memoryview, piece_bytes: int) -> Sequence[memoryview]:

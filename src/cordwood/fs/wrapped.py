@@ -1,4 +1,4 @@
-"""Stores and file systems that delegate to another one: base classes for those that change a verb or two."""
+"""Files, stores and file systems that delegate to another one: base classes for those that change a verb or two."""
 
 from __future__ import annotations
 
@@ -16,6 +16,55 @@ from cordwood.fs.base import (
     Store,
 )
 from cordwood.types import override
+
+
+class WrappedReadableFile(ReadableFile):
+    """Delegates every verb to another file."""
+
+    def __init__(self, file: ReadableFile) -> None:
+        self.path = file.path
+        self._file = file
+
+    @override
+    def size(self) -> int:
+        return self._file.size()
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        return self._file.read_into(position, target)
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        return self._file.read(position, size_bytes)
+
+    @override
+    def close(self) -> None:
+        self._file.close()
+
+
+class WrappedFile(WrappedReadableFile, File):
+    """Delegates every verb to another file, but `write_shared`, which is a `write` of this one."""
+
+    _file: File
+
+    def __init__(self, file: File) -> None:
+        super().__init__(file)
+
+    @override
+    def write(self, position: int, data: Bytes) -> None:
+        self._file.write(position, data)
+
+    @override
+    def truncate(self, size_bytes: int) -> None:
+        self._file.truncate(size_bytes)
+
+    @override
+    def write_back(self, position: int, size_bytes: int) -> None:
+        self._file.write_back(position, size_bytes)
+
+    @override
+    def sync(self) -> None:
+        self._file.sync()
 
 
 class WrappedStore(Store):
