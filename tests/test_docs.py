@@ -52,6 +52,7 @@ from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.types import Codec, ControlType
 from tests.damage.uncovered import UNCOVERED
 from tests.fs.object_server import environment, running_server
+from tests.spark_folder import folder_of
 
 ROOT = Path(__file__).parent.parent
 REWRITE = "CORDWOOD_REWRITE_DOCS" in os.environ
@@ -204,12 +205,9 @@ def bucket(spark: SparkSession) -> Iterator[None]:
     of_workers.update(before)
 
 
-def folder_of(spark: SparkSession) -> Path:
-    """Where Spark runs, so that it finds the same files as an example does; empty."""
-    assert spark.sparkContext._jvm is not None
-    folder = Path(spark.sparkContext._jvm.java.lang.System.getProperty("user.dir"))
-    for name in os.listdir(folder):  # the folder itself is what processes run in
-        path = folder / name
+def emptied(folder: Path) -> Path:
+    """Empty a folder that processes run in, so that it has to stay."""
+    for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -222,7 +220,7 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(
     page: Path, demo: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if re.search(r"cordwood[ .](clean|register)\b|SparkSession", page.read_text()):
-        folder = folder_of(request.getfixturevalue("spark"))  # one session, which is found, for all pages
+        folder = emptied(folder_of(request.getfixturevalue("spark")))  # one session, which is found, for all pages
         unpack(folder)
         monkeypatch.chdir(folder)
     if "$ cordwood" in page.read_text() and "s3://" in page.read_text():

@@ -24,6 +24,7 @@ from cordwood.types import Isolation, TopicPartition
 from tests.cli.running import ENVIRONMENT
 from tests.fixtures import copy_of, fixture, reads
 from tests.sources.random_logs import NOW_MS, Writer
+from tests.spark_folder import folder_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -185,12 +186,11 @@ def test_damage_ends_a_query_with_its_place_or_is_counted(
     assert counter.take().damaged == 1
 
 
-def test_a_path_is_taken_from_where_the_driver_runs(
-    spark: SparkSession, counter: ReadCounter, logs: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_relative_path_is_taken_from_where_java_was_started(
+    spark: SparkSession, counter: ReadCounter, logs: Path
 ) -> None:
-    # The processes that Spark starts keep the folder in which Java was started.
-    relative = os.path.relpath(logs)
-    assert reader(spark).load(relative).count() == 240
+    # The processes that Spark starts keep that folder, wherever the driver is by now.
+    assert reader(spark).load(os.path.relpath(logs, folder_of(spark))).count() == 240
 
 
 def test_what_is_wrong_is_said_when_a_directory_is_loaded(
