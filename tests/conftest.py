@@ -108,18 +108,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _wait_for_their_turn(items: list[pytest.Item]) -> None:
     """Leave out the long tests, slow ones and comparisons with Kafka whose turn it is not; see drawn.py."""
-    waiting = [
+    taken = [
         item
         for item in items
-        if any(map(item.get_closest_marker, ("long", "slow", "kafka")))
-        and not item.get_closest_marker("each_time")
-        and not item.get_closest_marker("cluster")
-        and not drawn.has_its_turn(item.nodeid)
+        if not any(map(item.get_closest_marker, ("long", "slow", "kafka")))
+        or any(map(item.get_closest_marker, ("each_time", "cluster")))
+        or drawn.has_its_turn(item.nodeid)
     ]
-    if waiting:
-        waiting_ids = {item.nodeid for item in waiting}
-        items[:] = [item for item in items if item.nodeid not in waiting_ids]
-        waiting[0].config.stash[_waiting] = len(waiting)
+    if len(taken) < len(items):
+        items[0].config.stash[_waiting] = len(items) - len(taken)
+        items[:] = taken
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

@@ -83,8 +83,7 @@ class Progress(_Line):
         part = min(done / max(self._total, 1), 0.99)
         seconds = now - self._started
         rate = f", {bytes_text(round(done / seconds))}/s" if seconds > 1 else ""
-        left = f", {seconds * (1 - part) / part:,.0f} s left" if seconds > 1 else ""
-        self._show(f"{part:4.0%} of {bytes_text(self._total)}{rate}{left}")
+        self._show(f"{part:4.0%} of {bytes_text(self._total)}{rate}{_left(seconds, part)}")
 
     def update_part(self, what: str, part: float) -> None:
         """So much of something is done, of 1."""
@@ -94,5 +93,9 @@ class Progress(_Line):
             return
         self._shown = now
         seconds = now - self._started
-        left = f", {seconds * (1 - part) / part:,.0f} s left" if seconds > 1 and part > 0 else ""
-        self._show(f"{what}: {part:4.0%}{left}")
+        self._show(f"{what}: {part:4.0%}{_left(seconds, part)}")
+
+
+def _left(seconds: float, part: float) -> str:
+    """How long the rest will take, if a part of 1 took so long; nothing while that is too early to say."""
+    return f", {seconds * (1 - part) / part:,.0f} s left" if seconds > 1 and part > 0 else ""

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from cordwood.engine.latest import state_records
-from cordwood.errors import CorruptFileError, CorruptMessageError, DataError, NotFoundError
+from cordwood.errors import CorruptMessageError, DataError, NotFoundError
 from cordwood.storage.formats import properties
-from cordwood.storage.formats.filenames import DirectoryState, FileKind
+from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, DecodedRecord, decode_record
-from cordwood.storage.log.files import read_file
 from cordwood.storage.node.groups import Coverage, EndSource, LogEnd
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.types import TopicPartition
@@ -62,12 +61,8 @@ class Beside:
             return {topic.topic_id: name for name, topic in self.node.metadata.topics.items()}
         found = {}
         for name, place in self.partitions.items():
-            path = f"{place.path}/{FileKind.PARTITION_METADATA}"
-            try:
-                decoded = properties.decode_partition_metadata(read_file(self.node.fs, path), path)
-            except (OSError, CorruptFileError):
-                continue  # brokers before 2.8 made none; `check` reports a bad one
-            found[properties.encode_id(decoded.topic_id)] = name.topic
+            if (topic_id := place.topic_id()) is not None:
+                found[properties.encode_id(topic_id)] = name.topic
         return found
 
     def end_of(self, name: TopicPartition) -> LogEnd | None:

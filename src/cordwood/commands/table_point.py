@@ -28,7 +28,7 @@ from cordwood.engine.table import (
 from cordwood.errors import ConfigError, CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.storage.formats import properties
-from cordwood.storage.formats.filenames import META_PROPERTIES, DirectoryState, FileKind
+from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.source import LogSource
@@ -173,7 +173,7 @@ def find_point(
     earlier = None if options.since is None else _earlier(fs, options.since)
     topic = next(str(place.topic) for place in places.values())
     if earlier is not None:
-        earlier.check(topic, {number: _topic_id(fs, place) for number, place in places.items()})
+        earlier.check(topic, {number: _topic_id(place) for number, place in places.items()})
     since_ms = point.ms if isinstance(point, Time) else None
     opened = {
         number: _open(fs, place, number, earlier, run_bytes, since_ms, counters) for number, place in places.items()
@@ -191,7 +191,7 @@ def find_point(
         transactions = transactions_of(headers)
         stable = _stable_end(node, one, options, headers, transactions.last_stable_offset)
         end = _end(number, one, point, stable, headers)
-        partitions.append(PartitionPoint(number, one.start_offset, end, point is None, _topic_id(fs, one.place)))
+        partitions.append(PartitionPoint(number, one.start_offset, end, point is None, _topic_id(one.place)))
         slices.append(TableSlice(one.source, number, one.start_offset, end, headers, transactions.aborted))
         notes += _notes(node, one, end, earlier, now_ms)
     return TablePoint(topic, tuple(partitions), tuple(slices), tuple(notes))
@@ -247,8 +247,7 @@ def _high_watermark(node: Node, one: _Opened, options: TableOptions, log_end: in
     assert name is not None, "it was chosen by its name"
     if isinstance(options.high_watermark, int):
         return options.high_watermark
-    is_alone = directory.info(META_PROPERTIES) is None or node.replica_count(name.topic_partition) == 1
-    if options.high_watermark == "end" or is_alone:
+    if options.high_watermark == "end" or node.ends_at_log_end(one.place):
         return log_end
     entry = directory.high_watermarks.get(name.topic_partition)
     if entry is None and log_end > one.log.log_start_offset:
@@ -400,12 +399,9 @@ def encode_facts(point: TablePoint, options: TableOptions, now_ms: int, format_n
     return json.dumps(facts, indent=1).encode() + b"\n"
 
 
-def _topic_id(fs: Store, place: LocatedPartition) -> str | None:
-    path = f"{place.path}/{FileKind.PARTITION_METADATA}"
-    try:
-        return properties.encode_id(properties.decode_partition_metadata(read_file(fs, path), path).topic_id)
-    except (OSError, CorruptFileError):
-        return None  # brokers before 2.8 made none; `check` reports a bad one
+def _topic_id(place: LocatedPartition) -> str | None:
+    found = place.topic_id()
+    return None if found is None else properties.encode_id(found)
 
 
 # ---- what a clean took away ------------------------------------------------------------------------------------------

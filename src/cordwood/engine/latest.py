@@ -23,7 +23,6 @@ import numpy as np
 from cordwood.cleaning.key_table import BoolArray
 from cordwood.cleaning.latest import LatestOffsets
 from cordwood.record.columns import OnDamage, RecordColumns
-from cordwood.record.headers import is_transactional_data
 from cordwood.storage.log.transactions import READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.types import NONE
@@ -82,13 +81,8 @@ def _columns(
     # A broker may write on; what comes now is of transactions that are not known.
     for columns in log.columns(end_offset=transactions.next_offset, isolation=READ_UNCOMMITTED, on_damage=on_damage):
         batches = columns.batches
-        aborted = np.zeros(batches.size, np.bool_)
-        producers = np.full(batches.size, NONE, np.int64)
-        for i in np.flatnonzero(is_transactional_data(batches)).tolist():
-            producer, offset = int(batches["producer_id"][i]), int(batches["base_offset"][i])
-            aborted[i] = transactions.is_aborted(producer, offset)
-            if transactions.open.get(producer, offset + 1) <= offset:
-                producers[i] = producer
+        aborted = transactions.aborted_data(batches)
+        producers = np.where(transactions.open_data(batches), batches["producer_id"], NONE)
         of_row = columns.rows["batch"]
         has_key = columns.rows["key_size"] >= TYPE_BYTES
         pending = np.where(has_key & ~aborted[of_row], producers[of_row], NONE)

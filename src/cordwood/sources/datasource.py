@@ -1,7 +1,7 @@
 """The data source as Spark's Python API has it, and its registration with a session.
 
-Spark makes a `LogSource` in a process of its own, asks it for a reader there, and hands the pickled reader to tasks. So
-nothing here may be more than plain values, and nothing heavy is loaded before it is needed.
+Spark makes a `LogDataSource` in a process of its own, asks it for a reader there, and hands the pickled reader to
+tasks. So nothing here may be more than plain values, and nothing heavy is loaded before it is needed.
 
 The class that is registered is made for a session, as a subclass with the session's accumulator.
 """
@@ -54,7 +54,7 @@ def register_source(spark: SparkSession, location: Location[Store], *, push_filt
         accumulator = spark.sparkContext.accumulator(ReadCounts(), Sum())
     pushes = keeps_filters_apart() if push_filters is None else push_filters
 
-    class RegisteredSource(LogSource):
+    class RegisteredSource(LogDataSource):
         _location = location
         _accumulator = accumulator
         _pushes_filters = pushes
@@ -64,7 +64,7 @@ def register_source(spark: SparkSession, location: Location[Store], *, push_filt
     return ReadCounter(accumulator)
 
 
-class LogSource(DataSource):
+class LogDataSource(DataSource):
     """Logs of Kafka, from their directories."""
 
     _location: ClassVar[Location[Store]]

@@ -21,7 +21,8 @@ from functools import cached_property
 
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.sources.options import ReadOptions
-from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES, DirectoryState
+from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.outcomes import follow, outcomes
 from cordwood.storage.log.segment import MAX_OFFSET
@@ -32,17 +33,6 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables import names_text
 from cordwood.types import TopicPartition
-
-#: Topics that Kafka keeps for itself. A pattern never means them, as in Kafka's consumer.
-INTERNAL_TOPICS = frozenset(
-    {
-        "__consumer_offsets",
-        "__transaction_state",
-        "__share_group_state",
-        "__remote_log_metadata",
-        CLUSTER_METADATA_TOPIC,
-    }
-)
 
 
 def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPartition]:
@@ -71,6 +61,7 @@ def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPart
             return partition in options.assign
         if options.subscribe is not None:
             return partition.topic in options.subscribe
+        # A pattern never means those that Kafka keeps for itself, as in Kafka's consumer.
         if partition.topic in INTERNAL_TOPICS and partition not in own:
             return False
         return options.subscribe_pattern is None or options.subscribe_pattern.search(partition.topic) is not None
@@ -98,11 +89,7 @@ def readable_end(
     assert name is not None, "it was chosen by its name"
     # A log that ends below its start is replaced by an empty one when it is loaded.
     log_end = max(log_end_offset, start_offset)
-    if (
-        options.high_watermark == "end"
-        or place.directory.info(META_PROPERTIES) is None
-        or node.replica_count(name.topic_partition) == 1
-    ):
+    if options.high_watermark == "end" or node.ends_at_log_end(place):
         return log_end
     entry = place.directory.high_watermarks.get(name.topic_partition)
     if entry is None and log_end > start_offset and place.directory.holder is None:

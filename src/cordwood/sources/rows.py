@@ -129,17 +129,10 @@ def _codecs(columns: RecordColumns, _: Origin) -> pa.Array:
 
 
 def _fates(columns: RecordColumns, origin: Origin) -> pa.Array:
-    found = np.full(columns.batches.size, _NO_TRANSACTION, np.int32)
-    known = origin.transactions
-    for at in np.flatnonzero(is_transactional_data(columns.batches)).tolist():
-        batch = columns.batches[at]
-        producer, base_offset = int(batch["producer_id"]), int(batch["base_offset"])
-        if known.is_aborted(producer, base_offset):
-            found[at] = _ABORTED
-        elif base_offset >= known.open.get(producer, base_offset + 1):
-            found[at] = _OPEN
-        else:
-            found[at] = _COMMITTED
+    batches, known = columns.batches, origin.transactions
+    found = np.where(is_transactional_data(batches), _COMMITTED, _NO_TRANSACTION).astype(np.int32)
+    found[known.open_data(batches)] = _OPEN
+    found[known.aborted_data(batches)] = _ABORTED
     rows = found[columns.rows["batch"]]
     return pa.array([*_FATES, None], pa.string()).take(pa.array(rows))
 

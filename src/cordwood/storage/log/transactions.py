@@ -79,10 +79,24 @@ class Transactions:
         at = bisect.bisect_right(ranges, (offset, 2**63)) - 1
         return at >= 0 and offset < ranges[at][1]
 
+    def aborted_data(self, batches: BatchRows) -> npt.NDArray[np.bool_]:
+        """bool[batches]: those with data of an aborted transaction."""
+        found = np.zeros(batches.size, np.bool_)
+        for i in np.flatnonzero(is_transactional_data(batches)).tolist() if self.aborted else ():
+            found[i] = self.is_aborted(int(batches["producer_id"][i]), int(batches["base_offset"][i]))
+        return found
+
+    def open_data(self, batches: BatchRows) -> npt.NDArray[np.bool_]:
+        """bool[batches]: those with data of a transaction that no marker has ended."""
+        found = np.zeros(batches.size, np.bool_)
+        for i in np.flatnonzero(is_transactional_data(batches)).tolist() if self.open else ():
+            first = self.open.get(int(batches["producer_id"][i]))
+            found[i] = first is not None and first <= int(batches["base_offset"][i])
+        return found
+
     def visible(self, batches: BatchRows, isolation: Isolation) -> npt.NDArray[np.bool_]:
         """bool[batches]: those whose records a consumer gets, below the last stable offset."""
         keep = ~is_control(batches)
-        if isolation is READ_COMMITTED and self.aborted:
-            for i in np.flatnonzero(is_transactional_data(batches)).tolist():
-                keep[i] = not self.is_aborted(int(batches["producer_id"][i]), int(batches["base_offset"][i]))
+        if isolation is READ_COMMITTED:
+            keep &= ~self.aborted_data(batches)
         return keep

@@ -11,18 +11,27 @@ committed in a quorum of several controllers.
 from __future__ import annotations
 
 import posixpath
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cordwood.config import Layer, SourceKind, TopicConfig, overrides, resolve, server_properties
-from cordwood.errors import BadNameError, CorruptBatchError, DataError, NotFoundError, RequestError
+from cordwood.errors import BadNameError, CorruptBatchError, CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
 from cordwood.record.headers import is_control
 from cordwood.storage.formats import cluster_metadata, filenames
 from cordwood.storage.formats.cluster_metadata import ClusterMetadata
-from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionDirectory, Temporary, parse_directory
+from cordwood.storage.formats.filenames import (
+    META_PROPERTIES,
+    DirectoryState,
+    FileKind,
+    PartitionDirectory,
+    Temporary,
+    parse_directory,
+)
+from cordwood.storage.formats.properties import decode_partition_metadata
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
@@ -51,6 +60,14 @@ class LocatedPartition:
     def topic(self) -> str | None:
         """The topic; None without a name."""
         return None if self.name is None else self.name.topic_partition.topic
+
+    def topic_id(self) -> uuid.UUID | None:
+        """The topic id in its `partition.metadata`; None where that cannot be read, or is not there."""
+        path = f"{self.path}/{FileKind.PARTITION_METADATA}"
+        try:
+            return decode_partition_metadata(read_file(self.directory.fs, path), path).topic_id
+        except (OSError, CorruptFileError):
+            return None  # brokers before 2.8 made none; `check` reports a bad one
 
     def log(self) -> LogView:
         """Open the log."""
@@ -168,6 +185,14 @@ class Node:
         if self.metadata is None or self.metadata.problems:
             return None
         return self.metadata.replica_count(partition.topic, partition.partition)
+
+    def ends_at_log_end(self, place: LocatedPartition) -> bool:
+        """Whether the high watermark of a partition is its log's end, as there are no other replicas around it: it is
+        in no broker's directory, or the metadata shows one replica.
+        """
+        if place.directory.info(META_PROPERTIES) is None:
+            return True
+        return place.name is not None and self.replica_count(place.name.topic_partition) == 1
 
     @cached_property
     def _by_name(self) -> Mapping[tuple[TopicPartition, DirectoryState], Sequence[LocatedPartition]]:
