@@ -50,13 +50,19 @@ class World:
 
 
 def batch(
-    *values: str, producer_id: int = NONE, sequence: int = 0, epoch: int = 0, transactional: bool = False
+    *values: str,
+    base_offset: int = 0,
+    producer_id: int = NONE,
+    sequence: int = 0,
+    epoch: int = 0,
+    transactional: bool = False,
 ) -> bytes:
     """A batch as a producer sends it: each value is a record, whose key is its first letter."""
-    records = [Record(at, NOW_MS, value[:1].encode(), value.encode()) for at, value in enumerate(values)]
+    records = [Record(at, NOW_MS, value[:1].encode(), value.encode()) for at, value in enumerate(values, base_offset)]
     return encode_batch(
         records,
-        base_offset=0,
+        base_offset=base_offset,
+        leader_epoch=0,
         producer_id=producer_id,
         producer_epoch=epoch if producer_id >= 0 else NONE,
         base_sequence=sequence if producer_id >= 0 else NONE,

@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from cordwood.errors import (
+    IllegalArgumentError,
     InvalidTxnStateError,
     KafkaStorageError,
     OutOfOrderSequenceError,
@@ -123,6 +124,25 @@ def test_a_failing_disk_takes_the_log_directory_offline() -> None:
     with pytest.raises(KafkaStorageError, match="already offline") as caught:
         log.read(0, 100, FetchIsolation.LOG_END)
     assert caught.value.__cause__ is None
+
+
+def test_no_reader_gets_what_a_failed_append_left_behind_the_log_end() -> None:
+    log = World().load({"segment.index.bytes": "24", "index.interval.bytes": "1"})
+    first, *others = (batch(value, base_offset=at) for at, value in enumerate("abcdef"))
+    log.append_as_follower(first, 0)
+    with pytest.raises(IllegalArgumentError, match="a full "):
+        log.append_as_follower(b"".join(others), 0)
+    assert (log.log_end_offset, log.size_bytes) == (1, 6 * len(first))
+    assert log.read(0, 1 << 20, FetchIsolation.LOG_END).records == first
+
+
+def test_a_high_watermark_set_below_the_log_start_moves_to_the_first_batch() -> None:
+    log = World().load()
+    log.truncate_fully_and_start_at(5)
+    assert log.update_high_watermark(0) == 5
+    log.append_as_follower(batch("a1", base_offset=10), 0)
+    log.read(5, 100)
+    assert log.high_watermark == 10
 
 
 def test_a_closed_log_refuses_what_would_change_it() -> None:

@@ -72,7 +72,7 @@ class LocalLog:
         log_directory: the directory that holds it.
         segments: there is always at least one.
         config: as it is now.
-        log_end_offset: of the next record.
+        end: where the next record goes. An append that fails may leave bytes behind it, which no reader gets.
         recovery_point: everything below it is on disk.
         last_flush_ms: when it moved last.
     """
@@ -99,8 +99,8 @@ class LocalLog:
         self.name = name
         self.config = config
         self.segments = segments
-        self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
+        self.move_end(log_end_offset)
         self.last_flush_ms = clock()
         self.clock = clock
         self.scheduler = scheduler
@@ -125,9 +125,15 @@ class LocalLog:
                 f"The memory mapped buffer for log of {self.name} is already closed: the log was closed or deleted"
             )
 
-    def set_end(self, offset: int) -> None:
-        """Set the log end offset; the recovery point is never above it."""
-        self.log_end_offset = offset
+    @property
+    def log_end_offset(self) -> int:
+        """Of the next record."""
+        return self.end.offset
+
+    def move_end(self, offset: int) -> None:
+        """The log ends where its active segment does; the recovery point is never above that."""
+        active = self.segments.active
+        self.end = Bound(offset, active.base_offset, active.size_bytes)
         self.recovery_point = min(self.recovery_point, offset)
 
     def new_segment(self, base_offset: int) -> LogSegment:
@@ -187,6 +193,7 @@ class LocalLog:
         active.become_inactive()
         segment = self.new_segment(base)
         self.segments.replace([segment])
+        self.move_end(self.log_end_offset)
         return segment
 
     def replace_active(self, base_offset: int) -> LogSegment:
@@ -196,6 +203,7 @@ class LocalLog:
             old.change_suffix(Temporary.DELETED)
         segment = self.new_segment(base_offset)
         self.segments.replace([segment], [old.base_offset])
+        self.move_end(self.log_end_offset)
         self.delete_files([old])
         return segment
 
@@ -266,7 +274,7 @@ class LocalLog:
         gone = tuple(segment for segment in self.segments.all if segment.base_offset > offset)
         self.remove(gone)
         self.segments.active.truncate_to(offset)
-        self.set_end(offset)
+        self.move_end(offset)
         return gone
 
     def truncate_fully_and_start_at(self, offset: int) -> tuple[LogSegment, ...]:
@@ -275,7 +283,7 @@ class LocalLog:
         gone = self.segments.all
         self.remove(gone[:-1])
         self.replace_active(offset)
-        self.set_end(offset)
+        self.move_end(offset)
         return gone
 
     # ---- flushing ----------------------------------------------------------------------------------------------------
@@ -332,8 +340,7 @@ class LocalLog:
 
     def bound(self, offset: int) -> Bound:
         """Where records below an offset end."""
-        active = self.segments.active
-        end = Bound(self.log_end_offset, active.base_offset, active.size_bytes)
+        end = self.end
         if offset >= end.offset:
             return end
         found = self.find(offset)

@@ -414,7 +414,7 @@ class Log:
             )
         segment = local.segments.active
         segment.append(info.last_offset, data, batches)
-        local.log_end_offset = info.last_offset + 1
+        local.move_end(info.last_offset + 1)
         if self._high_watermark >= local.log_end_offset:
             self._set_high_watermark(local.log_end_offset)
         self._finish_append(segment, appends, completed)
@@ -546,7 +546,10 @@ class Log:
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, between log start and log end; returns it."""
         with self._lock:
-            self._set_high_watermark(min(max(offset, self._log_start_offset), self._local.log_end_offset))
+            start = self._log_start_offset
+            self._set_high_watermark(min(max(offset, start), self._local.log_end_offset))
+            if offset < start:
+                self._watermark_is_placed = False  # as in Kafka, even at the log end
             return self._high_watermark
 
     def maybe_increment_high_watermark(self, offset: int) -> int | None:
