@@ -10,6 +10,7 @@ import numpy as np
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
 from tests.record.windows import window
@@ -33,3 +34,11 @@ def make_log(folder: Path, *segments: tuple[int, list[bytes]]) -> LogView:
             writer.append([np.frombuffer(stored, np.uint8)], window(stored).batches)
         writer.finish(mtime_ns=MTIME * 1_000_000)
     return LogView(str(folder), log_start_offset=0, fs=PosixFileSystem())
+
+
+def append(path: Path, *pairs: tuple[bytes, bytes | None]) -> None:
+    """A batch behind all others, in a segment of its own."""
+    path.mkdir(parents=True, exist_ok=True)
+    base = LogView(str(path), fs=PosixFileSystem()).next_offset
+    records = [Record(base + at, 1_700_000_000_000, key, value) for at, (key, value) in enumerate(pairs)]
+    (path / offset_name(base, FileKind.LOG)).write_bytes(encode_batch(records))

@@ -15,12 +15,8 @@ from cordwood.commands.table import prepare
 from cordwood.commands.table_options import TableOptions
 from cordwood.engine.table import cut
 from cordwood.errors import CorruptFileError, NotFoundError, RequestError, UndecodableError
-from cordwood.fs.posix import PosixFileSystem
-from cordwood.record.batch import encode_batch
-from cordwood.record.record import Record
 from cordwood.spark.table import run_each, table_dataframe
-from cordwood.storage.formats.filenames import FileKind, offset_name
-from cordwood.storage.log.view import LogView
+from tests.engine.logs import append
 from tests.engine.replayed_tables import RandomLog, Row, random_log
 
 pytestmark = pytest.mark.long
@@ -38,14 +34,6 @@ def rows_of(collected: list[Any]) -> set[tuple[Any, ...]]:
 
 def replayed(logs: list[RandomLog]) -> set[Row]:
     return {row for log in logs for row in log.replay(log.last_stable_offset).values()}
-
-
-def append(path: Path, *pairs: tuple[bytes, bytes | None]) -> None:
-    """A batch behind all others, in a segment of its own."""
-    path.mkdir(parents=True, exist_ok=True)
-    base = LogView(str(path), fs=PosixFileSystem()).next_offset
-    records = [Record(base + at, 1_700_000_000_000, key, value) for at, (key, value) in enumerate(pairs)]
-    (path / offset_name(base, FileKind.LOG)).write_bytes(encode_batch(records))
 
 
 def test_many_tasks_make_the_table_of_all_partitions(spark: SparkSession, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cordwood.errors import RequestError
-from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.by_url import file_system_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCounter:
     """Make `spark.read.format("cordwood")` and `spark.readStream.format("cordwood")` read logs from their directories.
+
+    A path may be the URL of an object store.
 
     Args:
         spark: the session; a session of Spark Connect will do.
@@ -34,4 +36,4 @@ def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCo
         raise RequestError(
             f"The data source needs Spark 4.2 or newer:  pip install 'cordwood[spark]' ({error})"
         ) from None
-    return register_source(spark, PosixFileSystem().location(), push_filters=push_filters)
+    return register_source(spark, file_system_for, push_filters=push_filters)

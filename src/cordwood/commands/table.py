@@ -9,14 +9,15 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import cordwood.report.table  # noqa: F401 - so that results can show themselves
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.table_options import TableFileOptions, TableOptions
-from cordwood.commands.table_point import FACTS, TablePoint, encode_facts, find_point, partitions_of
+from cordwood.commands.table_output import is_uploaded, table_folder
+from cordwood.commands.table_point import TablePoint, encode_facts, find_point, partitions_of
 from cordwood.decoders.choice import decoder_of
 from cordwood.engine import division
 from cordwood.engine.division import RUN_BYTES_MIN
@@ -26,10 +27,10 @@ from cordwood.engine.table_result import PartitionOffsets, TableResult
 from cordwood.engine.table_rows import TableFormat
 from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem, Store
-from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.session import LOCAL_MASTER, cores, session
+from cordwood.fs.by_url import file_system_for
+from cordwood.spark.session import LOCAL_MASTER, cores, is_on_this_machine, session
 from cordwood.spark.table_errors import raise_data_error
-from cordwood.storage.log.files import remove_tree, temporary_directory, write_file
+from cordwood.storage.log.files import temporary_directory
 from cordwood.storage.node.node import Node
 from cordwood.threads import in_parallel
 
@@ -79,12 +80,12 @@ def prepare(
         paths: log directories, folders of several, or partition directories.
         options: which table.
         spark: what reads headers; None: threads of this process.
-        fs: where the logs are; default: this machine's files.
+        fs: where the logs are; default: what the paths lead to.
         now_ms: the time; default: the clock's.
         counters: count what is read.
         run_bytes: how large a run should be; default: by the size of the log and the cores.
     """
-    fs = fs or PosixFileSystem()
+    fs = fs or _file_system(paths, options)
     rows_format = TableFormat(
         decoder_of(options.key, fs),
         decoder_of(options.value, fs),
@@ -121,6 +122,13 @@ def prepare(
     )
     runs = cut(point.slices, secrets.token_bytes(_HASH_SECRET_BYTES), counters=counters)
     return Prepared(point, runs, rows_format)
+
+
+def _file_system(paths: Sequence[str], options: TableOptions) -> LocalFileSystem:
+    """What the paths lead to that a table is asked for with."""
+    folders = [one.partition(":")[2] or None for one in (options.key, options.value)]
+    earlier = options.since if isinstance(options.since, str) else None
+    return file_system_for([*paths, options.metadata, earlier, *folders])
 
 
 def table_offsets(paths: Sequence[str], options: TableOptions, *, fs: Store | None = None) -> dict[int, int]:
@@ -225,12 +233,15 @@ def write_table(
 ) -> TableResult:
     """Write a table to files; see `cordwood.write_table`."""
     started, now_ms = time.monotonic(), clock()
-    fs = fs or PosixFileSystem()
+    fs = fs or _file_system([*paths, output], options)
     output = fs.absolute_path(output)
-    if fs.exists(output):
-        raise RequestError(f"--output {output}: this exists; a table is written to a new folder")
     writer_options = files.writer_options()
-    with temporary_directory(fs, "cordwood-table-") as progress:
+    if is_uploaded(output):
+        _check_uploads(output, run)
+    with (
+        table_folder(fs, output, list(map(fs.absolute_path, paths))) as folder,
+        temporary_directory(fs, "cordwood-table-") as progress,
+    ):
         counters = Counters(fs.location(), progress)
         # What is wrong with the request shows before Spark starts.
         made = prepare(paths, options, fs=fs, now_ms=now_ms)
@@ -240,8 +251,8 @@ def write_table(
             fixed = _as_of(options, made.point.offsets)
             cut_anew = prepare(paths, fixed, spark=running, fs=fs, now_ms=now_ms, counters=counters)
             with Watch(fs, progress, run.on_progress):
-                counts = _write(running, cut_anew, output, files.format, writer_options, fs)
-            write_file(fs, f"{output}/{FACTS}", encode_facts(made.point, options, now_ms, files.format))
+                counts = _write(running, cut_anew, folder.path, files.format, writer_options)
+        folder.finish(encode_facts(made.point, options, now_ms, files.format))
     return TableResult(
         made.point.topic,
         output,
@@ -254,15 +265,24 @@ def write_table(
     )
 
 
+def _check_uploads(output: str, run: WriteRun) -> None:
+    """Refuse a cluster, whose executors would write to disks of their own."""
+    is_here = run.master.startswith("local") if run.spark is None else is_on_this_machine(run.spark)
+    if not is_here:
+        raise RequestError(
+            f"--output {output}: files are uploaded from this machine, so Spark has to run on it (--master local[*]). "
+            "On a cluster, write the DataFrame of cordwood.latest_table with what Spark itself has for that store"
+        )
+
+
 def _write(
     spark: SparkSession,
     made: Prepared,
     output: str,
     format_name: str,
     writer_options: Mapping[str, str],
-    fs: LocalFileSystem,
 ) -> tuple[int, int, int]:
-    """Write the rows; count all, deletes, and those that could not be decoded. Nothing is left after an error."""
+    """Write the rows; count all, deletes, and those that could not be decoded."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -279,9 +299,6 @@ def _write(
         observed = rows.observe(seen, f.count(f.lit(1)).alias("rows"), *sums)
         observed.write.format(format_name).options(**writer_options).mode("errorifexists").save(output)
         return tuple(int(seen.get.get(name) or 0) for name in ("rows", *flags))  # type: ignore[return-value]
-    except BaseException as error:
-        with suppress(OSError):
-            remove_tree(fs, output)
-        if isinstance(error, Exception):
-            raise_data_error(error)
+    except Exception as error:
+        raise_data_error(error)
         raise

@@ -48,9 +48,11 @@ def list_transactions(
 ) -> TransactionListing:
     """List the open transactions in one broker's directories; see `cordwood.transactions`."""
     now_ms = clock() if options.now_ms is None else options.now_ms
-    node = open_node(fs or file_system_for(paths), paths, options.selection)
+    selection = options.selection
+    fs = fs or file_system_for([*paths, selection.metadata, selection.server_properties])
+    node = open_node(fs, paths, selection)
     beside = Beside(node)
-    places = [one for one in select_partitions(node, paths, options.selection) if _may_have_transactions(one)]
+    places = [one for one in select_partitions(node, paths, selection) if _may_have_transactions(one)]
     problems: list[DataError | OSError] = []
     found: list[tuple[LocatedPartition, OpenInLog]] = []
     for done, place in enumerate(places, 1):

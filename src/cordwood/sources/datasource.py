@@ -8,6 +8,7 @@ The class that is registered is made for a session, as a subclass with the sessi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.accumulators import Accumulator
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "cordwood"
+#: Of the paths that a reader is given.
+StoreOf = Callable[[Iterable[str | None]], Store]
 #: Without this, Spark keeps all filters to itself, and refuses a reader that would take some.
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -41,12 +44,12 @@ def keeps_filters_apart() -> bool:
     return hasattr(DataSourceReader, "pushLimit")
 
 
-def register_source(spark: SparkSession, location: Location[Store], *, push_filters: bool | None) -> ReadCounter:
+def register_source(spark: SparkSession, store_of: StoreOf, *, push_filters: bool | None) -> ReadCounter:
     """Register the data source with a session; see `cordwood.register`.
 
     Args:
         spark: the session.
-        location: of the store that paths are in.
+        store_of: gives the store that paths lead to; it is sent to other processes by its name.
         push_filters: whether readers take conditions from Spark, unless they are told otherwise.
     """
     accumulator: Accumulator[ReadCounts] | None = None
@@ -55,7 +58,7 @@ def register_source(spark: SparkSession, location: Location[Store], *, push_filt
     pushes = keeps_filters_apart() if push_filters is None else push_filters
 
     class RegisteredSource(LogDataSource):
-        _location = location
+        _store_of = staticmethod(store_of)
         _accumulator = accumulator
         _pushes_filters = pushes
 
@@ -67,7 +70,7 @@ def register_source(spark: SparkSession, location: Location[Store], *, push_filt
 class LogDataSource(DataSource):
     """Logs of Kafka, from their directories."""
 
-    _location: ClassVar[Location[Store]]
+    _store_of: ClassVar[StoreOf]
     _accumulator: ClassVar[Accumulator[ReadCounts] | None]
     _pushes_filters: ClassVar[bool]
 
@@ -86,13 +89,16 @@ class LogDataSource(DataSource):
         options.batch_limits()
         pushes = self._pushes_filters if options.push_filters is None else options.push_filters
         kind = FilteringLogReader if pushes else LogReader
-        return kind(options, _names(schema), self._location, self._accumulator)
+        return kind(options, _names(schema), self._location_of(options), self._accumulator)
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = self._parsed()
         options.stream_start()
-        return LogStreamReader(options, _names(schema), self._location, self._accumulator)
+        return LogStreamReader(options, _names(schema), self._location_of(options), self._accumulator)
+
+    def _location_of(self, options: ReadOptions) -> Location[Store]:
+        return type(self)._store_of([*options.path, options.metadata]).location()
 
     def _parsed(self) -> ReadOptions:
         return parse(dict(self.options))

@@ -1,0 +1,85 @@
+"""The folder that a table is written to, on a disk or in an object store.
+
+Spark's writers know this machine's disks. For an object store they write to the folder for temporary files, from where
+the files are uploaded; that needs room for the table.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from cordwood.commands.table_point import FACTS
+from cordwood.errors import RequestError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.by_url import UrlFileSystem
+from cordwood.fs.object_copy import ObjectCopy
+from cordwood.fs.objects import is_object_url
+from cordwood.storage.log.files import remove_tree, temporary_directory, write_file
+from cordwood.threads import in_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class TableFolder:
+    """Where a table is written.
+
+    Attributes:
+        path: where Spark writes it.
+        finish: called in the end with what is to be kept beside the files; from then on the table is whole.
+    """
+
+    path: str
+    finish: Callable[[bytes], None]
+
+
+def is_uploaded(output: str) -> bool:
+    """Whether a table is written on this machine first, and uploaded."""
+    return is_object_url(output)
+
+
+@contextmanager
+def table_folder(fs: LocalFileSystem, output: str, sources: Sequence[str]) -> Iterator[TableFolder]:
+    """The new folder of a table, of which nothing is left if the block ends with an error.
+
+    Args:
+        fs: where it is.
+        output: of the folder.
+        sources: the folder must not be in one of these.
+
+    Raises:
+        RequestError: it exists.
+        LockedError: another run is making it.
+    """
+    if isinstance(fs, UrlFileSystem) and is_uploaded(output):
+        with ObjectCopy(fs.objects, output, sources) as copy, temporary_directory(fs, "cordwood-table-") as staging:
+            staged = f"{staging}/table"
+
+            def upload(facts: bytes) -> None:
+                write_file(fs, f"{staged}/{FACTS}", facts)
+                files = list(_files(fs, staged))
+                targets = [f"{copy.data}/{posixpath.relpath(file, staged)}" for file in files]
+                in_parallel(fs.concurrency, lambda pair: fs.copy(*pair), list(zip(files, targets, strict=True)))
+                copy.publish()
+
+            yield TableFolder(staged, upload)
+        return
+    if fs.exists(output):
+        raise RequestError(f"--output {output}: this exists; a table is written to a new folder")
+    try:
+        yield TableFolder(output, lambda facts: write_file(fs, f"{output}/{FACTS}", facts))
+    except BaseException:
+        with suppress(OSError):
+            remove_tree(fs, output)
+        raise
+
+
+def _files(fs: LocalFileSystem, folder: str) -> Iterator[str]:
+    """All files but the checksums that Spark writes beside its own, for itself."""
+    for info in fs.list(folder):
+        path = f"{folder}/{info.name}"
+        if info.is_directory:
+            yield from _files(fs, path)
+        elif not (info.name.startswith(".") and info.name.endswith(".crc")):
+            yield path
