@@ -58,9 +58,13 @@ def register_source(spark: SparkSession, store_of: StoreOf, *, push_filters: boo
     pushes = keeps_filters_apart() if push_filters is None else push_filters
 
     class RegisteredSource(LogDataSource):
-        _store_of = staticmethod(store_of)
         _accumulator = accumulator
         _pushes_filters = pushes
+
+        @staticmethod
+        @override
+        def _store_of(paths: Iterable[str | None]) -> Store:
+            return store_of(paths)
 
     spark.dataSource.register(RegisteredSource)
     spark.conf.set(_PUSHDOWN, "true")
@@ -70,7 +74,6 @@ def register_source(spark: SparkSession, store_of: StoreOf, *, push_filters: boo
 class LogDataSource(DataSource):
     """Logs of Kafka, from their directories."""
 
-    _store_of: ClassVar[StoreOf]
     _accumulator: ClassVar[Accumulator[ReadCounts] | None]
     _pushes_filters: ClassVar[bool]
 
@@ -97,8 +100,12 @@ class LogDataSource(DataSource):
         options.stream_start()
         return LogStreamReader(options, _names(schema), self._location_of(options), self._accumulator)
 
+    @staticmethod
+    def _store_of(paths: Iterable[str | None]) -> Store:
+        raise NotImplementedError
+
     def _location_of(self, options: ReadOptions) -> Location[Store]:
-        return type(self)._store_of([*options.path, options.metadata]).location()
+        return self._store_of([*options.path, options.metadata]).location()
 
     def _parsed(self) -> ReadOptions:
         return parse(dict(self.options))
