@@ -18,9 +18,10 @@ def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -
         work: what to do with an item.
         items: all of them.
     """
-    if at_a_time == 1:
+    threads = min(at_a_time, len(items))
+    if threads <= 1:
         return [work(item) for item in items]
-    pool = ThreadPoolExecutor(at_a_time)
+    pool = ThreadPoolExecutor(threads)
     try:
         return list(pool.map(work, items))
     finally:

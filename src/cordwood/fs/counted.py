@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.fs.wrapped import WrappedReadableFile, WrappedStore
 from cordwood.types import override
 
 
 class CountedStore(WrappedStore):
-    """Delegates to another store, and counts.
+    """Delegates to another store, and counts, whatever thread reads.
 
     Attributes:
         bytes_read: of all files together.
@@ -17,10 +19,16 @@ class CountedStore(WrappedStore):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.bytes_read = 0
+        self._lock = threading.Lock()
 
     @override
     def open(self, path: str) -> ReadableFile:
         return _CountedFile(self._store.open(path), self)
+
+    def add(self, count: int) -> None:
+        """So many bytes were read."""
+        with self._lock:
+            self.bytes_read += count
 
 
 class _CountedFile(WrappedReadableFile):
@@ -31,11 +39,11 @@ class _CountedFile(WrappedReadableFile):
     @override
     def read_into(self, position: int, target: memoryview) -> int:
         count = self._file.read_into(position, target)
-        self._counter.bytes_read += count
+        self._counter.add(count)
         return count
 
     @override
     def read(self, position: int, size_bytes: int) -> bytes:
         data = self._file.read(position, size_bytes)
-        self._counter.bytes_read += len(data)
+        self._counter.add(len(data))
         return data

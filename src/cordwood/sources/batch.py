@@ -18,6 +18,8 @@ from cordwood.sources.schema import TRANSACTION
 from cordwood.sources.slices import OffsetRange, Slice, Slicer, TransactionsMet, divide, pack
 from cordwood.storage.log.transactions import READ_COMMITTED
 from cordwood.storage.node.node import Node
+from cordwood.threads import in_parallel
+from cordwood.types import TopicPartition
 
 _ATTEMPTS = 5
 
@@ -54,7 +56,7 @@ def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions
     for attempt in range(_ATTEMPTS):
         try:
             node = Node.open(counted, paths, options.metadata)
-            plan = _Planner(options, node, names, conditions).plan(starting, ending)
+            plan = _Planner(options, node, names, conditions, fs.concurrency).plan(starting, ending)
             plan.counts.bytes_read = counted.bytes_read
             return plan
         except FileNotFoundError:
@@ -65,8 +67,16 @@ def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions
 
 
 class _Planner:
-    def __init__(self, options: ReadOptions, node: Node, names: Sequence[str], conditions: Sequence[Condition]) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        node: Node,
+        names: Sequence[str],
+        conditions: Sequence[Condition],
+        at_a_time: int,
+    ) -> None:
         self._options = options
+        self._at_a_time = at_a_time
         self._conditions = conditions
         self._judges_transactions = options.isolation_level == READ_COMMITTED or TRANSACTION in names
         self._views = {
@@ -78,26 +88,27 @@ class _Planner:
         check_names(starting, self._views, "startingOffsets")
         check_names(ending, self._views, "endingOffsets")
         selected = [view for name, view in self._views.items() if filters.selects(self._conditions, name)]
-        ranges = [self._range(view, starting, ending) for view in selected]
-        oldest_ms = filters.oldest_ms(self._conditions)
-        slices: list[Slice] = []
-        counts = ReadCounts()
-        slicers = {view.partition: Slicer(view.log, view.partition, self._options, oldest_ms) for view in selected}
-        found: dict[object, list[Slice]] = {partition: [] for partition in slicers}
+        # In threads: most of the time of a partition is waited for its disk or store.
+        ranges = in_parallel(self._at_a_time, lambda view: self._range(view, starting, ending), selected)
+        parts: dict[TopicPartition, list[OffsetRange]] = {view.partition: [] for view in selected}
         for part in divide(ranges, self._options):
-            view = self._views[part.partition]
+            parts[part.partition].append(part)
+        found = in_parallel(self._at_a_time, lambda view: self._slices(view, parts[view.partition]), selected)
+        slices = [one for some, _ in found for one in some]
+        return BatchPlan(pack(slices, self._options), sum((counts for _, counts in found), ReadCounts()))
+
+    def _slices(self, view: PartitionView, parts: Sequence[OffsetRange]) -> tuple[list[Slice], ReadCounts]:
+        """The slices of a partition, and what they leave out."""
+        slicer = Slicer(view.log, view.partition, self._options, filters.oldest_ms(self._conditions))
+        slices: list[Slice] = []
+        for part in parts:
             at_end = part.end >= view.log_end_offset
-            end = view.end if at_end else None
-            to_end = at_end and not view.is_written
-            found[part.partition] += slicers[part.partition].slices(part, end=end, to_end=to_end)
-        for view in selected:
-            some = found[view.partition]
-            counts += slicers[view.partition].counts(some)
-            if self._judges_transactions and some:
-                met = TransactionsMet(view.transactions)
-                some = [met.added_to(one) for one in some]
-            slices += some
-        return BatchPlan(pack(slices, self._options), counts)
+            slices += slicer.slices(part, end=view.end if at_end else None, to_end=at_end and not view.is_written)
+        counts = slicer.counts(slices)
+        if self._judges_transactions and slices:
+            met = TransactionsMet(view.transactions)
+            slices = [met.added_to(one) for one in slices]
+        return slices, counts
 
     def _range(self, view: PartitionView, starting: Limit, ending: Limit) -> OffsetRange:
         """The offsets that are asked for, and that filters leave."""

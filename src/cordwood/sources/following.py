@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
@@ -30,6 +31,7 @@ from cordwood.storage.log.times import first_since
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
 
 #: Between two looks are at least so many seconds, and this many times what a look takes. Spark asks a hundred times a
@@ -185,9 +187,9 @@ class Follower:
             began = self.clock()
             try:
                 node, places = self._listed()
-                self._followed = {
-                    partition: self._followed_now(partition, place, node) for partition, place in places.items()
-                }
+                one = partial(self._followed_now, node)
+                followed = in_parallel(self._fs.concurrency, one, list(places.items()))
+                self._followed = dict(zip(places, followed, strict=True))
                 # Many partitions take long to look at, and shall not take all of a core.
                 self._next_look = self.clock() + max(_LOOK_SECONDS, _LOOK_PAUSE * (self.clock() - began))
                 return
@@ -217,8 +219,9 @@ class Follower:
         node = self._node = Node.open(self._fs, paths, self.options.metadata)
         return node, choose(node, self.options)
 
-    def _followed_now(self, partition: TopicPartition, place: LocatedPartition, node: Node) -> _Followed:
+    def _followed_now(self, node: Node, named: tuple[TopicPartition, LocatedPartition]) -> _Followed:
         """What is known of a partition, brought up to date."""
+        partition, place = named
         one = self._listed_log(partition, place)
         if one.log.segments:
             one.tail = self._tail(one)
