@@ -23,6 +23,7 @@ def test_a_log_is_read_into_spark_and_its_rate_is_printed(spark: SparkSession, t
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["rows_per_second"] == pytest.approx(found["records"] / found["cordwood"]["median"])
+    assert found["memory_rows_per_second"] == pytest.approx(found["records"] / found["memory"]["median"])
     assert (found["kafka"], found["ratio"]) == (None, None)
     assert not list(tmp_path.iterdir())
 

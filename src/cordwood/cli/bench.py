@@ -199,11 +199,15 @@ def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka:
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         found = source_bench.measure(Path(folder), size_bytes, runs, against_kafka=against_kafka)
     if as_json:
-        rates = {"rows_per_second": found.rows_per_second, "kafka_rows_per_second": found.kafka_rows_per_second}
+        names = ("rows_per_second", "memory_rows_per_second", "kafka_rows_per_second")
+        rates = {name: getattr(found, name) for name in names}
         print(json.dumps({**asdict(found), **rates, "ratio": found.ratio}, indent=2))
         return
     columns = [Column("TWO CORES, 100 B VALUES"), *(Column(title, right=True) for title in ("SECONDS", "ROWS/S"))]
-    rows = [["cordwood", _seconds(found.cordwood), f"{found.rows_per_second / 1e6:.2f} M"]]
+    rows = [
+        ["cordwood", _seconds(found.cordwood), f"{found.rows_per_second / 1e6:.2f} M"],
+        ["Spark alone, rows from memory", _seconds(found.memory), f"{found.memory_rows_per_second / 1e6:.2f} M"],
+    ]
     if found.kafka_rows_per_second is not None:
         rows.append(["Spark's Kafka source", _seconds(found.kafka), f"{found.kafka_rows_per_second / 1e6:.2f} M"])
     targets = [f"{source_bench.ROWS_PER_SECOND / 1e6:.0f} M rows/s"]

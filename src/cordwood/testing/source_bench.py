@@ -2,7 +2,8 @@
 
 One topic of two partitions, on two cores, in a session as a user makes it. What is timed is a query that sums up the
 bytes of all values, from its start to its result; its answer is compared with what was written. A broker serves the
-very files that ours reads. Both sides take turns; the first turn of each, in which workers start and kernels are
+very files that ours reads. What Spark itself takes, whatever source it reads from, is measured with one that hands over
+ready-made batches from memory. The sides take turns; the first turn of each, in which workers start and kernels are
 loaded, is not counted.
 """
 
@@ -49,17 +50,25 @@ class SourceFigures:
 
     Attributes:
         records: that each query reads.
-        cordwood, kafka: seconds of the query; None: not asked for.
+        cordwood: seconds of the query.
+        memory: the same with rows from memory.
+        kafka: the same with Spark's Kafka source; None: not asked for.
     """
 
     records: int
     cordwood: Seconds
+    memory: Seconds
     kafka: Seconds | None
 
     @property
     def rows_per_second(self) -> float:
         """Of our source."""
         return self.records / self.cordwood.median
+
+    @property
+    def memory_rows_per_second(self) -> float:
+        """Of rows from memory: what Spark takes from a Python data source at best."""
+        return self.records / self.memory.median
 
     @property
     def kafka_rows_per_second(self) -> float | None:
@@ -84,6 +93,8 @@ def measure(folder: Path, size_bytes: int, runs: int, *, against_kafka: bool) ->
     Raises:
         RequestError: something is missing, with what to do; or an answer is wrong.
     """
+    from cordwood.testing.memory_source import NAME, MemorySource
+
     logs = folder / "logs"
     records = 0
     for number in range(_PARTITIONS):
@@ -91,7 +102,6 @@ def measure(folder: Path, size_bytes: int, runs: int, *, against_kafka: bool) ->
         partition.mkdir(parents=True)
         shape = Shape(value_bytes=_VALUE_BYTES)
         records += write_log(PosixFileSystem(), str(partition), size_bytes=size_bytes // _PARTITIONS, shape=shape)
-    seconds: dict[str, list[float]] = {"cordwood": [], "kafka": []}
     with contextlib.ExitStack() as stack:
         address = ""
         if against_kafka:
@@ -100,15 +110,21 @@ def measure(folder: Path, size_bytes: int, runs: int, *, against_kafka: bool) ->
             logs = served
         spark = stack.enter_context(_session())
         register(spark)
-        sides = {"cordwood": (str(logs), {"subscribe": _TOPIC, "columns": "value"})}
+        spark.dataSource.register(MemorySource)
+        rows = {"rows": f"{records}", "valueBytes": f"{_VALUE_BYTES}", "tasks": f"{_CORES}"}
+        sides = {"cordwood": (str(logs), {"subscribe": _TOPIC, "columns": "value"}), NAME: ("", rows)}
         if against_kafka:
             add_kafka_source(spark)
             sides["kafka"] = ("", {"subscribe": _TOPIC, "kafka.bootstrap.servers": address})
+        seconds: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(runs + 1):
             for side, (path, options) in sides.items():
                 seconds[side].append(_timed(spark, side, path, options, records * _VALUE_BYTES))
     return SourceFigures(
-        records, Seconds.of(seconds["cordwood"]), Seconds.of(seconds["kafka"]) if against_kafka else None
+        records,
+        Seconds.of(seconds["cordwood"]),
+        Seconds.of(seconds[NAME]),
+        Seconds.of(seconds["kafka"]) if against_kafka else None,
     )
 
 
