@@ -74,6 +74,23 @@ def test_while_all_is_well_it_behaves_as_the_one_below(steps: list[tuple[Any, ..
         assert outcome(fs, "/folder", *step) == outcome(plain, "/folder", *step)
 
 
+def test_blocks_of_a_file_are_shared_as_the_one_below_shares_them() -> None:
+    below, stopped = memory(), False
+
+    def check() -> None:
+        if stopped:
+            raise StoppedError
+
+    fs = CheckedFileSystem(below, check)
+    source, target = fs.create("/f"), fs.create("/g")
+    source.write(0, bytes(MIB))
+    target.write_shared(0, bytes(MIB), source, 0)
+    assert (below.shared_bytes, target.size()) == (MIB, MIB)
+    stopped = True
+    with pytest.raises(StoppedError):
+        target.write_shared(MIB, bytes(MIB), source, 0)
+
+
 def read_on(file: File) -> None:
     """Read again and again: there is not a look at the folder before each read."""
     while True:

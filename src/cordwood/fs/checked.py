@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cordwood.fs.base import Bytes, File, LocalFileSystem, view_of
+from cordwood.fs.base import Bytes, File, LocalFileSystem, ReadableFile, view_of
 from cordwood.fs.location import Location
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.types import override
@@ -81,6 +81,13 @@ class _CheckedFile(WrappedFile):
         for start in range(0, view.nbytes, _PIECE_BYTES):
             self._check()
             self._file.write(position + start, view[start : start + _PIECE_BYTES])
+
+    @override
+    def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
+        self._check()  # once: what is shared takes no time, whatever its size
+        if isinstance(source, _CheckedFile):
+            source = source._file
+        self._file.write_shared(position, data, source, source_position)
 
 
 @dataclass(frozen=True, slots=True)
