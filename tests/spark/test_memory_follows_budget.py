@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cordwood.testing import workloads
 from cordwood.testing.generate import Keys, Shape
-from cordwood.testing.usage import memory_bytes
 from cordwood.testing.workloads import Workload
 from cordwood.types import Codec
-from tests.cli.running import ENVIRONMENT
-from tests.commands.killing import processes
+from tests.spark.workers import peaks
 from tests.summary import lines_of
 
 pytestmark = [
@@ -34,8 +30,6 @@ _M = 1_000_000
 _CORES = 2
 #: A worker's memory beside its share: Python, the kernels, windows that are read, decoded and written.
 BESIDE_BYTES = 250 * _M
-_LOOK_SECONDS = 0.02
-_DAEMON = "cordwood.spark.daemon"
 
 large = pytest.mark.skipif("CORDWOOD_LARGE" not in os.environ, reason="CORDWOOD_LARGE=1 runs it")
 
@@ -46,35 +40,12 @@ def write_log(folder: Path, keys: int, codec: Codec = Codec.NONE) -> None:
     workloads.write(folder, Workload("", keys + keys // 10, Keys(keys // 10, "spread"), shape))
 
 
-def worker_peaks(arguments: list[str]) -> list[int]:
-    """Run a command; return the most memory of each of its Python workers, the largest first."""
-    peaks: dict[int, int] = {}
-    with subprocess.Popen(
-        [sys.executable, "-m", "cordwood", *arguments],
-        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    ) as running:  # fmt: skip
-        while running.poll() is None:
-            for pid in _workers(running.pid):
-                peaks[pid] = max(peaks.get(pid, 0), memory_bytes(pid))
-            time.sleep(_LOOK_SECONDS)
-        said, _ = running.communicate()
-    assert running.returncode == 0, said
-    return sorted(peaks.values(), reverse=True)
-
-
-def _workers(session: int) -> Iterator[int]:
-    """Spark's Python workers, without the daemon that they are forks of."""
-    python = [one for one in processes(session) if _DAEMON in one.words]
-    daemons = {one.pid for one in python}
-    return (one.pid for one in python if one.parent in daemons)
-
-
 def clean(folder: Path, memory: int) -> list[int]:
     """Clean into a copy, which goes then; return the memory of workers."""
     words = ["clean", str(folder / "logs"), "--output", str(folder / "copy"), "--memory", str(memory)]
     words += ["--config", "cleanup.policy=compact", "--ignore-ratio", "--master", f"local[{_CORES},4]"]
     try:
-        return worker_peaks(words)
+        return peaks(words).workers
     finally:
         shutil.rmtree(folder / "copy", ignore_errors=True)
 

@@ -1,0 +1,57 @@
+"""The memory of a command and of Spark's Python workers while it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from cordwood.testing.usage import memory_bytes
+from tests.cli.running import ENVIRONMENT
+from tests.commands.killing import processes
+
+_LOOK_SECONDS = 0.02
+_DAEMON = "cordwood.spark.daemon"
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most memory at one moment.
+
+    Attributes:
+        command: of the process itself, in bytes.
+        workers: of each of its Python workers, the largest first.
+    """
+
+    command: int
+    workers: list[int]
+
+
+def peaks(
+    arguments: list[str], environment: Mapping[str, str] | None = None, meanwhile: Callable[[], None] = lambda: None
+) -> Peaks:
+    """Run a command, which must succeed; `meanwhile` is called again and again."""
+    most: dict[int, int] = {}
+    with subprocess.Popen(
+        [sys.executable, "-m", "cordwood", *arguments],
+        env={**ENVIRONMENT, **(environment or {})},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        while running.poll() is None:
+            for pid in (running.pid, *_workers(running.pid)):
+                most[pid] = max(most.get(pid, 0), memory_bytes(pid))
+            meanwhile()
+            time.sleep(_LOOK_SECONDS)
+        said, _ = running.communicate()
+    assert running.returncode == 0, said
+    command = most.pop(running.pid, 0)
+    return Peaks(command, sorted(most.values(), reverse=True))
+
+
+def _workers(session: int) -> Iterator[int]:
+    """Spark's Python workers, without the daemon that they are forks of."""
+    python = [one for one in processes(session) if _DAEMON in one.words]
+    daemons = {one.pid for one in python}
+    return (one.pid for one in python if one.parent in daemons)
