@@ -54,7 +54,7 @@ def test_a_table_as_of_a_time_ends_at_the_first_record_that_is_as_late(tmp_path:
     random = Random(seed)
     log = random_log(random, tmp_path / "users-3")
     for _ in range(POINTS // 2):
-        ms = random.randint(TIME - 100, max(one.timestamp for one in log.records) + 100)
+        ms = random.randint(TIME - 100, max(TIME, *(one.timestamp for one in log.records)) + 100)
         text = datetime.fromtimestamp(ms / 1000, UTC).isoformat()
         assert table_of(log.path, as_of=text) == log.replay(log.offset_at(ms))
 
