@@ -162,6 +162,24 @@ def test_a_log_moves_to_another_directory_while_it_is_used(node: Node) -> None:
     assert read_all(log) == expected | {30: "b2"} and log.parent_directory == target
 
 
+@pytest.mark.parametrize("count", [0, 1], ids=["nothing", "a record"])
+def test_a_log_moves_whose_last_offsets_are_cleaned_away(node: Node, count: int) -> None:
+    log = node.append(ONE, *("a0", "b1")[:count])
+    log.truncate_fully_and_start_at(0) if not count else log.roll()
+    log.go_on_at(7)
+    assert (log.log_end_offset, len(read_all(log))) == (7, count)
+    (target,) = set(node.manager.live_log_dirs) - {log.parent_directory}
+    moved = node.manager.move_partition(ONE, target)
+    assert (moved.log_end_offset, moved.log_start_offset, len(read_all(moved))) == (7, 0, count)
+    node.append(ONE, "c7")
+    expected = read_all(moved)
+    assert max(expected) == 7
+    node.manager.shutdown()
+    node.start()
+    node.manager.startup()
+    assert read_all(node.manager.get_or_create_log(ONE)) == expected
+
+
 def test_a_move_that_was_interrupted_goes_on(node: Node) -> None:
     log = node.append(ONE, "a0", "a1")
     (target,) = set(node.manager.live_log_dirs) - {log.parent_directory}

@@ -511,6 +511,14 @@ class Log:
             local.scheduler.schedule("flush-log", lambda: self._flush_rolled(segment.base_offset, snapshot))
             return segment
 
+    def go_on_at(self, offset: int) -> None:
+        """Let the next record be at an offset above the log end; nothing lies in between."""
+        local = self._local
+        with self._lock, local.guarded("rolling"):
+            if offset > local.log_end_offset:
+                self.roll(offset)
+                local.move_end(offset)
+
     def _flush_rolled(self, base_offset: int, snapshot: str | None) -> None:
         local = self._local
         if snapshot is not None:

@@ -1001,9 +1001,12 @@ def _copy(current: Log, future: Log) -> None:
     """Append to a future log all that it lacks, flushed on return."""
     if future.log_end_offset < current.log_start_offset or future.log_end_offset > current.log_end_offset:
         future.truncate_fully_and_start_at(current.log_start_offset)
-    while future.log_end_offset < current.log_end_offset:
+    while future.log_end_offset < (end := current.log_end_offset):
         data = current.read(future.log_end_offset, _COPY_BYTES, FetchIsolation.LOG_END)
-        future.append_as_follower(data.records, _ANY_EPOCH)
+        if data.records:
+            future.append_as_follower(data.records, _ANY_EPOCH)
+        else:
+            future.go_on_at(end)  # a clean has left nothing from there on
     future.maybe_increment_high_watermark(future.log_end_offset)
     future.maybe_increment_log_start_offset(current.log_start_offset)
     future.flush(force_active_segment=True)
