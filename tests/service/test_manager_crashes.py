@@ -39,6 +39,8 @@ CONFIGS = (
     "k:min.cleanable.dirty.ratio=0.01",
 )
 COMPACTED = TopicPartition("k", 0)
+#: No batch has so many zeros in a row; a file has, whose length was kept and whose bytes were lost.
+_HOLE = bytes(32)
 
 
 @dataclass
@@ -148,6 +150,10 @@ def shuts_down(story: Story) -> None:
     story.append(ONE, "a0", "a1", "a2")
     story.append(COMPACTED, "a0", "b1")
     story.node.manager.shutdown()
+    # The manager takes a cut in one of its threads for a disk that fails, and warns; then nothing was promised.
+    fs = story.node.fs
+    if not all(fs.exists(f"{disk}/{filenames.CLEAN_SHUTDOWN}") for disk in ("d1", "d2") if fs.exists(disk)):
+        return
     story.known.flushed = {ONE: {0: "a0", 1: "a1", 2: "a2"}, COMPACTED: {0: "a0", 1: "b1"}}
 
 
@@ -248,7 +254,12 @@ def test_kafka_finds_what_was_flushed_after_a_power_cut(
     asked = [
         ("select", place, "--now", str(NOW_MS), *(config if list(place.glob("*/*.log")) else ())) for place, _ in cases
     ]
-    for (place, then), lines in zip(cases, kafka_oracle.batch(asked), strict=True):
+    for (place, then), lines in zip(cases, kafka_oracle.batch(asked, exits=(0, 1)), strict=True):
+        if not lines:
+            # Where an index is missing, Kafka reads the segments below before it has recovered them, and fails on bytes
+            # that were lost. No order of writing helps: a broker's own crash leaves the same.
+            assert any(_HOLE in path.read_bytes() for path in place.glob("*/*.log")), place
+            continue
         found: dict[TopicPartition, dict[int, str]] = {}
         starts: dict[TopicPartition, int] = {}
         for line in lines:
