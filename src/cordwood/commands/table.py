@@ -9,14 +9,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import cordwood.report.table  # noqa: F401 - so that results can show themselves
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.table_options import TableFileOptions, TableOptions
-from cordwood.commands.table_output import is_uploaded, table_folder
+from cordwood.commands.table_output import table_folder
 from cordwood.commands.table_point import TablePoint, encode_facts, find_point, partitions_of
 from cordwood.decoders.choice import decoder_of
 from cordwood.engine import division
@@ -28,9 +28,10 @@ from cordwood.engine.table_rows import TableFormat
 from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.fs.by_url import file_system_for
+from cordwood.fs.objects import is_object_url
 from cordwood.spark.session import LOCAL_MASTER, cores, is_on_this_machine, session
 from cordwood.spark.table_errors import raise_data_error
-from cordwood.storage.log.files import temporary_directory
+from cordwood.storage.log.files import remove_tree, temporary_directory
 from cordwood.storage.node.node import Node
 from cordwood.threads import in_parallel
 
@@ -236,7 +237,7 @@ def write_table(
     fs = fs or _file_system([*paths, output], options)
     output = fs.absolute_path(output)
     writer_options = files.writer_options()
-    if is_uploaded(output):
+    if is_object_url(output):
         _check_uploads(output, run)
     with (
         table_folder(fs, output, list(map(fs.absolute_path, paths))) as folder,
@@ -251,7 +252,7 @@ def write_table(
             fixed = _as_of(options, made.point.offsets)
             cut_anew = prepare(paths, fixed, spark=running, fs=fs, now_ms=now_ms, counters=counters)
             with Watch(fs, progress, run.on_progress):
-                counts = _write(running, cut_anew, folder.path, files.format, writer_options)
+                counts = _write(running, cut_anew, folder.path, files.format, writer_options, fs)
         folder.finish(encode_facts(made.point, options, now_ms, files.format))
     return TableResult(
         made.point.topic,
@@ -281,8 +282,9 @@ def _write(
     output: str,
     format_name: str,
     writer_options: Mapping[str, str],
+    fs: LocalFileSystem,
 ) -> tuple[int, int, int]:
-    """Write the rows; count all, deletes, and those that could not be decoded."""
+    """Write the rows; count all, deletes, and those that could not be decoded. Nothing is left after an error."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -299,6 +301,9 @@ def _write(
         observed = rows.observe(seen, f.count(f.lit(1)).alias("rows"), *sums)
         observed.write.format(format_name).options(**writer_options).mode("errorifexists").save(output)
         return tuple(int(seen.get.get(name) or 0) for name in ("rows", *flags))  # type: ignore[return-value]
-    except Exception as error:
-        raise_data_error(error)
+    except BaseException as error:
+        with suppress(OSError):
+            remove_tree(fs, output)
+        if isinstance(error, Exception):
+            raise_data_error(error)
         raise

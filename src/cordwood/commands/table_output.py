@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cordwood.commands.table_point import FACTS
@@ -17,7 +17,7 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import UrlFileSystem
 from cordwood.fs.object_copy import ObjectCopy
 from cordwood.fs.objects import is_object_url
-from cordwood.storage.log.files import remove_tree, temporary_directory, write_file
+from cordwood.storage.log.files import temporary_directory, write_file
 from cordwood.threads import in_parallel
 
 
@@ -34,14 +34,9 @@ class TableFolder:
     finish: Callable[[bytes], None]
 
 
-def is_uploaded(output: str) -> bool:
-    """Whether a table is written on this machine first, and uploaded."""
-    return is_object_url(output)
-
-
 @contextmanager
 def table_folder(fs: LocalFileSystem, output: str, sources: Sequence[str]) -> Iterator[TableFolder]:
-    """The new folder of a table, of which nothing is left if the block ends with an error.
+    """The new folder of a table. In an object store nothing is left of it if the block ends with an error.
 
     Args:
         fs: where it is.
@@ -52,7 +47,7 @@ def table_folder(fs: LocalFileSystem, output: str, sources: Sequence[str]) -> It
         RequestError: it exists.
         LockedError: another run is making it.
     """
-    if isinstance(fs, UrlFileSystem) and is_uploaded(output):
+    if isinstance(fs, UrlFileSystem) and is_object_url(output):
         with ObjectCopy(fs.objects, output, sources) as copy, temporary_directory(fs, "cordwood-table-") as staging:
             staged = f"{staging}/table"
 
@@ -67,12 +62,8 @@ def table_folder(fs: LocalFileSystem, output: str, sources: Sequence[str]) -> It
         return
     if fs.exists(output):
         raise RequestError(f"--output {output}: this exists; a table is written to a new folder")
-    try:
-        yield TableFolder(output, lambda facts: write_file(fs, f"{output}/{FACTS}", facts))
-    except BaseException:
-        with suppress(OSError):
-            remove_tree(fs, output)
-        raise
+    # Nothing is removed here: what appears at this path before Spark writes there is somebody else's.
+    yield TableFolder(output, lambda facts: write_file(fs, f"{output}/{FACTS}", facts))
 
 
 def _files(fs: LocalFileSystem, folder: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ The class that is registered is made for a session, as a subclass with the sessi
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
@@ -101,8 +102,9 @@ class LogDataSource(DataSource):
         return LogStreamReader(options, _names(schema), self._location_of(options), self._accumulator)
 
     @staticmethod
+    @abstractmethod
     def _store_of(paths: Iterable[str | None]) -> Store:
-        raise NotImplementedError
+        """The store that paths lead to."""
 
     def _location_of(self, options: ReadOptions) -> Location[Store]:
         return self._store_of([*options.path, options.metadata]).location()
