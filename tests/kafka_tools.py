@@ -61,7 +61,8 @@ def _run(command: Sequence[Word], *, text: str = "", exits: Sequence[int] = (0,)
 
 
 def _lines(text: str) -> list[Line]:
-    return [json.loads(line) for line in text.splitlines()]
+    # Not `splitlines`: Kafka's JSON has other ends of lines in its strings as they are, U+0085 for one.
+    return [json.loads(line) for line in text.split("\n") if line]
 
 
 class Oracle:

@@ -19,6 +19,8 @@ fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 print("held", flush=True)
 sys.stdin.read()
 """
+#: The same, as a program whose name is not UTF-8.
+HOLD_WITH_AN_ODD_NAME = HOLD.replace("file =", r'open("/proc/self/comm", "wb").write(b"caf\xe9"); file =')
 #: Another Cordwood.
 HOLD_AS_WE_DO = """
 import sys

@@ -24,7 +24,7 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from tests.fixtures import copy_of, fixture
-from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, open_up, other
+from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, HOLD_WITH_AN_ODD_NAME, is_held, on_linux, open_up, other
 from tests.kafka_tools import Broker, KafkaToolError
 
 FS = PosixFileSystem()
@@ -60,6 +60,13 @@ def test_a_lock_that_another_process_holds_is_refused_with_its_name(tmp_path: Pa
     while is_held(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.01)
     FS.lock_directory(str(tmp_path)).release()
+
+
+@on_linux
+def test_a_holder_may_have_any_bytes_in_its_name(tmp_path: Path) -> None:
+    refused = pytest.raises(LockedError, match="is held by caf\N{REPLACEMENT CHARACTER} ")
+    with other(HOLD_WITH_AN_ODD_NAME, tmp_path / ".lock"), refused:
+        FS.lock_directory(str(tmp_path))
 
 
 def test_a_second_attempt_in_the_same_process_is_refused_and_does_not_drop_the_lock(tmp_path: Path) -> None:
@@ -379,6 +386,17 @@ def test_the_mount_is_the_one_that_holds_the_path(tmp_path: Path) -> None:
     (tmp_path / "symlink").symlink_to("/proc")
     for path, found in (("/proc", "nfs"), (str(tmp_path / "symlink"), "nfs"), (str(tmp_path), None)):
         assert network_file_system(path, tmp_path / "mountinfo") == found
+
+
+@on_linux
+def test_mounts_may_have_any_bytes_in_their_names(tmp_path: Path) -> None:
+    odd = [b"/mnt/caf\xe9", b"/mnt/a\rb", "/mnt/a\u2028b".encode(), "/mnt/a\x85".encode()]
+    lines = [b"1 1 0:1 / %b rw - ext4 %b rw" % (name, name) for name in odd]
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        before, _, source = line.partition(b" - ")
+        lines.append(b"%b - nfs4 %b" % (before, source.partition(b" ")[2]))
+    (tmp_path / "mountinfo").write_bytes(b"\n".join(lines) + b"\n")
+    assert network_file_system(str(tmp_path), tmp_path / "mountinfo") == "nfs4"
 
 
 # ---- a real broker ---------------------------------------------------------------------------------------------------

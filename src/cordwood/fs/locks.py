@@ -60,11 +60,11 @@ def lock_holder(directory: str) -> LockHolder | None:
 
 def _holder_of(device: int, inode: int) -> LockHolder | None:
     try:
-        lines = _LOCKS.read_text().splitlines()
+        locks = _told(_LOCKS)
     except OSError:
         return None
     wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
-    for line in lines:
+    for line in locks.split("\n"):
         # 1: POSIX  ADVISORY  WRITE 4242 fd:01:131077 0 EOF
         fields = line.split()
         if len(fields) >= 6 and fields[5] == wanted and fields[1] != "->":
@@ -75,9 +75,14 @@ def _holder_of(device: int, inode: int) -> LockHolder | None:
 
 def _program(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return _told(Path(f"/proc/{pid}/comm")).strip()
     except OSError:
         return ""
+
+
+def _told(file: Path) -> str:
+    """What the kernel tells in a file of /proc: names of programs and mounts in it may be any bytes."""
+    return file.read_bytes().decode(errors="replace")
 
 
 # ---- taking the lock -------------------------------------------------------------------------------------------------
@@ -278,18 +283,18 @@ def network_file_system(path: str, mounts: Path = _MOUNTS) -> str | None:
     except AttributeError:  # not Linux
         return None
     try:
-        about = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
-        mounted = mounts.read_text()
+        about, mounted = _told(Path(f"/proc/self/fdinfo/{descriptor}")), _told(mounts)
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    mount = next((line.split()[1] for line in about.splitlines() if line.startswith("mnt_id:")), "")
-    for line in mounted.splitlines():
+    mount = next((line.split()[1] for line in about.split("\n") if line.startswith("mnt_id:")), "")
+    # Not by Python's idea of lines and blanks: the kernel escapes only newlines, blanks and tabs in a path.
+    for line in mounted.split("\n"):
         # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
         fields, _, source = line.partition(" - ")
-        if fields.split()[0] == mount:
-            kind = source.split()[0]
+        if fields.partition(" ")[0] == mount:
+            kind = source.partition(" ")[0]
             network = kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
             return kind if network else None
     return None

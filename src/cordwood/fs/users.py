@@ -61,7 +61,7 @@ class User:
 
 def _privileged() -> bool:
     try:
-        status = _STATUS.read_text()
+        status = _STATUS.read_text(errors="replace")
     except OSError:  # not Linux
         return os.geteuid() == 0
     (capabilities,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
