@@ -390,7 +390,7 @@ def test_the_mount_is_the_one_that_holds_the_path(tmp_path: Path) -> None:
 
 @on_linux
 def test_mounts_may_have_any_bytes_in_their_names(tmp_path: Path) -> None:
-    odd = [b"/mnt/caf\xe9", b"/mnt/a\rb", "/mnt/a\u2028b".encode(), "/mnt/a\x85".encode()]
+    odd = [b"/disks/caf\xe9", b"/disks/a\rb", "/disks/a\u2028b".encode(), "/disks/a\x85".encode()]
     lines = [b"1 1 0:1 / %b rw - ext4 %b rw" % (name, name) for name in odd]
     for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
         before, _, source = line.partition(b" - ")
