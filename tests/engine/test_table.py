@@ -22,7 +22,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.log.view import LogView
-from cordwood.storage.node.node import Node
+from cordwood.storage.node.node import LocatedPartition, Node
 from tests.commands.fixture_pairs import PAIRS, Pair
 from tests.commands.in_process import InThisProcess
 from tests.drawn import drawn
@@ -130,6 +130,11 @@ def test_tables_of_a_real_broker_are_what_a_consumer_replays(name: str) -> None:
             assert (refused.path, refused.position) in damage_of(name, topic), topic
 
 
+def places_of(name: str, topic: str) -> dict[int, LocatedPartition]:
+    """The partitions of a fixture's topic, by number."""
+    return partitions_of(Node.open(PosixFileSystem(), [str(fixture(name))]), [name], topic)
+
+
 def refusal_of(name: str, topic: str, random: Random) -> CorruptBatchError | None:
     """Compare the tables of a topic; returns what damage says that ends it, if there is any."""
     try:
@@ -141,17 +146,16 @@ def refusal_of(name: str, topic: str, random: Random) -> CorruptBatchError | Non
 
 def damage_of(name: str, topic: str) -> list[tuple[str, int | None]]:
     """Where `check` finds damage in a topic: its files and positions."""
-    places = partitions_of(Node.open(PosixFileSystem(), [str(fixture(name))]), [name], topic).values()
-    found = [one for place in places for one in cordwood.check(place.path)]
+    found = [one for place in places_of(name, topic).values() for one in cordwood.check(place.path)]
     return [(one.path, one.position) for one in found if one.severity is Severity.DAMAGE]
 
 
 def compare_tables(name: str, topic: str, random: Random) -> None:
     """Of a topic of a fixture, as of several points."""
-    node = Node.open(PosixFileSystem(), [str(fixture(name))])
-    paths = [Path(one.path) for one in partitions_of(node, [name], topic).values()]
+    places = places_of(name, topic)
+    paths = [Path(one.path) for one in places.values()]
     lines = committed(name, topic)
-    starts = {number: place.log().log_start_offset for number, place in partitions_of(node, [name], topic).items()}
+    starts = {number: place.log().log_start_offset for number, place in places.items()}
     whole = cordwood.table_offsets(*map(str, paths), high_watermark="end")
     for at in range(POINTS + 1):
         ends = {number: random.randint(starts[number], end) if at else end for number, end in whole.items()}

@@ -60,11 +60,11 @@ def lock_holder(directory: str) -> LockHolder | None:
 
 def _holder_of(device: int, inode: int) -> LockHolder | None:
     try:
-        locks = _told(_LOCKS)
+        lines = _LOCKS.read_text().splitlines()
     except OSError:
         return None
     wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
-    for line in locks.split("\n"):
+    for line in lines:
         # 1: POSIX  ADVISORY  WRITE 4242 fd:01:131077 0 EOF
         fields = line.split()
         if len(fields) >= 6 and fields[5] == wanted and fields[1] != "->":
@@ -283,12 +283,13 @@ def network_file_system(path: str, mounts: Path = _MOUNTS) -> str | None:
     except AttributeError:  # not Linux
         return None
     try:
-        about, mounted = _told(Path(f"/proc/self/fdinfo/{descriptor}")), _told(mounts)
+        about = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+        mounted = _told(mounts)
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    mount = next((line.split()[1] for line in about.split("\n") if line.startswith("mnt_id:")), "")
+    mount = next((line.split()[1] for line in about.splitlines() if line.startswith("mnt_id:")), "")
     # Not by Python's idea of lines and blanks: the kernel escapes only newlines, blanks and tabs in a path.
     for line in mounted.split("\n"):
         # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue

@@ -63,7 +63,8 @@ def _processes() -> list[int]:
 def _fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat behind the name; empty once the process is gone."""
     try:
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        # A name may be any bytes.
+        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 

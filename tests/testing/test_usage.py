@@ -1,0 +1,15 @@
+"""What processes take is measured beside any others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cordwood.testing.usage import Usage
+from tests.fs.lock_holders import HOLD_WITH_AN_ODD_NAME, on_linux, other
+
+
+@on_linux
+def test_a_process_may_have_any_bytes_in_its_name(tmp_path: Path) -> None:
+    with other(HOLD_WITH_AN_ODD_NAME, tmp_path / ".lock"), Usage() as usage:
+        pass
+    assert usage.peak_bytes > 0
