@@ -19,7 +19,7 @@ from cordwood.cleaning.plan import Reason
 from cordwood.cleaning.rewrite import Counts
 from cordwood.commands.selection import Selection
 from cordwood.option import OptionField, option_fields
-from cordwood.tables import Column, html_table
+from cordwood.text import Column, html_table
 from cordwood.types import TopicPartition
 from tests.fixtures import fixture
 

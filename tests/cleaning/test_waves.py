@@ -13,7 +13,7 @@ from cordwood.cleaning.waves import expected_work_bytes, work_bytes
 from cordwood.engine.results import ExactPlan
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.record import Record
-from cordwood.tables import bytes_text
+from cordwood.text import bytes_text
 from cordwood.types import Codec
 from tests.commands.in_process import InThisProcess
 from tests.commands.planned_logs import T0, make_log

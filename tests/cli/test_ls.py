@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from cordwood.cli.main import app
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.tables import bytes_text, time_text
+from cordwood.text import bytes_text, time_text
 from tests.fixtures import NAMES, fixture
 from tests.storage.shapes import shape_of
 

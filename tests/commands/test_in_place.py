@@ -21,7 +21,7 @@ from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
 from cordwood.storage.formats import filenames
-from cordwood.tables import bytes_text
+from cordwood.text import bytes_text
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room

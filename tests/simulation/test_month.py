@@ -28,7 +28,7 @@ from cordwood.simulation.world import Member, World
 from cordwood.sizing.stays import Stay
 from cordwood.sizing.workload import Workload
 from cordwood.storage.check import Severity
-from cordwood.tables import Column, bytes_text, duration_text, table
+from cordwood.text import Column, bytes_text, duration_text, table
 from tests.simulation.worlds import Topic, add, records_there, world_of
 from tests.summary import lines_of
 

@@ -27,10 +27,10 @@ from cordwood.commands.read import open_log
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import session
-from cordwood.tables import Column, table
 from cordwood.testing.chart import ratio_chart
 from cordwood.testing.generate import Shape, write_log
 from cordwood.testing.workloads import USUAL, WORKLOADS, Target
+from cordwood.text import Column, table
 from cordwood.types import Codec
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN, CLEANER_OFFSETS, 
 from cordwood.storage.formats.properties import encode_clean_shutdown
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
-from cordwood.tables import Column, bytes_text, number, table
+from cordwood.text import Column, bytes_text, number, table
 from cordwood.types import NONE, TopicPartition
 
 #: The real broker's log, and another broker's with groups of all kinds and open transactions.

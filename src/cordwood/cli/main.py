@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 
 from cordwood.errors import CordwoodError, DataError, LockedError, NoSpaceError, NotFoundError
 from cordwood.fs.base import is_full
-from cordwood.tables import printable
+from cordwood.text import printable
 
 #: What a shell, a script or a pipeline learns from how we end. 2 is also Typer's, for wrong usage.
 EXIT_OK = 0

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from cordwood.tables import bytes_text
+from cordwood.text import bytes_text
 
 _EVERY_SECONDS = 0.2
 _LOGS_AFTER_SECONDS = 2.0

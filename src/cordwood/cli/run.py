@@ -30,7 +30,7 @@ from cordwood.service.exporter import HOST
 from cordwood.service.health import Health
 from cordwood.service.running import LiveNode, LiveOptions
 from cordwood.service.status import PartitionStatus
-from cordwood.tables import Column, bytes_text, printable, table
+from cordwood.text import Column, bytes_text, printable, table
 from cordwood.types import override
 
 _COLUMNS = (

@@ -34,7 +34,7 @@ from cordwood.storage.log.files import read_file
 from cordwood.storage.log.source import LogSource
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tables import names_text, time_text
+from cordwood.text import names_text, time_text
 
 #: Beside the files of a table: what it is a table of.
 FACTS = "_cordwood.json"

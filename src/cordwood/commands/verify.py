@@ -27,7 +27,7 @@ from cordwood.storage.log.files import temporary_directory
 from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS
 from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tables import number
+from cordwood.text import number
 from cordwood.verification.pairs import Pair, Side, ViolationKind
 from cordwood.verification.violations import Violation
 

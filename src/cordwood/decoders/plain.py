@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from cordwood.decoders.decoder import Decoded, Decoder, RawBytes
 from cordwood.storage.log.arrow import numbers
-from cordwood.tables import number
+from cordwood.text import number
 
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 

@@ -9,7 +9,7 @@ from cordwood.cleaning.plan import Compaction, Decision, Division, PartitionPlan
 from cordwood.cleaning.superseded import CHUNK_RECORD_BYTES, ENTRY_BYTES
 from cordwood.engine.scan import chunk_records
 from cordwood.engine.task import PartitionTask, read_bytes, whole_memory
-from cordwood.tables import bytes_text
+from cordwood.text import bytes_text
 
 #: A partition below this size is cleaned by one task, even if cores are idle.
 STAGED_BYTES_MIN = 64 << 20

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from cordwood.storage.check import Finding, Kind, Severity, Summary
 from cordwood.storage.formats.filenames import DirectoryState
-from cordwood.tables import printable
+from cordwood.text import printable
 
 _TITLES = {
     Severity.DAMAGE: "ERRORS: a broker would reject, lose or misread data, or not start",

@@ -15,7 +15,7 @@ from cordwood.engine.results import CleanResult, ExactPlan, Fate, InPlace, Parti
 from cordwood.errors import MemoryNeed
 from cordwood.presentable import register
 from cordwood.report import plan
-from cordwood.tables import Column, bytes_text, html_table, names_text, number, printable, table
+from cordwood.text import Column, bytes_text, html_table, names_text, number, printable, table
 
 #: What records were dropped for: title of the column, words in the summary, value.
 _REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (

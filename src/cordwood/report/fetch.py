@@ -8,7 +8,7 @@ from typing import Any
 
 from cordwood.presentable import register
 from cordwood.storage.changes.fetch import FetchResult
-from cordwood.tables import bytes_text, number, printable
+from cordwood.text import bytes_text, number, printable
 
 
 def lines(result: FetchResult) -> Iterator[str]:

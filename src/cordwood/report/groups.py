@@ -8,7 +8,7 @@ from typing import Any
 
 from cordwood.presentable import register
 from cordwood.storage.node.groups import CommittedOffset, Coverage, EndSource, Group, GroupListing, GroupMember
-from cordwood.tables import Column, number, printable, table, time_text
+from cordwood.text import Column, number, printable, table, time_text
 from cordwood.types import TopicPartition
 
 # ---- JSON ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 from cordwood.config import SourceKind, show
 from cordwood.errors import DataError
 from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing
-from cordwood.tables import Column, bytes_text, number, printable, table, time_text
+from cordwood.text import Column, bytes_text, number, printable, table, time_text
 
 #: Where a policy was set, in a word.
 SHORT_SOURCE = {

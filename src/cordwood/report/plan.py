@@ -23,7 +23,7 @@ from cordwood.cleaning.plan import (
     utc,
 )
 from cordwood.presentable import register
-from cordwood.tables import Column, bytes_text, html_table, names_text, number, printable, table
+from cordwood.text import Column, bytes_text, html_table, names_text, number, printable, table
 
 
 def _of(show: Callable[[Compaction], str]) -> Callable[[PartitionPlan], str]:

@@ -13,7 +13,7 @@ from cordwood.presentable import register
 from cordwood.sizing.result import Outcome, SimulationResult
 from cordwood.sizing.stays import Stay
 from cordwood.sizing.workload import Workload
-from cordwood.tables import Column, bytes_text, duration_text, printable, rounded, table
+from cordwood.text import Column, bytes_text, duration_text, printable, rounded, table
 
 Cell = Callable[[Outcome, int], str]
 

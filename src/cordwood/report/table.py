@@ -10,7 +10,7 @@ from typing import Any
 
 from cordwood.engine.table_result import TableResult
 from cordwood.presentable import register
-from cordwood.tables import Column, number, printable, table, time_text
+from cordwood.text import Column, number, printable, table, time_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RIGHT = ("partition", "offset")

@@ -14,7 +14,7 @@ from cordwood.storage.node.transactions import (
     TransactionalId,
     TransactionListing,
 )
-from cordwood.tables import Column, number, printable, table, time_text
+from cordwood.text import Column, number, printable, table, time_text
 from cordwood.types import TopicPartition
 
 # ---- JSON ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from cordwood.presentable import register
 from cordwood.storage.changes.undo import UndoResult
-from cordwood.tables import Column, bytes_text, number, printable, table
+from cordwood.text import Column, bytes_text, number, printable, table
 
 
 def lines(result: UndoResult) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cordwood.presentable import register
-from cordwood.tables import bytes_text, number, printable
+from cordwood.text import bytes_text, number, printable
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.result import VerifyResult
 from cordwood.verification.violations import MEANINGS, Violation

@@ -37,7 +37,7 @@ from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import Log
 from cordwood.service.metrics import Meter, MetricName, Reading
 from cordwood.spark.session import LOCAL_MASTER
-from cordwood.tables import bytes_text
+from cordwood.text import bytes_text
 from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cordwood.config import DAY_MS, BrokerConfig, TopicConfig
 from cordwood.sizing.result import Outcome
 from cordwood.sizing.stays import Stay
-from cordwood.tables import bytes_text, duration_text, number, rounded
+from cordwood.text import bytes_text, duration_text, number, rounded
 
 #: From here on a difference, or growth, is worth a word.
 _WORTH = 0.05

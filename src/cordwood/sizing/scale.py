@@ -18,7 +18,7 @@ from cordwood.config import DAY_MS, LONG_MAX, TopicConfig
 from cordwood.errors import RequestError
 from cordwood.kernels.layout import HEADER
 from cordwood.sizing.workload import RECORD_EXTRA_BYTES_MAX, Workload
-from cordwood.tables import bytes_text
+from cordwood.text import bytes_text
 
 #: What is written at most, of each set of configs, if nobody asks for another scale.
 RECORDS_MAX, BATCHES_MAX, BYTES_MAX = 1_500_000, 40_000, 400_000_000

@@ -31,7 +31,7 @@ from cordwood.storage.log.times import first_since
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tables import names_text
+from cordwood.text import names_text
 from cordwood.types import TopicPartition
 
 

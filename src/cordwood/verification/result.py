@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cordwood.presentable import Presentable
-from cordwood.tables import number
+from cordwood.text import number
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.violations import Verdict, Violation
 

@@ -24,7 +24,7 @@ from cordwood.errors import DataError
 from cordwood.presentable import Presentable
 from cordwood.storage.formats.messages.consumer_protocol import CONSUMER
 from cordwood.storage.formats.messages.topics import DecodedRecord
-from cordwood.tables import number
+from cordwood.text import number
 from cordwood.types import NONE, TopicPartition
 
 

@@ -25,7 +25,7 @@ from cordwood.presentable import Presentable
 from cordwood.storage.formats.messages.topics import DecodedRecord
 from cordwood.storage.formats.messages.transaction_state import TransactionStatus
 from cordwood.storage.node.groups import Coverage
-from cordwood.tables import number
+from cordwood.text import number
 from cordwood.types import NONE, TopicPartition
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.tables import duration_text, rounded
+from cordwood.text import duration_text, rounded
 
 
 @pytest.mark.parametrize(
