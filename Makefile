@@ -13,7 +13,7 @@ export PYTHON
 
 bin := .venv/bin
 # Slow comparisons are left out of `make test`; conftest.py says how many.
-slow := (kafka or slow) and not cluster
+slow := (kafka or slow) and not (cluster or large or month or soak)
 
 .PHONY: setup demo test lint types layers lock bench check-kafka cluster-test clean
 

@@ -18,15 +18,20 @@ import pytest
 from hypothesis import settings
 
 from cordwood.spark.java import find_java
-from tests import crashes, drawn, kafka_tools, summary
+from tests import crashes, kafka_tools, knobs, summary
 from tests.cleaning import mutants
 from tests.damage.summary import lines_for
 
 # A kernel's first call compiles it, so the time of one example says nothing. A derandomized test derives its examples
 # from its own source.
-settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
-settings.load_profile("fresh" if drawn.FRESH else "fixed")
+settings.register_profile(
+    "cordwood",
+    deadline=None,
+    derandomize=not knobs.IS_FRESH,
+    print_blob=True,
+    max_examples=knobs.scaled(100, 1000),
+)
+settings.load_profile("cordwood")
 
 # Spark's Java, of every process of a test: nothing runs for long, so code is compiled quickly rather than well.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _left_out = pytest.StashKey[int]()
+#: Markers of tests that only `.ci/full` runs: they take an hour, or much memory or disk.
+LONG = ("large", "month", "soak")
 #: How many tests wait for their turn.
 _waiting = pytest.StashKey[int]()
 
@@ -42,8 +49,8 @@ _waiting = pytest.StashKey[int]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Let Hypothesis draw by the run's seed, too, before its plugin reads the option."""
-    if drawn.FRESH and config.getoption("--hypothesis-seed") is None:
-        config.option.hypothesis_seed = str(drawn.SEED)
+    if knobs.IS_FRESH and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(knobs.SEED)
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         used = getattr(item, "fixturenames", ())
         if "kafka_oracle" in used or "kafka_broker" in used:
             item.add_marker("kafka")
-        if item.get_closest_marker("cluster"):
+        if any(map(item.get_closest_marker, ("cluster", *LONG))):
             item.add_marker("slow")
         if "kafka_broker" in used:
             item.add_marker("broker")
@@ -107,13 +114,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _wait_for_their_turn(items: list[pytest.Item]) -> None:
-    """Leave out the long tests, slow ones and comparisons with Kafka whose turn it is not; see drawn.py."""
+    """Leave out the slow tests whose turn it is not; see knobs.py."""
     taken = [
         item
         for item in items
-        if not any(map(item.get_closest_marker, ("long", "slow", "kafka")))
-        or any(map(item.get_closest_marker, ("each_time", "cluster")))
-        or drawn.has_its_turn(item.nodeid)
+        if item.get_closest_marker("slow") is None
+        or item.get_closest_marker("cluster") is not None
+        or knobs.has_its_turn(item.nodeid)
     ]
     if len(taken) < len(items):
         items[0].config.stash[_waiting] = len(items) - len(taken)
@@ -146,12 +153,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for lines in (lines_for, crashes.lines_for, mutants.lines_for, summary.lines_for):
         for line in lines(terminalreporter):
             terminalreporter.write_line(line)
-    if drawn.FRESH:
-        terminalreporter.write_line(f"to repeat:  CORDWOOD_KAFKA_SEED={drawn.SEED} CORDWOOD_SHARE={drawn.SHARE}")
+    if knobs.IS_FRESH:
+        terminalreporter.write_line(f"to repeat:  CORDWOOD_SEED={knobs.SEED}")
     if count := config.stash.get(_waiting, 0):
         terminalreporter.write_line(
-            f"{count} tests wait for another turn (this is turn {drawn.TURN} of 0 to {drawn.TURNS - 1}); "
-            "CORDWOOD_TURNS=1 takes all"
+            f"{count} slow tests have another turn than this run's, CORDWOOD_TURN={knobs.TURN}/{knobs.TURNS}"
         )
     if count := config.stash.get(_left_out, 0):
         terminalreporter.write_line(

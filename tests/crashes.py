@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,13 +10,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from cordwood.fs.memory import MemoryFileSystem, at_random, every_cut, keep_all, lose_all
+from tests import knobs
 from tests.fs.trees import tree
 
 PROPERTY = "power cuts"
 #: Up to so many changes that may be lost every subset is tried.
 EXHAUSTIVE = 12
-#: The long tests cut before every so-manieth operation; 1 takes hours.
-EVERY = int(os.environ.get("CORDWOOD_CUT_EVERY", "48"))
+#: The long tests cut before every so-manieth operation.
+EVERY = knobs.step(48)
 
 State = frozenset[tuple[str, int]]
 
@@ -34,7 +34,8 @@ class Cuts:
         sampled: states per cut where there are too many for all.
         seed: of these.
         subsets_max: exhaustive up to so many changes.
-        every: cut only before every so-manieth operation.
+        every: cut only before every so-manieth operation, and where `always` says so.
+        always: whether the power is cut in this state in any case.
         known: what the act has been promised so far; states are told apart by it, too.
         states: how many there were.
         different: how many of them differ in names or files.
@@ -46,6 +47,7 @@ class Cuts:
     seed: int = 1
     subsets_max: int = EXHAUSTIVE
     every: int = 1
+    always: Callable[[MemoryFileSystem], bool] = lambda _: False
     known: Callable[[], Hashable] = lambda: None
     states: int = field(default=0, init=False)
     different: int = field(default=0, init=False)
@@ -54,7 +56,7 @@ class Cuts:
     def __iter__(self) -> Iterator[MemoryFileSystem]:
         source = random.Random(self.seed)
         cuts = every_cut(lambda: self.start.crash(keep_all), self.act)
-        for fs in itertools.islice(cuts, 0, None, self.every):
+        for fs in (fs for number, fs in enumerate(cuts) if number % self.every == 0 or self.always(fs)):
             for after in self._left(fs, source):
                 self.states += 1
                 if (state := (names_of(after), self.known())) not in self._seen:

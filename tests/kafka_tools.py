@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.knobs import REQUIRE_KAFKA
 
 FOLDER = Path(__file__).parent / "kafka"
 
@@ -135,4 +136,4 @@ class Broker:
 
 def required() -> bool:
     """Whether a missing tool is a failure rather than a skip: `CORDWOOD_REQUIRE_KAFKA=1`, as CI sets it."""
-    return os.environ.get("CORDWOOD_REQUIRE_KAFKA", "") not in ("", "0")
+    return REQUIRE_KAFKA

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from cordwood.option import OptionField, option_fields
 from cordwood.text import Column, html_table
 from cordwood.types import TopicPartition
 from tests.fixtures import fixture
+from tests.knobs import REWRITE
 
 PYTHON_PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -92,10 +92,10 @@ def test_each_option_is_an_explicit_argument_with_type_default_and_help() -> Non
     path = Path(str(api.__file__))
     source = path.read_text()
     wanted = "".join(map(_with_all_options, re.split(r"^(?=def )", source, flags=re.MULTILINE)))
-    if wanted != source and "CORDWOOD_REWRITE_DOCS" in os.environ:
+    if wanted != source and REWRITE:
         path.write_text(wanted)
     else:
-        assert source == wanted, "CORDWOOD_REWRITE_DOCS=1 rewrites it"
+        assert source == wanted, "CORDWOOD_REWRITE=1 rewrites it"
 
 
 def test_partitions_are_selected_by_the_same_arguments_everywhere() -> None:

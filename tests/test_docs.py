@@ -7,7 +7,7 @@ Each page's examples run in a folder with the demo log unpacked, in the order of
     sh          its `cordwood` lines run, up to a pipe, and must succeed
     python      with `>>>` a doctest; else it must run
 
-`CORDWOOD_REWRITE_DOCS=1` writes what console examples print, boxes and generated tables into the pages, to be reviewed
+`CORDWOOD_REWRITE=1` writes what console examples print, boxes and generated tables into the pages, to be reviewed
 as a diff.
 """
 
@@ -17,7 +17,6 @@ import contextlib
 import doctest
 import importlib
 import io
-import os
 import re
 import shlex
 import shutil
@@ -52,10 +51,10 @@ from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.types import Codec, ControlType
 from tests.damage.uncovered import UNCOVERED
 from tests.fs.object_server import environment, running_server
+from tests.knobs import REWRITE
 from tests.spark_folder import folder_of
 
 ROOT = Path(__file__).parent.parent
-REWRITE = "CORDWOOD_REWRITE_DOCS" in os.environ
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 COMMANDS = ROOT / "docs/commands.md"
@@ -74,7 +73,7 @@ def agrees(page: Path, found: str, wanted: str, what: str) -> None:
         assert text.count(found) == 1, f"{what} stands in {page.name} {text.count(found)} times"
         page.write_text(text.replace(found, wanted))
     else:
-        assert found == wanted, f"{what} in {page.name}; CORDWOOD_REWRITE_DOCS=1 rewrites it"
+        assert found == wanted, f"{what} in {page.name}; CORDWOOD_REWRITE=1 rewrites it"
 
 
 # ---- commands and options --------------------------------------------------------------------------------------------

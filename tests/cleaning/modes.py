@@ -11,7 +11,7 @@
 
 Large logs have longer chunks and runs; with such short ones they would take minutes.
 
-CORDWOOD_CLEAN_MODE chooses for all comparisons; without it they take turns. `every` cleans in each of them, and fails
+Comparisons take turns; at full effort `every` cleans in each of them, and fails
 where one leaves anything else than the first. `using` chooses for some lines of a test.
 """
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +44,7 @@ from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
+from tests.knobs import IS_FULL
 
 #: Runs of a segment, and what is not large.
 _RUNS_MAX, _SMALL_BYTES = 100, 200_000
@@ -52,8 +52,7 @@ MODES = ("whole", "chunks", "stages", "batches", "rows", "one", "two", "seven")
 #: Runs of a segment in these modes.
 RUNS = {"one": 1, "two": 2, "seven": 7, "batches": _RUNS_MAX, "rows": _RUNS_MAX}
 EVERY = "every"
-_mode = [os.environ.get("CORDWOOD_CLEAN_MODE", "whole")]
-assert _mode[0] in (*MODES, EVERY), f"CORDWOOD_CLEAN_MODE is {EVERY} or one of {', '.join(MODES)}"
+_mode = [EVERY if IS_FULL else "whole"]
 
 
 @contextlib.contextmanager
@@ -69,7 +68,7 @@ def using(mode: str) -> Iterator[None]:
 
 def by_turns(number: int) -> contextlib.AbstractContextManager[None]:
     """Clean in the mode whose turn it is, unless one is chosen for all."""
-    return using(os.environ.get("CORDWOOD_CLEAN_MODE") or MODES[number % len(MODES)])
+    return using(EVERY if IS_FULL else MODES[number % len(MODES)])
 
 
 def every_batch(segment: Segment, run_bytes: int) -> list[int]:

@@ -1,17 +1,11 @@
 """Every clean that Kafka does, done by us from the same files: the same files come out.
 
-    CORDWOOD_KAFKA_SEED     of the first random log and script; see tests/drawn.py
-    CORDWOOD_KAFKA_SCRIPTS  how many random scripts; default 48
-    CORDWOOD_KAFKA_LOGS     how many random logs; default 16
-    CORDWOOD_CLEAN_MODE     how the work is cut, see modes.py; default: by turns
-
 What fails names its seed, so that the same can be made again.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +14,7 @@ from typing import Any
 import pytest
 
 from cordwood.engine import readahead
-from tests import drawn
+from tests import knobs
 from tests.cleaning.against_kafka import (
     ROOMY_SLOTS,
     Comparison,
@@ -36,10 +30,10 @@ from tests.cleaning.against_kafka import (
 from tests.cleaning.modes import by_turns
 from tests.kafka_tools import FOLDER, PROFILES, Line, Oracle, Word
 
-SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_SCRIPTS", "48"))
-LOGS = int(os.environ.get("CORDWOOD_KAFKA_LOGS", "16"))
+SCRIPTS = knobs.scaled(48, 2000)
+LOGS = knobs.scaled(16, 300)
 #: The first seed of both.
-FIRST = drawn.SEED
+FIRST = knobs.SEED
 #: Tests that share the scripts, so that several processes can have some.
 SHARES = 4
 NOW = 1_700_000_100_000

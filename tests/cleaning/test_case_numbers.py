@@ -2,7 +2,7 @@
 
 Tests name the cases that they show: in a comment (`# case 88`, `# cases 43, 44`), in a transcript's heading
 (`# cases 99-101: …` in `cases/*.txt`), or in a scenario's reason ("… (case 88)." in `tests/kafka/scenarios`). The lines
-"Shown by" of the page are made from these; CORDWOOD_REWRITE_DOCS=1 writes them, to be reviewed as a diff.
+"Shown by" of the page are made from these; CORDWOOD_REWRITE=1 writes them, to be reviewed as a diff.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import io
 import json
-import os
 import re
 import tokenize
 from collections import defaultdict
@@ -19,10 +18,10 @@ from pathlib import Path
 
 from tests.cleaning.scenarios import SCENARIOS
 from tests.cleaning.transcript import FOLDER, cases
+from tests.knobs import REWRITE
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "cases.md"
-REWRITE = "CORDWOOD_REWRITE_DOCS" in os.environ
 NUMBERS = r"(?P<numbers>\d+b?(?:-\d+)?(?:, \d+b?(?:-\d+)?)*)"
 #: What only Kafka does in a scenario that is replayed: the live log does all of it, but for what Kafka's checks count.
 KAFKA_ALONE = {"clean-aborted": "21"}
@@ -110,7 +109,7 @@ def test_each_case_on_the_page_names_the_tests_that_show_it() -> None:
     if REWRITE:
         PAGE.write_text(wanted)
     else:
-        assert page == wanted, "CORDWOOD_REWRITE_DOCS=1 rewrites docs/cases.md"
+        assert page == wanted, "CORDWOOD_REWRITE=1 rewrites docs/cases.md"
 
 
 def test_each_case_without_a_test_says_why() -> None:

@@ -5,11 +5,10 @@ With CORDWOOD_REWRITE=1 the files are written anew with what is shown now.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.cleaning.transcript import FOLDER, cases, render, transcript
+from tests.knobs import REWRITE
 
 FILES = sorted(FOLDER.glob("*.txt"))
 
@@ -19,7 +18,7 @@ FILES = sorted(FOLDER.glob("*.txt"))
     [pytest.param(path, heading, id=heading) for path in FILES for heading in cases(path.read_text())],
 )
 def test_a_clean_leaves_what_the_transcript_shows(path, heading) -> None:
-    if os.environ.get("CORDWOOD_REWRITE"):
+    if REWRITE:
         path.write_text(render(path.read_text()))
     text = path.read_text()
     expected = text.partition(f"# {heading}\n")[2].partition("\n\n#")[0].strip()

@@ -25,8 +25,6 @@ from cordwood.types import NONE, Codec, TimestampType
 from tests.cleaning.scripted import ScriptedLog, aborted, contents, settings_of
 from tests.record.windows import read, window
 
-pytestmark = pytest.mark.long
-
 RECORDS = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"c", b"", None]), st.sampled_from([b"1", b"22", b"", None])),
     min_size=1,

@@ -1,6 +1,6 @@
 """Each rule of the cleaner broken once: Kafka's results or `verify` notice. Neither has a word about it unbroken.
 
-The rules are in `mutants`; a run takes some of them, see `drawn`, and its summary shows who noticed what.
+The rules are in `mutants`; a run takes some of them, see `knobs`, and its summary shows who noticed what.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.verify_sql import verify_pairs
 from tests.cleaning import mutants, mutated_logs
 from tests.cleaning.mutants import MUTANTS
-from tests.drawn import drawn
+from tests.knobs import drawn
 
 #: The number of the cleaner that is no mutant.
 AS_IT_IS = -1

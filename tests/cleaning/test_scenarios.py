@@ -14,8 +14,6 @@ from tests.cleaning.modes import using
 from tests.cleaning.scenarios import NOT_AT_ALL, PARTLY, SCENARIOS, replay
 from tests.cleaning.scripted import contents
 
-pytestmark = pytest.mark.long
-
 
 def test_the_tables_name_scenarios_that_exist() -> None:
     assert len(SCENARIOS) == 82

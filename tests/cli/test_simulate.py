@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +11,7 @@ from xml.etree import ElementTree
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
+from tests.knobs import REWRITE
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEW = ("--rate", "100", "--days", "1", "--scale", "5000")
@@ -78,6 +78,6 @@ def test_the_picture_in_the_documentation_is_that_of_its_first_example(tmp_path:
     (command,) = re.findall(r"^\$ cordwood simulate (.*--against.*)$", (DOCS / "simulate.md").read_text(), re.MULTILINE)
     chart, shown = tmp_path / "chart.svg", DOCS / "simulate.svg"
     simulate(*shlex.split(command), "--svg", str(chart))
-    if "CORDWOOD_REWRITE_DOCS" in os.environ:
+    if REWRITE:
         shown.write_text(chart.read_text())
-    assert chart.read_text() == shown.read_text(), "CORDWOOD_REWRITE_DOCS=1 draws it anew"
+    assert chart.read_text() == shown.read_text(), "CORDWOOD_REWRITE=1 draws it anew"

@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from cordwood.api import clean
 from cordwood.engine.results import Fate
 from cordwood.storage.formats.filenames import META_PROPERTIES
-from tests.drawn import drawn
 from tests.fixtures import CRASHED, NAMES, PACKED, fixture
 from tests.kafka_tools import FOLDER, Broker
+from tests.knobs import drawn
 
 pytestmark = pytest.mark.slow
 

@@ -1,13 +1,12 @@
 """Groups and transactions of real brokers' directories, as we tell them and as the brokers' own tools did.
 
 `tests/data/coordinators.jsonl` has what the tools said: of each fixture, when a broker was started on it, and of the
-directory that comes with the package. CORDWOOD_REWRITE_DATA=1 with CORDWOOD_SHARE=1 asks again and writes the former.
+directory that comes with the package. CORDWOOD_REWRITE=1 with CORDWOOD_EFFORT=full asks again and writes the former.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -27,9 +26,9 @@ from tests.commands.coordinator_scene import (
     transactions_as_told,
     without_defaults,
 )
-from tests.drawn import drawn
 from tests.fixtures import STOPPED, copy_of, fixture
 from tests.kafka_tools import Broker, Line
+from tests.knobs import REWRITE, drawn
 
 RECORDED = Path(__file__).parents[1] / "data" / "coordinators.jsonl"
 #: Of KRaft brokers with one log directory; others have no groups and no transactions.
@@ -76,7 +75,7 @@ def test_a_broker_on_a_fixture_tells_what_is_recorded(name: str, kafka_broker: B
     directory = copy_of(fixture(name), tmp_path / name)
     told = ask(kafka_broker, directory)
     kafka_broker("kill", directory)
-    if "CORDWOOD_REWRITE_DATA" in os.environ:
+    if REWRITE:
         _record(name, told)
     assert recorded()[name] == told
 

@@ -17,14 +17,12 @@ from cordwood.api import clean, plan_exact
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import NotFoundError
 from cordwood.storage.formats import filenames
-from tests import drawn
+from tests import knobs
 from tests.commands.trees import TOPICS, tree
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
 from tests.kafka_tools import Oracle
 from tests.storage.copies import HOLD
-
-pytestmark = pytest.mark.long
 
 #: What two runs differ in.
 _OF_A_RUN = {"target", "seconds", "clean_seconds", "bytes_per_second", "notes", "copied"}
@@ -160,7 +158,7 @@ def test_random_logs_of_kafka_give_the_same_figures(spark: SparkSession, kafka_o
 
 PROFILES = ("plain", "compressed", "transactional", "tombstones", "headers", "gaps", "tiny-batches", "legacy")
 #: Each profile several times.
-SEEDS = range(200 if drawn.SHARE == 1 else 48)
+SEEDS = range(knobs.scaled(48, 200))
 
 
 def _generate(root: Path, seed: int) -> tuple[str | Path, ...]:

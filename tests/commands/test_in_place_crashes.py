@@ -53,8 +53,6 @@ from tests.fs.acting import Acting, spoil
 from tests.fs.trees import Tree, tree
 from tests.kafka_tools import Oracle
 
-pytestmark = pytest.mark.long
-
 RecordProperty = Callable[[str, object], None]
 State = frozenset[tuple[str, int]]
 

@@ -25,9 +25,9 @@ from cordwood.storage.log.view import LogView
 from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.commands.disks import small_disk
 from tests.commands.in_memory import View, view
-from tests.drawn import drawn
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
+from tests.knobs import drawn
 
 pytestmark = pytest.mark.slow
 

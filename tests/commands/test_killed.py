@@ -1,7 +1,7 @@
 """Kill −9 of whoever takes part in a clean in place, at random moments: nothing is lost, and the next clean succeeds.
 
-`CORDWOOD_KILLS` says how many (default: 2). Which process is killed, and after which delay, is drawn by the run's seed,
-see `tests/drawn.py`; what the process does at that moment depends on the machine.
+Which process is killed, and after which delay, is drawn by the run's seed,
+see `tests/knobs.py`; what the process does at that moment depends on the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 import cordwood
 from cordwood.engine.results import Fate
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary
-from tests import drawn
+from tests import knobs
 from tests.commands.in_process import InThisProcess
 from tests.commands.killing import CONFIG, WAIT_SECONDS, Directory, Process, be_slow, java, processes, wait_for, workers
 from tests.kafka_tools import Broker
@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="finds Spark's processes in /proc"),
 ]
 
-KILLS = int(os.environ.get("CORDWOOD_KILLS", "2"))
+KILLS = knobs.scaled(2, 120)
 ROOT = Path(__file__).parents[2]
 OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
 #: Who is killed, over and over. A driver alone, with its tasks in its own process, takes no Spark, and so no time.
@@ -44,7 +44,7 @@ VICTIMS = ("driver alone", "worker", "Java", "driver alone", "driver", "driver a
 
 @pytest.fixture
 def choose() -> random.Random:
-    return random.Random(drawn.SEED)
+    return random.Random(knobs.SEED)
 
 
 # ---- a driver alone --------------------------------------------------------------------------------------------------

@@ -15,8 +15,6 @@ from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECON
 from tests.fs.read_only_store import ReadOnlyStore
 from tests.fs.trees import tree
 
-pytestmark = pytest.mark.long
-
 OPTIONS: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "overrides": CONFIG}
 
 

@@ -45,9 +45,9 @@ from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.log.view import LogView
 from cordwood.types import NONE, TopicPartition, override
 from tests.commands.planned_logs import HOUR, T0, TIMES, batch, make_log
-from tests.drawn import drawn
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.kafka_tools import Line, Oracle
+from tests.knobs import drawn
 
 STORED = Path(__file__).parent.parent / "data" / "selection.jsonl"
 #: What decides which part of a log Kafka would clean.
@@ -149,7 +149,7 @@ def test_stored_selections_are_what_kafka_computes(kafka_oracle: Oracle, tmp_pat
     fresh = tmp_path / STORED.name
     fresh.write_text(anew)
     stored = "".join(line for line in STORED.read_text().splitlines(True) if json.loads(line)["root"] in chosen)
-    assert anew == stored, f"{fresh} is what Kafka says of {', '.join(chosen)}; CORDWOOD_SHARE=1 makes all of {STORED}"
+    assert anew == stored, f"{fresh} is what Kafka says of {chosen}; CORDWOOD_EFFORT=full makes all of {STORED}"
 
 
 @pytest.mark.parametrize("profile", ["everything", "transactional", "gaps", "legacy", "tombstones"])

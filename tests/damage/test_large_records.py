@@ -86,7 +86,6 @@ print("\\nabove:", peak() - before, file=sys.stderr)
 """
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc"),
 ]
 

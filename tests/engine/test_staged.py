@@ -31,8 +31,6 @@ from cordwood.storage.log.view import LogView
 from tests.cleaning import modes
 from tests.engine.logs import data, make_log
 
-pytestmark = pytest.mark.long
-
 FS = PosixFileSystem()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,17 +24,12 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from tests.commands.fixture_pairs import PAIRS, Pair
 from tests.commands.in_process import InThisProcess
-from tests.drawn import drawn
 from tests.engine.replayed_tables import TIME, ConsumedRecord, points_of, random_log, replay_of_consumer, table_of
 from tests.fixtures import NAMES, PACKED, fixture, reads
+from tests.knobs import drawn, scaled
 from tests.spark.logs import random_log as scripted_log
 
-pytestmark = pytest.mark.long
-
-#: Random logs. CORDWOOD_TABLE_LOGS=300 draws so many, with 20 points each, and takes all fixtures and topics.
-LOGS = int(os.environ.get("CORDWOOD_TABLE_LOGS", "20"))
-WHOLE = LOGS >= 300
-POINTS = 20 if WHOLE else 4
+LOGS, POINTS = scaled(20, 300), scaled(4, 20)
 
 
 # ---- random logs -----------------------------------------------------------------------------------------------------
@@ -120,11 +114,11 @@ def topics_of(name: str) -> list[str]:
     return sorted(topic for topic in topics if topic is not None and topic != CLUSTER_METADATA_TOPIC)
 
 
-@pytest.mark.parametrize("name", NAMES if WHOLE else drawn(NAMES))
+@pytest.mark.parametrize("name", drawn(NAMES))
 def test_tables_of_a_real_broker_are_what_a_consumer_replays(name: str) -> None:
     random = Random(name)
     topics = topics_of(name)
-    for topic in topics if WHOLE else drawn(topics):
+    for topic in drawn(topics):
         refused = refusal_of(name, topic, random)
         if refused is not None:
             assert (refused.path, refused.position) in damage_of(name, topic), topic
@@ -176,7 +170,7 @@ def compare_tables(name: str, topic: str, random: Random) -> None:
 # ---- after a clean ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pair", PAIRS if WHOLE else drawn(PAIRS), ids=lambda pair: pair.after)
+@pytest.mark.parametrize("pair", drawn(PAIRS), ids=lambda pair: pair.after)
 def test_a_clean_by_a_real_broker_changes_no_table(pair: Pair) -> None:
     seen = 0
     for name in pair.end_offsets:

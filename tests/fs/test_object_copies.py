@@ -31,21 +31,18 @@ from cordwood.storage.changes.fetch import fetch_directory
 from tests.cli.running import ENVIRONMENT
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, ROOT, SECOND, directory
 from tests.commands.in_process import InThisProcess
-from tests.drawn import SEED
 from tests.fixtures import fixture
 from tests.fs.faulty_server import drawn_faults, faulty
 from tests.fs.object_server import BUCKET, Server, environment, running_server
 from tests.fs.trees import tree
-
-pytestmark = pytest.mark.long
+from tests.knobs import SEED, scaled
 
 #: Of a fixture with topics of any policy, now.
 OPTIONS: dict[str, Any] = {"now_ms": 1_800_000_000_000, "single_copy": True, "ignore_ratio": True}
 COMPACT: dict[str, Any] = {**OPTIONS, "overrides": ["cleanup.policy=compact"]}
 #: Of a small log that takes milliseconds.
 SMALL: dict[str, Any] = {**OPTIONS, "now_ms": LATER_MS, "overrides": CONFIG}
-#: How many faulty runs; more with CORDWOOD_OBJECT_FAULTS=200.
-FAULTY_RUNS = int(os.environ.get("CORDWOOD_OBJECT_FAULTS", "4"))
+FAULTY_RUNS = scaled(4, 200)
 HASTY = Patience(retries=3, first_pause_ms=1, longest_pause_ms=5, timeout_seconds=3)
 
 

@@ -1,13 +1,8 @@
-"""Random scripts about a log, done by Kafka's classes and by the live log: the same results, errors and files.
-
-CORDWOOD_KAFKA_SEED     of the first script; see tests/drawn.py
-CORDWOOD_LIVE_SCRIPTS   how many; default 200
-"""
+"""Random scripts about a log, done by Kafka's classes and by the live log: the same results, errors and files."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -17,13 +12,13 @@ import pytest
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import read_file
 from cordwood.types import TopicPartition
-from tests import drawn
+from tests import knobs
 from tests.kafka_tools import Oracle
 from tests.service.comparing import differences
 from tests.service.live_script import LiveScript
 from tests.service.log_scripts import LogScript
 
-SCRIPTS = int(os.environ.get("CORDWOOD_LIVE_SCRIPTS", "200"))
+SCRIPTS = knobs.scaled(200, 2000)
 STEPS = 60
 SHARES = 4
 #: Every fourth script compresses, and does not look at sizes.
@@ -33,12 +28,11 @@ SLICE = 50
 
 
 @pytest.mark.kafka
-@pytest.mark.each_time
 @pytest.mark.parametrize("share", range(SHARES))
 def test_random_interleavings_of_all_calls_do_what_kafkas_log_does(
     kafka_oracle: Oracle, tmp_path: Path, share: int
 ) -> None:
-    seeds = list(range(drawn.SEED + share, drawn.SEED + SCRIPTS, SHARES))
+    seeds = list(range(knobs.SEED + share, knobs.SEED + SCRIPTS, SHARES))
     seen: Counter[str] = Counter()
     found = []
     for first in range(0, len(seeds), SLICE):
@@ -64,7 +58,7 @@ def _compresses(seed: int) -> bool:
 @pytest.mark.kafka
 def test_kafka_loads_what_a_live_log_left_without_a_repair(kafka_oracle: Oracle, tmp_path: Path) -> None:
     asked = []
-    for seed in range(drawn.SEED, drawn.SEED + 24):
+    for seed in range(knobs.SEED, knobs.SEED + 24):
         live = LiveScript(LogScript(seed, STEPS).script())
         for _ in live.lines():
             pass

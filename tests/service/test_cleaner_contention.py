@@ -1,12 +1,8 @@
-"""Every call of a cleaner while it cleans, from many threads at once: nothing hangs, fails otherwise, or is lost.
-
-CORDWOOD_CONTENTION_SECONDS     how long calls are thrown at it; default 5
-"""
+"""Every call of a cleaner while it cleans, from many threads at once: nothing hangs, fails otherwise, or is lost."""
 
 from __future__ import annotations
 
 import errno
-import os
 import random
 import threading
 import time
@@ -26,11 +22,10 @@ from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.log_cleaner import LogCleaner
 from cordwood.service.log_manager import LogManager
 from cordwood.types import TopicPartition
+from tests.knobs import scaled
 from tests.service.cleaner_nodes import send
 
-pytestmark = pytest.mark.long
-
-SECONDS = float(os.environ.get("CORDWOOD_CONTENTION_SECONDS", "5"))
+SECONDS = scaled(5, 300)
 THREADS = 5
 #: Between two calls of a thread, at most; without a pause no clean would come to its end. It becomes longer while none
 #: does: on a busy machine a clean takes long, and the longer the log gets meanwhile the longer.

@@ -32,8 +32,6 @@ from tests.service.live_logs import read_all
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.long
-
 SRC = Path(__file__).parents[2] / "src"
 MIB = 1 << 20
 

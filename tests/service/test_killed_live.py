@@ -1,7 +1,4 @@
-"""A process that appends, cleans and retains at once is killed, again and again, on one directory.
-
-CORDWOOD_LIVE_KILLS     how often; default 4
-"""
+"""A process that appends, cleans and retains at once is killed, again and again, on one directory."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.service.log import Log
 from cordwood.service.log_manager import LogManager
 from cordwood.types import TopicPartition
-from tests import drawn
+from tests import knobs
 from tests.service.live_logs import batch, read_all
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get("CORDWOOD_LIVE_KILLS", "4"))
+KILLS = knobs.scaled(4, 200)
 COMPACTED, RETAINED = TopicPartition("compacted", 0), TopicPartition("retained", 0)
 CONFIGS = (
     "log.cleaner.backoff.ms=1",
@@ -91,7 +88,7 @@ def check_retained(log: Log, flushed: int) -> None:
 def test_kills_at_any_moment_lose_nothing_that_was_flushed(tmp_path: Path) -> None:
     directory = str(tmp_path / "logs")
     os.mkdir(directory)
-    chosen = random.Random(drawn.SEED)
+    chosen = random.Random(knobs.SEED)
     cleaned = deleted = 0
     for _ in range(KILLS):
         flushed = killed_after(directory, chosen.randrange(1, 12), chosen.random() * 0.2)

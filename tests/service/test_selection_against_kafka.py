@@ -1,13 +1,8 @@
-"""Random log directories: what is dirty in each log, which one is chosen, what may be deleted, as Kafka's classes say.
-
-CORDWOOD_KAFKA_SEED     of the first directory; see tests/drawn.py
-CORDWOOD_ROOTS          how many; default 60
-"""
+"""Random log directories: what is dirty, chosen next and deletable in each log is what Kafka's classes say."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections import Counter
@@ -16,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests import drawn
+from tests import knobs
 from tests.kafka_tools import Line, Oracle
 from tests.service.comparing import differences
 
 pytestmark = pytest.mark.kafka
 
-ROOTS = int(os.environ.get("CORDWOOD_ROOTS", "60"))
+ROOTS = knobs.scaled(60, 500)
 NOW_MS = 1_700_000_000_000
 SLICE = 50
 Step = dict[str, Any]
@@ -106,8 +101,8 @@ def test_what_is_dirty_chosen_and_deletable_in_random_directories_is_what_kafka_
 ) -> None:
     seen: Counter[str] = Counter()
     found = []
-    for first in range(drawn.SEED, drawn.SEED + ROOTS, SLICE):
-        scripts = {seed: root(seed) for seed in range(first, min(first + SLICE, drawn.SEED + ROOTS))}
+    for first in range(knobs.SEED, knobs.SEED + ROOTS, SLICE):
+        scripts = {seed: root(seed) for seed in range(first, min(first + SLICE, knobs.SEED + ROOTS))}
         for seed, script in scripts.items():
             (tmp_path / f"{seed}.json").write_text(json.dumps(script))
         answers = kafka_oracle.batch([("run", tmp_path / f"{seed}.json", tmp_path / str(seed)) for seed in scripts])

@@ -1,12 +1,8 @@
-"""A broker, `cordwood run` and a program with a manager take turns on one directory, while producers write to it.
-
-CORDWOOD_SOAK_SECONDS   for how long; without it, two turns
-"""
+"""A broker, `cordwood run` and a program with a manager take turns on one directory, while producers write to it."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -26,12 +22,11 @@ from cordwood.service.log import Log
 from cordwood.service.log_manager import LogManager
 from cordwood.service.producer_state import AppendOrigin
 from cordwood.types import TopicPartition
-from tests import drawn
+from tests import knobs
 from tests.kafka_tools import Broker, Line
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-SOAK_SECONDS = float(os.environ.get("CORDWOOD_SOAK_SECONDS", "0"))
 TURNS = 2
 KEYS = [f"key-{number}" for number in range(20)]
 #: Cleans as soon as something is dirty; a new segment every second.
@@ -51,12 +46,14 @@ class World:
     Attributes:
         kept: the values of a topic from which nothing is deleted, in order.
         newest: the last value of each key of a compacted topic.
+        is_soaked: whether brokers and runs are killed, too, now and then.
     """
 
     data: Path
     chosen: random.Random
     kept: list[str] = field(default_factory=list)
     newest: dict[str, str] = field(default_factory=dict)
+    is_soaked: bool = False
     number: int = 0
     cleaned: int = 0
 
@@ -104,7 +101,7 @@ def broker_turn(world: World, broker: Broker) -> None:
     complaints = [line for line in said if any(word in line for word in COMPLAINTS)]
     assert complaints == []
     (world.data.parent / f"{world.data.name}.broker" / "broker.log").write_text("")
-    kills = SOAK_SECONDS and world.chosen.random() < 0.25
+    kills = world.is_soaked and world.chosen.random() < 0.25
     broker("kill" if kills else "stop", world.data)
 
 
@@ -119,7 +116,7 @@ def run_turn(world: World) -> None:
             if "/metrics" in lines[-1]["message"]:
                 break
         time.sleep(1 + 2 * world.chosen.random())
-        kills = SOAK_SECONDS and world.chosen.random() < 0.25
+        kills = world.is_soaked and world.chosen.random() < 0.25
         process.send_signal(signal.SIGKILL if kills else signal.SIGTERM)
         lines += [json.loads(text) for text in process.stdout if text.endswith("\n")]
     assert process.returncode == (-signal.SIGKILL if kills else 0), lines
@@ -169,9 +166,12 @@ def append(log: Log, values: list[str], producer: int, sequence: int, *, transac
     log.update_high_watermark(log.log_end_offset)
 
 
-def test_a_broker_and_we_take_turns_and_nothing_acknowledged_is_lost(kafka_broker: Broker, tmp_path: Path) -> None:
-    world = World(tmp_path / "data", random.Random(drawn.SEED))
-    end, turns = time.monotonic() + SOAK_SECONDS, 0
+@pytest.mark.parametrize("seconds", [0, pytest.param(1200, marks=pytest.mark.soak)])
+def test_a_broker_and_we_take_turns_and_nothing_acknowledged_is_lost(
+    kafka_broker: Broker, tmp_path: Path, seconds: float
+) -> None:
+    world = World(tmp_path / "data", random.Random(knobs.SEED), is_soaked=seconds > 0)
+    end, turns = time.monotonic() + seconds, 0
     while turns < TURNS or time.monotonic() < end:
         broker_turn(world, kafka_broker)
         run_turn(world)

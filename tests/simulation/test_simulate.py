@@ -15,8 +15,6 @@ from cordwood import Outcome, Stay
 from cordwood.config import DAY_MS, HOUR_MS
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 
-pytestmark = pytest.mark.long
-
 GB = 10**9
 
 

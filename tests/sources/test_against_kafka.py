@@ -14,9 +14,9 @@ import pytest
 import cordwood
 from cordwood.storage.check import Severity
 from cordwood.types import TopicPartition
-from tests.drawn import drawn
 from tests.fixtures import copy_of, fixture, partitions, reads
 from tests.kafka_tools import Broker
+from tests.knobs import drawn
 from tests.sources.kafka_source import STILL, from_kafka, from_logs, sorted_rows, with_kafka
 
 if TYPE_CHECKING:

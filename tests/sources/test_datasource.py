@@ -29,8 +29,6 @@ from tests.spark_folder import folder_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-pytestmark = pytest.mark.long
-
 
 @pytest.fixture
 def counter(spark: SparkSession) -> ReadCounter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,13 +16,11 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.sources.filters import NULL, Condition, is_decided, microseconds, offset_range, oldest_ms, selects
 from cordwood.types import Isolation, TopicPartition, override
-from tests.drawn import SEED
+from tests.knobs import SEED, scaled
 from tests.sources.random_logs import NOW_MS, ROOT, Row, Writer, expected_rows, random_directory, read_rows
 
-pytestmark = pytest.mark.long
-
-#: Random directories; CORDWOOD_LARGE=1 takes 300.
-DIRECTORIES = 300 if os.environ.get("CORDWOOD_LARGE") else 8
+#: Random directories.
+DIRECTORIES = scaled(8, 300)
 
 _MEANS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,

@@ -20,8 +20,6 @@ from tests.engine.logs import append
 from tests.fixtures import fixture
 from tests.fs.object_server import BUCKET, Server, environment, running_server
 
-pytestmark = pytest.mark.long
-
 #: Reads each pair of places in a session of its own, whose workers know the server.
 _READ = """
 import json, sys

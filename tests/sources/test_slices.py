@@ -11,10 +11,8 @@ from cordwood.sources.options import parse
 from cordwood.sources.slices import OffsetRange, Slice, TransactionsMet, divide, pack
 from cordwood.storage.log.transactions import Transactions
 from cordwood.types import TopicPartition
-from tests.drawn import SEED
+from tests.knobs import SEED
 from tests.sources.random_logs import random_directory, read_rows
-
-pytestmark = pytest.mark.long
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

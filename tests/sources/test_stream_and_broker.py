@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 import cordwood
 from cordwood.spark.java import find_java
 from tests.cli.running import ENVIRONMENT
-from tests.drawn import SEED
 from tests.kafka_tools import Broker
+from tests.knobs import SEED, scaled
 from tests.sources.kafka_source import RETENTION_BYTES, TOPIC, producing, sorted_rows, with_kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Transactions that are written while two streams follow; CORDWOOD_LARGE=1 takes more.
-TRANSACTIONS = 200 if os.environ.get("CORDWOOD_LARGE") else 24
+#: Transactions that are written while two streams follow.
+TRANSACTIONS = scaled(24, 200)
 #: How often a query is killed.
-KILLS = int(os.environ.get("CORDWOOD_KILLS", "1"))
+KILLS = scaled(1, 50)
 _SECONDS_MAX = 180
 
 

@@ -1,18 +1,18 @@
 """What is killed, lost or flipped in which stage of a clean by many tasks, and the count of it after a run.
 
-A run takes the first cases of a list: a few of each kind, or as many as CORDWOOD_KILLS says.
+A run takes the first cases of a list: a few of each kind, or as many as its effort gives.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cordwood.engine.exchange import ExchangeName
+from tests.knobs import scaled
 
 Stage = Literal["headers", "scan", "merge", "rewrite", "check"]
 #: worker: a Python worker. executor: the Java process that started it; with a local master the one of the driver.
@@ -105,7 +105,7 @@ def chosen(few: tuple[Case, ...], *, all_: bool) -> list[Case]:
     kinds: tuple[Kind, ...] = get_args(Kind)
     others = [*_kills(kinds[0], all_=all_), *(one for kind in kinds[1:3] for one in _kills(kind, all_=False))]
     cases = list(dict.fromkeys([*few, *others, *_losses(all_=all_)]))
-    return cases[: int(os.environ.get("CORDWOOD_KILLS", len(few)))]
+    return cases[: scaled(len(few), len(cases))]
 
 
 # ---- counts ----------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from tests.spark.kill_cases import Case, Moment, Stage
 ROOT = Path(__file__).parents[2]
 DAEMON = "tests.spark.killing_daemon"
 #: The environment variable of tasks that says where orders are.
-_ORDERS = "CORDWOOD_ORDERS"
+_ORDERS = "KILLING_ORDERS"
 #: Where Spark tells its Python workers which folders it keeps rows in.
 _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 #: How long a task waits for its end, once it has killed the driver.

@@ -12,8 +12,6 @@ import cordwood
 from cordwood.errors import NotFoundError, RequestError
 from tests.fixtures import fixture
 
-pytestmark = pytest.mark.long
-
 
 def plain(value: Any) -> Any:
     if isinstance(value, Row):

@@ -1,12 +1,11 @@
 """Workers of Spark stay within their share of `--memory`, and a fixed amount beside it, however many keys there are.
 
-`CORDWOOD_LARGE=1` runs them: logs of 1, 10 and 100 M keys, plain and compressed, and one of 20 M with a small budget.
+Logs of 1, 10 and 100 M keys, plain and compressed, and one of 20 M with a small budget.
 `-k 1_M_keys` takes those of 1 M alone.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -31,8 +30,6 @@ _CORES = 2
 #: A worker's memory beside its share: Python, the kernels, windows that are read, decoded and written.
 BESIDE_BYTES = 250 * _M
 
-large = pytest.mark.skipif("CORDWOOD_LARGE" not in os.environ, reason="CORDWOOD_LARGE=1 runs it")
-
 
 def write_log(folder: Path, keys: int, codec: Codec = Codec.NONE) -> None:
     """A log of so many keys, each once, and then a tenth of them again."""
@@ -56,7 +53,7 @@ def row(keys: int, kind: str, memory: int, peaks: list[int]) -> str:
     return f"{keys / _M:>9g} M keys  {kind:<8} {share:>7.0f} MB a worker  {largest:>5.0f} MB at its peak"
 
 
-@large
+@pytest.mark.large
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4], ids=["plain", "lz4"])
 @pytest.mark.parametrize("millions", [1, 10, 100], ids="{}_M_keys".format)
 def test_workers_stay_within_their_share_of_a_gigabyte(
@@ -72,7 +69,7 @@ def test_workers_stay_within_their_share_of_a_gigabyte(
     assert peaks[0] < memory // _CORES + BESIDE_BYTES
 
 
-@large
+@pytest.mark.large
 def test_many_keys_take_no_more_than_a_small_share(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -1,7 +1,4 @@
-"""A log in a bucket is checked and cleaned in little memory and on little disk, whatever its size.
-
-`CORDWOOD_LARGE=1` takes one of 5 GB.
-"""
+"""A log in a bucket is checked and cleaned in little memory and on little disk, whatever its size."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ pytestmark = [
 ]
 
 _MB = 1_000_000
-_SIZE_BYTES = 5_000 * _MB if os.environ.get("CORDWOOD_LARGE") else 100 * _MB
 _MEMORY_BYTES, _CORES = 256 * _MB, 2
 #: Of a worker, beside its share of `--memory`; and of a process that only reads.
 _BESIDE_BYTES = 250 * _MB
@@ -37,11 +33,11 @@ _BESIDE_BYTES = 250 * _MB
 _SEGMENT_BYTES = 32 << 20
 
 
-def write(root: Path) -> None:
+def write(root: Path, size_bytes: int) -> None:
     """A log directory with one partition, as a broker leaves it that was shut down."""
     partition = root / "orders-0"
     partition.mkdir(parents=True)
-    records = _SIZE_BYTES // 1_000
+    records = size_bytes // 1_000
     made: dict[str, Any] = {"records": records, "keys": Keys(records // 4, "spread"), "shape": Shape(value_bytes=1_000)}
     end = write_keyed_log(PosixFileSystem(), str(partition), segment_bytes=_SEGMENT_BYTES, **made)
     (partition / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
@@ -59,11 +55,12 @@ def used_bytes(folder: Path) -> int:
     return total
 
 
+@pytest.mark.parametrize("size_bytes", [100 * _MB, pytest.param(5_000 * _MB, marks=pytest.mark.large)])
 def test_memory_and_disk_do_not_grow_with_a_log_in_a_bucket(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, size_bytes: int, record_property: Callable[[str, object], None]
 ) -> None:
     with running_server() as server:
-        write(tmp_path / "logs")
+        write(tmp_path / "logs", size_bytes)
         url = server.upload(tmp_path / "logs", "logs")
         shutil.rmtree(tmp_path / "logs")
         temporary = tmp_path / "temporary"
@@ -80,7 +77,7 @@ def test_memory_and_disk_do_not_grow_with_a_log_in_a_bucket(
         words += ["--memory", f"{_MEMORY_BYTES}", "--master", f"local[{_CORES}]"]
         cleaned = peaks(["clean", url, "--output", f"s3://{BUCKET}/cleaned", *words], known, look)
     assert cleaned.workers
-    sizes = [one // _MB for one in (_SIZE_BYTES, checked.command, cleaned.workers[0], disk)]
+    sizes = [one // _MB for one in (size_bytes, checked.command, cleaned.workers[0], disk)]
     line = "a bucket of {:,} MB: check {} MB; clean: a worker {} MB, temporary files {} MB".format(*sizes)
     record_property(*lines_of([line]))
     assert checked.command < _BESIDE_BYTES

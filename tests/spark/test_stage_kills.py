@@ -1,6 +1,6 @@
 """Whatever is killed or lost in whichever stage of a clean by many tasks: the result is the same, and nothing is left.
 
-`CORDWOOD_KILLS` says how many cases are run; see `tests/spark/kill_cases.py`. A driver that is killed cannot remove
+`tests/spark/kill_cases.py` has the cases. A driver that is killed cannot remove
 its work folder; then the directory is as it was but for that, and the next clean has the same result.
 """
 

@@ -28,8 +28,6 @@ from tests.spark.logs import random_log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.long
-
 NOW_MS = 1_900_000_000_000
 #: Enough of a fixture's partitions to meet every rule, few enough to be quick.
 TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "trimmed-both")

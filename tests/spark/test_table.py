@@ -19,8 +19,6 @@ from cordwood.spark.table import run_each, table_dataframe
 from tests.engine.logs import append
 from tests.engine.replayed_tables import RandomLog, Row, random_log
 
-pytestmark = pytest.mark.long
-
 
 def rows_of(collected: list[Any]) -> set[tuple[Any, ...]]:
     """Rows as a replay has them."""

@@ -34,8 +34,6 @@ from tests.kafka_tools import Oracle
 from tests.storage.swap_scenes import built, loaded_by_kafka, only_logs
 from tests.storage.swaps import EMPTY_SNAPSHOT, NOW_MS, OUTPUTS, PATH, Scene, Script, seen_files, segment_files
 
-pytestmark = pytest.mark.long
-
 RecordProperty = Callable[[str, object], None]
 posix = PosixFileSystem()
 TWO_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)

@@ -1,12 +1,11 @@
 """Kafka's generated classes and our codec on the same messages, in both directions; and on damaged ones.
 
-CORDWOOD_MESSAGES=200 tries so many of each version. CORDWOOD_REWRITE_DATA=1 writes `tests/data/messages.jsonl`.
+CORDWOOD_REWRITE=1 writes `tests/data/messages.jsonl`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from random import Random
 
@@ -14,12 +13,12 @@ from cordwood.errors import CorruptMessageError
 from cordwood.storage.formats.messages.codec import decode
 from cordwood.storage.formats.messages.schema import Field
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, decode_record
-from tests.drawn import SEED
 from tests.kafka_tools import Line, Oracle
+from tests.knobs import REWRITE, SEED, scaled
 from tests.storage.message_twin import CASES, Case, encode, from_json, known, mutated, random_fields, to_json
 
 RECORDED = Path(__file__).parents[1] / "data" / "messages.jsonl"
-EACH = int(os.environ.get("CORDWOOD_MESSAGES", "10"))
+EACH = scaled(10, 200)
 
 
 def written_by_kafka(oracle: Oracle, drawn: list[tuple[Case, dict[str, object]]]) -> list[Line]:
@@ -47,7 +46,7 @@ def test_the_recorded_messages_are_those_that_kafka_writes(kafka_oracle: Oracle)
         f"{json.dumps(line, ensure_ascii=False, separators=(',', ':'))}\n"
         for line in written_by_kafka(kafka_oracle, drawn)
     )
-    if "CORDWOOD_REWRITE_DATA" in os.environ:
+    if REWRITE:
         RECORDED.write_text(text)
     assert RECORDED.read_text() == text
 

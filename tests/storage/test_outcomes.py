@@ -13,7 +13,7 @@ from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
-from tests.drawn import SEED
+from tests.knobs import SEED
 from tests.sources.random_logs import PARTITIONS, ROOT, random_directory
 
 

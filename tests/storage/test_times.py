@@ -7,7 +7,7 @@ import pytest
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.times import first_since
 from cordwood.storage.log.view import LogView
-from tests.drawn import SEED
+from tests.knobs import SEED
 from tests.sources.random_logs import NOW_MS, PARTITIONS, ROOT, random_directory
 
 

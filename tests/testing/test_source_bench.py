@@ -14,8 +14,6 @@ from cordwood.cli.main import app
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.long
-
 
 def test_a_log_is_read_into_spark_and_its_rate_is_printed(spark: SparkSession, tmp_path: Path) -> None:
     few = ("--size", "1", "--passes", "1", "--dir", str(tmp_path))

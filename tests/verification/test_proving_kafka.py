@@ -1,13 +1,8 @@
-"""`verify` proves every clean of Kafka's own cleaner: what it does not let pass would be refused of us for no reason.
-
-CORDWOOD_KAFKA_SEED    of the first random script; see tests/drawn.py
-CORDWOOD_KAFKA_PROOFS  how many random scripts; default 24
-"""
+"""`verify` proves every clean of Kafka's own cleaner: what it refused would be refused of us, too."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +15,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.log.view import LogView
 from cordwood.verification.pairs import Count, Pair, Side
-from tests import drawn
+from tests import knobs
 from tests.cleaning.against_kafka import (
     Round,
     Step,
@@ -33,7 +28,7 @@ from tests.cleaning.against_kafka import (
 )
 from tests.kafka_tools import Oracle
 
-SCRIPTS = int(os.environ.get("CORDWOOD_KAFKA_PROOFS", "24"))
+SCRIPTS = knobs.scaled(24, 300)
 #: Scripts whose files are there at once.
 SLICE = 100
 
@@ -43,8 +38,8 @@ def test_what_kafka_cleans_in_random_scripts_is_proved(
     spark: SparkSession, kafka_oracle: Oracle, tmp_path: Path
 ) -> None:
     cleans = producers = 0
-    for first in range(drawn.SEED, drawn.SEED + SCRIPTS, SLICE):
-        seeds = range(first, min(first + SLICE, drawn.SEED + SCRIPTS))
+    for first in range(knobs.SEED, knobs.SEED + SCRIPTS, SLICE):
+        seeds = range(first, min(first + SLICE, knobs.SEED + SCRIPTS))
         folders = {seed: tmp_path / str(seed) for seed in seeds}
         scripts = dict(zip(seeds, fuzz_scripts(seeds, steps=80), strict=True))
         for seed in seeds:

@@ -34,8 +34,6 @@ from tests.commands.fixture_pairs import Pair as KafkasPair
 from tests.fixtures import facts, fixture
 from tests.verification.planting import NOW, State, Stored, copy_tree, data, example, marker
 
-pytestmark = pytest.mark.long
-
 HORIZON = NOW + 86_400_000
 
 

@@ -1,0 +1,63 @@
+"""What the environment says about a run of the tests. A run without any of these is a function of the commit.
+
+CORDWOOD_SEED           seed of random logs, scripts and examples; `now` takes the time, and the last lines show it
+CORDWOOD_EFFORT         multiplies counts: logs, scripts, kills, power cuts, seconds; `full` takes the full counts
+CORDWOOD_REWRITE        1 writes expectations, pages and recorded answers anew, to be reviewed as a diff
+CORDWOOD_REQUIRE_KAFKA  1 lets a test fail, rather than skip, where Kafka's classes cannot run
+CORDWOOD_TURN           3/8 takes every eighth slow test, the fourth eighth of them; without it all run
+
+Hypothesis derives its examples from each test's source, unless a seed is given.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import zlib
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+FIXED_SEED = 20_261_122
+#: A run takes one of so many items of a long list.
+_SHARE = 24
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0")
+
+
+if os.environ.get("CORDWOOD_SEED") == "now":
+    # The processes of one run (pytest-xdist) inherit the seed, so that they agree on it.
+    os.environ["CORDWOOD_SEED"] = str(int(time.time()))
+#: Whether this run draws other data than the gate does.
+IS_FRESH = bool(os.environ.get("CORDWOOD_SEED"))
+SEED = int(os.environ["CORDWOOD_SEED"]) if IS_FRESH else FIXED_SEED
+EFFORT = {"full": math.inf}.get(effort := os.environ.get("CORDWOOD_EFFORT") or "1") or float(effort)
+IS_FULL = math.inf == EFFORT
+REWRITE = _is_set("CORDWOOD_REWRITE")
+REQUIRE_KAFKA = _is_set("CORDWOOD_REQUIRE_KAFKA")
+TURN, TURNS = (int(number) for number in (os.environ.get("CORDWOOD_TURN") or "0/1").split("/"))
+
+
+def scaled(usual: int, full: int) -> int:
+    """How many a run tries: `usual` times the effort, from 1 to `full`."""
+    return full if IS_FULL else max(1, min(full, round(usual * EFFORT)))
+
+
+def step(usual: int) -> int:
+    """Of a sequence in which a run takes every `usual`-th: how far apart they are at this run's effort."""
+    return max(1, round(usual / EFFORT))
+
+
+def drawn(items: Sequence[T]) -> list[T]:
+    """The items of a long list that this run takes: at least one, and over all seeds each of them."""
+    share = step(_SHARE)
+    return list(items[SEED % min(share, len(items)) :: share])
+
+
+def has_its_turn(name: str) -> bool:
+    """Whether a slow test is in this run."""
+    return zlib.crc32(name.encode()) % TURNS == TURN
