@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from cordwood.cli.formats import Decode, DecodedForm
+from cordwood.cli.decoded_form import Decode, DecodedForm
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.texts import json_string, quoted, time_text
 from cordwood.errors import CorruptMessageError

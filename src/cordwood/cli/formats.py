@@ -29,11 +29,12 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 from json.encoder import encode_basestring_ascii
 from typing import Protocol
 
 from cordwood.cli import large
+from cordwood.cli.decoded_form import Decode, DecodedForm
 from cordwood.cli.large import SHOWN_BYTES, Pieces
 from cordwood.cli.texts import json_string, quoted, time_text
 from cordwood.errors import RequestError
@@ -57,14 +58,6 @@ LARGE_BYTES = 1 << 20
 JSON_BYTES_MAX = 16 << 20
 #: Headers of a record that people are shown.
 _SHOWN_HEADERS = 1000
-
-
-class DecodedForm(Enum):
-    """How records of internal topics are shown: to people the start of long ones or all, or as JSON."""
-
-    START = "start"
-    FULL = "full"
-    JSON = "json"
 
 
 class ValueFormat(StrEnum):
@@ -248,11 +241,6 @@ class Place:
     file: str
     topic: str | None = None
     partition: int | None = None
-
-
-#: What a record says by name, or None, and what its line says of a problem; from its key, its value, and the type of a
-#: control record.
-Decode = Callable[[memoryview | None, memoryview | None, str | None], tuple[str | None, str]]
 
 
 def _as_bytes(key: memoryview | None, value: memoryview | None, control: str | None) -> tuple[None, str]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from cordwood.fs.base import Store
-
-S = TypeVar("S", bound="Store", covariant=True)
+#: A store.
+S = TypeVar("S", covariant=True)
 
 
 class Location(Protocol[S]):
@@ -57,7 +55,7 @@ _numbers = count(1)
 _stores: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def location_in_this_process(store: Store) -> ProcessLocation:
+def location_in_this_process(store: object) -> ProcessLocation:
     """Return a location for a store in this process's memory. The caller must keep the store alive."""
     number = next(_numbers)
     _stores[number] = store
