@@ -53,6 +53,31 @@ def test_a_guard_of_version_2_wants_the_first_sequence() -> None:
         log.append_as_leader(batch("a1", producer_id=7, sequence=3, transactional=True), 0, guard=guard)
 
 
+@pytest.mark.parametrize(("silent", "is_late"), [(7, True), (8, False)], ids=["the first", "the second"])
+def test_given_two_open_transactions_the_log_is_late_only_if_the_one_with_the_first_offset_is(
+    silent: int, is_late: bool
+) -> None:
+    world = World()
+    log = world.load(limits=ProducerLimits(transaction_max_timeout_ms=1000, transaction_verification=False))
+
+    def send(producer_id: int, sequence: int) -> None:
+        data = encode_batch(
+            [Record(0, world.now_ms, b"a", b"a")],
+            base_offset=0,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        log.append_as_leader(data, 0)
+
+    send(7, 0)
+    send(8, 0)
+    world.pass_time(301_001)  # Kafka allows five minutes more than the longest timeout
+    send(15 - silent, 1)
+    assert log.has_late_transaction(world.now_ms) is is_late
+
+
 def test_a_guard_is_forgotten_with_expired_producers() -> None:
     world = World()
     log = world.load(limits=ProducerLimits(expiration_ms=1000, expiration_check_interval_ms=1000))

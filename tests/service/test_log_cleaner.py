@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,17 @@ import pytest
 
 from cordwood.config import BrokerConfig, Source, SourceKind, overrides, resolve, resolve_broker
 from cordwood.errors import ConfigError, IllegalStateError
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import File, LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.service.cleaner_manager import LogCleanerManager, Paused, log_to_clean
+from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.service.clean import LiveClean, run_here
+from cordwood.service.cleaner_manager import Claim, LogCleanerManager, Paused, log_to_clean
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import CleanerThread, LogCleaner
 from cordwood.service.log_manager import LogManager
 from cordwood.storage.formats import checkpoints
+from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
@@ -264,6 +269,73 @@ def test_an_abort_returns_while_the_clean_still_reads_and_the_log_stays_as_it_wa
     assert newest(log) == {"a": "a19"}
     with pytest.raises(IllegalStateError, match="not paused"):
         cleaner.resume_cleaning([PARTITION])
+
+
+class Aborting(WrappedFileSystem):
+    """Calls `abort` when a file of the partition is opened for the n-th time."""
+
+    def __init__(self, fs: LocalFileSystem) -> None:
+        super().__init__(fs)
+        self.opens_left = 0
+        self.abort: Callable[[], object] = lambda: None
+
+    def open(self, path: str) -> File:
+        self.opens_left -= "/t-0/" in path
+        if self.opens_left == 0 and "/t-0/" in path:
+            self.abort()
+        return super().open(path)
+
+
+def test_a_clean_that_is_aborted_at_whichever_file_is_an_info_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for count in range(1, 100):
+        disk = Aborting(MemoryFileSystem(lambda: NOW_MS * 1_000_000))
+        node = Node(fs=disk)
+        node.fill(5)
+        disk.opens_left, disk.abort = count, partial(node.cleaner.abort_cleaning, PARTITION)
+        node.pass_time()
+        if disk.opens_left > 0:
+            break
+    assert count > 5 and disk.opens_left > 0, "the clean was aborted at each of its files"
+    assert caplog.text.count("the clean of t-0 was aborted") == count - 1
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+
+
+def test_given_a_clean_that_was_aborted_before_it_began_the_one_that_took_its_place_keeps_its_folder() -> None:
+    node = Node()
+    node.fill()
+
+    def claimed() -> tuple[Claim, LiveClean]:
+        (claim,) = node.cleaner.manager.claim_filthiest_compacted_logs(node.now_ms, lambda due: due[:1])
+        return claim, LiveClean(node.fs, claim.found, node.now_ms, claim.check)
+
+    _, slow = claimed()
+    node.cleaner.abort_cleaning(PARTITION)
+    claim, clean = claimed()
+    with clean:
+        outcome = run_here(clean.task, clean.check)
+        with slow:
+            pass
+        clean.finish(outcome, claim.changing)
+    assert newest(node.log) == {"a": "a19", "b": "b19"} and len(read_all(node.log)) < 40
+    assert node.manager.failures.failures == ()
+    assert not node.fs.exists(f"{node.log.directory}/{WORK_FOLDER}")
+
+
+def test_folders_of_cleans_that_were_killed_are_removed_when_the_log_is_loaded_and_others_stay() -> None:
+    node = Node()
+    node.fill(1)
+    work = f"{node.log.directory}/{WORK_FOLDER}"
+    node.manager.shutdown()
+    node.fs.make_directory(work)
+    for name in ("0123456789abcdef0123456789abcdef", "progress", "index"):
+        node.fs.make_directory(f"{work}/{name}")
+        node.fs.create(f"{work}/{name}/file").close()
+    again = Node(fs=node.fs)
+    assert [info.name for info in again.fs.list(work)] == ["index"]
+    again.fill()
+    again.pass_time()
+    assert len(read_all(again.log)) < 40 and again.fs.exists(f"{work}/index/file")
 
 
 def test_a_log_can_be_deleted_and_made_anew_while_a_clean_of_it_still_reads(

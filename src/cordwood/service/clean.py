@@ -20,7 +20,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
-from uuid import uuid4
 
 from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.offset_map import SLOT_BYTES, slots_of
@@ -35,16 +34,13 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.checked import Check, CheckedFileSystem
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.throttled import Limit, throttled
+from cordwood.service import work_folder
 from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.log import Log
-from cordwood.storage.formats.filenames import WORK_FOLDER
-from cordwood.storage.log.files import remove_tree
 from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment_writer import IndexLimits
 
 _log = logging.getLogger(__name__)
-#: How often a folder is made again that a clean which has just ended took along.
-_ATTEMPTS = 10
 
 #: In the block, the clean cannot be aborted.
 Changing = Callable[[], AbstractContextManager[None]]
@@ -100,7 +96,7 @@ class LiveClean:
 
     Attributes:
         found: what the clean goes over; the log is in progress.
-        folder: of its own, in the partition's work folder.
+        folder: of its own; see `work_folder`.
         task: what is to be run.
         check: raises once the clean has to stop.
     """
@@ -129,8 +125,7 @@ class LiveClean:
         self.check = check
         self._fs = fs
         self._memory = memory
-        self._parent = f"{found.log.directory}/{WORK_FOLDER}"
-        self.folder = f"{self._parent}/{uuid4().hex}"
+        self.folder = work_folder.new_folder(found.log.directory)
         self.task = replace(
             task_of(fs, found, now_ms, memory, strict_kafka=strict_kafka),
             work=self.folder,
@@ -138,27 +133,13 @@ class LiveClean:
         self._counted_bytes = 0
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(FileNotFoundError):
-            for info in self._fs.list(self._parent):  # of cleans that were killed or aborted
-                remove_tree(self._fs, f"{self._parent}/{info.name}")
-        for attempt in range(_ATTEMPTS):
-            with contextlib.suppress(FileExistsError):
-                self._fs.make_directory(self._parent)
-            try:
-                self._fs.make_directory(self.folder)
-                break
-            except FileNotFoundError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        self._fs.make_directory(f"{self.folder}/{PROGRESS}")
+        work_folder.make(self._fs, self.folder)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.give_up()
-        with contextlib.suppress(OSError):
-            self._fs.remove_directory(self._parent)  # unless another clean has a folder there
 
     def is_wanted(self) -> bool:
         """Whether it may go on."""
@@ -170,8 +151,7 @@ class LiveClean:
 
     def give_up(self) -> None:
         """Remove the folder; tasks that still run find it gone, and end."""
-        with contextlib.suppress(OSError):
-            remove_tree(self._fs, self.folder)
+        work_folder.remove(self._fs, self.folder)
 
     def newly_read_bytes(self) -> int:
         """How much its tasks have read of the log since this was last asked for."""
@@ -188,10 +168,11 @@ class LiveClean:
             changing: for each group; it raises once the clean has to stop.
 
         Raises:
-            LogCleaningAbortedError: `changing` raised it.
+            LogCleaningAbortedError: the clean has to stop. Its task may have failed because of that.
             CleanFailedError: the log cannot be cleaned, with the reason.
             KafkaStorageError: the disk failed while the new segments were swapped in.
         """
+        self.check()
         if isinstance(outcome, Failure):
             if outcome.detail:
                 _log.error("%s", outcome.detail)

@@ -67,6 +67,7 @@ from cordwood.service.scheduler import Scheduled, Scheduler
 from cordwood.service.segment import LogSegment, SegmentGoneError
 from cordwood.service.topic_id import TopicIdFile
 from cordwood.service.validation import assign_plain
+from cordwood.service.work_folder import remove_leftovers
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.formats.transaction_index import AbortedTransaction
@@ -998,6 +999,7 @@ def load_log(
         fs.make_directory(directory)
         # Otherwise a power cut could take the directory with all that is flushed in it.
         fs.sync_directory(directory.rpartition("/")[0] or "/")
+    remove_leftovers(fs, directory)
     name = directory.rpartition("/")[2]
     settings = LogConfig.of(config)
     state = ProducerState(expiration_ms=limits.expiration_ms, transaction_verification=limits.transaction_verification)

@@ -442,12 +442,9 @@ class ProducerState:
             del self._verifications[producer_id]
 
     def has_late_transaction(self, now_ms: int, limit_ms: int) -> bool:
-        """Whether the oldest open transaction has been without a batch for longer than any may be open."""
-        if not self._ongoing:
-            return False
-        known = [one.producer_id for one in self._ongoing if one.producer_id in self._producers]
-        oldest = min((self._producers[producer_id].timestamp for producer_id in known), default=NONE)
-        return oldest > 0 and now_ms - oldest > limit_ms
+        """Whether the open transaction with the smallest first offset got its last batch longer ago than the limit."""
+        producer = self._producers.get(self._ongoing[0].producer_id) if self._ongoing else None
+        return producer is not None and producer.timestamp > 0 and now_ms - producer.timestamp > limit_ms
 
     # ---- verification ------------------------------------------------------------------------------------------------
 

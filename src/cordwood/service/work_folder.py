@@ -1,0 +1,65 @@
+"""The folders that cleans of a log write to, in `.cordwood` in the partition's directory.
+
+A clean makes a folder with a name that no other clean has, and removes that folder only: a slow clean that was aborted
+may still run beside the one that took its place. What a process left that died is removed when the log is loaded, while
+nobody else has the directory. Anything else in `.cordwood` has another owner, and stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from uuid import uuid4
+
+from cordwood.engine.task import PROGRESS
+from cordwood.fs.base import LocalFileSystem
+from cordwood.storage.formats.filenames import WORK_FOLDER
+from cordwood.storage.log.files import remove_tree
+
+#: Cleans in place name their folders in the same way, and have one for the counters of all tasks.
+_OF_CLEANS = re.compile(f"[0-9a-f]{{32}}|{PROGRESS}")
+#: How often a folder is made again, if a clean that has just ended removed the folder around it.
+_ATTEMPTS = 10
+
+
+def new_folder(directory: str) -> str:
+    """A path for the folder of one clean."""
+    return f"{directory}/{WORK_FOLDER}/{uuid4().hex}"
+
+
+def make(fs: LocalFileSystem, folder: str) -> None:
+    """Make the folder of a clean."""
+    for attempt in range(_ATTEMPTS):
+        with contextlib.suppress(FileExistsError):
+            fs.make_directory(folder.rpartition("/")[0])
+        try:
+            fs.make_directory(folder)
+            break
+        except FileNotFoundError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    fs.make_directory(f"{folder}/{PROGRESS}")
+
+
+def remove(fs: LocalFileSystem, folder: str) -> None:
+    """Remove the folder of a clean, and the one around it if that is empty now."""
+    with contextlib.suppress(OSError):
+        remove_tree(fs, folder)
+    with contextlib.suppress(OSError):
+        fs.remove_directory(folder.rpartition("/")[0])
+
+
+def remove_leftovers(fs: LocalFileSystem, directory: str) -> None:
+    """Remove what cleans left that ended with their processes. No clean of the log may run.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    parent = f"{directory}/{WORK_FOLDER}"
+    if not fs.exists(parent) or not fs.stat(parent).is_directory:
+        return
+    for info in fs.list(parent):
+        if info.is_directory and _OF_CLEANS.fullmatch(info.name):
+            remove_tree(fs, f"{parent}/{info.name}")
+    with contextlib.suppress(OSError):
+        fs.remove_directory(parent)
