@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,63 @@ def test_a_directory_has_one_manager_at_a_time(node: Node) -> None:
     node.manager.shutdown()
     other.startup()
     other.shutdown()
+
+
+def open_files(directory: Path) -> list[str]:
+    """The files in a directory that this process has open."""
+    links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return [target for target in targets if target.startswith(str(directory))]
+
+
+def test_after_a_shutdown_no_file_is_open_whatever_the_logs_went_through(tmp_path: Path) -> None:
+    configs = ["log.cleaner.enable=false", "internal.segment.bytes=200", "file.delete.delay.ms=3600000"]
+    node = Node(*configs, fs=PosixFileSystem(), dirs=tuple(str(tmp_path / name) for name in ("d1", "d2")))
+    with node.manager:
+        first, second = node.append(ONE, *"abcdef"), node.append(TWO, *"abcdef")
+        removed = first.log_segments[0]
+        first.delete_records(3)
+        assert first.delete_old_segments() > 0
+        second.fetch_offset_by_timestamp(NOW_MS)
+        deleted = node.manager.async_delete(TWO)
+        (target,) = set(node.manager.live_log_dirs) - {first.parent_directory}
+        moved = node.manager.move_partition(ONE, target)
+        assert deleted is second and moved is not first and removed.size_bytes
+        assert len(open_files(tmp_path)) > 10
+    assert open_files(tmp_path) == []
+
+
+def test_after_a_start_that_failed_no_file_is_open_and_the_directories_are_free(tmp_path: Path) -> None:
+    dirs = [str(tmp_path / name) for name in ("d1", "d2")]
+    with LogManager(PosixFileSystem(), dirs) as manager:
+        manager.get_or_create_log(ONE, is_new=True)
+        (other,) = set(dirs) - {manager.get_or_create_log(ONE).parent_directory}
+    os.mkdir(f"{other}/t-0")
+    with pytest.raises(IllegalStateError, match="Duplicate log directories"):
+        LogManager(PosixFileSystem(), dirs).startup()
+    assert open_files(tmp_path) == []
+    shutil.rmtree(f"{other}/t-0")
+    with LogManager(PosixFileSystem(), dirs) as manager:
+        assert set(manager.logs) == {ONE}
+
+
+def test_a_second_startup_is_refused_and_changes_nothing(node: Node) -> None:
+    node.append(ONE, "a1")
+    with pytest.raises(IllegalStateError, match="started before"):
+        node.manager.startup()
+    assert node.manager.live_log_dirs == ("/d1", "/d2")
+    assert node.append(ONE, "b1").log_end_offset == 2
+    node.pass_time(120_000)
+    node.manager.shutdown()
+    node.manager.shutdown()
+    assert node.fs.exists("d1/.kafka_cleanshutdown") and node.fs.exists("d2/.kafka_cleanshutdown")
+    with pytest.raises(IllegalStateError, match="started before"):
+        node.manager.startup()
+
+
+def test_a_path_in_place_of_a_list_of_paths_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="sequence of paths"):
+        LogManager(MemoryFileSystem(lambda: 0), "abc")
 
 
 def test_retention_deletes_from_logs_that_are_not_compacted(node: Node) -> None:

@@ -40,6 +40,14 @@ class PooledFileSystem(WrappedFileSystem):
         self._files: dict[str, dict[str, weakref.WeakSet[_PooledFile]]] = {}
         #: Those that are open and may be closed; the one to be looked at next comes first.
         self._open: deque[weakref.ref[_PooledFile]] = deque()
+        #: All files in use, whether they have a name or not.
+        self._used: weakref.WeakSet[_PooledFile] = weakref.WeakSet()
+
+    def close(self) -> None:
+        """Close all files that are in use; their users get errors from now on."""
+        with self._names:
+            for file in list(self._used):
+                file.close()
 
     @override
     def location(self) -> Location[LocalFileSystem]:
@@ -84,6 +92,7 @@ class PooledFileSystem(WrappedFileSystem):
     def _new(self, path: str, file: File | None) -> _PooledFile:
         made = _PooledFile(self, self._fs.absolute_path(path), file)
         self._named(made.path).add(made)
+        self._used.add(made)
         if file is not None:
             self._remember(made)
         return made
@@ -223,6 +232,4 @@ class _PooledFile(File):
     def close(self) -> None:
         with self._pool.names():
             self._is_closed = True
-            file, self.opened = self.opened, None
-        if file is not None:
-            file.close()
+            self.opened = None

@@ -932,6 +932,7 @@ class Log:
     def close_handlers(self) -> None:
         """Release all files without writing anything: the disk has failed."""
         with self._lock:
+            self._expiry.cancel()
             self._local.close_handlers()
 
     def unchanged(self) -> AbstractContextManager[object]:
@@ -951,8 +952,7 @@ class Log:
         """Remove the partition's directory, with all that is in it."""
         local = self._local
         with self._lock, local.guarded("deleting the log"):
-            self._expiry.cancel()
-            local.close_handlers()
+            self.close_handlers()
             remove_tree(local.fs, local.directory)
             local.fs.sync_directory(local.log_directory)
 

@@ -1,10 +1,9 @@
 """The live logs of many log directories: loaded, kept, and shut down together.
 
     manager = LogManager(fs, ["/disk1", "/disk2"], layers)
-    manager.startup()
-    log = manager.get_or_create_log(TopicPartition("orders", 0))
-    …
-    manager.shutdown()
+    with manager:  # startup, and shutdown at the end
+        log = manager.get_or_create_log(TopicPartition("orders", 0))
+        …
 
 A directory is locked as a broker locks it, so a broker and a manager exclude each other. One that fails goes offline,
 with its logs; the others live on. What is done again and again (retention, checkpoints, flushing, removal of deleted
@@ -27,7 +26,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from cordwood.clock import Clock, system_clock
 from cordwood.config import BrokerConfig, Layer, Source, SourceKind, TopicConfig, resolve, resolve_broker
@@ -112,7 +112,10 @@ class LogManager:
         self.config: BrokerConfig = resolve_broker(self._layers)
         #: Of many logs only some files are open.
         self._fs = PooledFileSystem(fs, open_files_max())
+        if isinstance(log_dirs, str):
+            raise TypeError(f"log_dirs is a sequence of paths: pass [{log_dirs!r}], not {log_dirs!r}")
         self._paths = [self._fs.absolute_path(path) for path in log_dirs]
+        self._is_started = self._is_shut_down = False
         self._clock = clock
         self._own: ThreadScheduler | None = None
         if scheduler is None:
@@ -155,9 +158,12 @@ class LogManager:
         Raises:
             LockedError: a broker, or another manager, has a directory.
             KafkaStorageError: no directory is left.
-            IllegalStateError: a partition is in two directories.
+            IllegalStateError: a partition is in two directories; or the manager was started before.
             CordwoodError: a log cannot be loaded, and its disk is not to blame.
         """
+        if self._is_started:
+            raise IllegalStateError("This LogManager was started before. Start a new one after its shutdown")
+        self._is_started = True
         try:
             self._lock_directories()
             with ThreadPoolExecutor(max(1, len(self._directories)), "log-loading") as pool:
@@ -175,8 +181,12 @@ class LogManager:
                     done.result()
             for failure in self.failures.failures:
                 self.handle_log_dir_failure(failure.directory)
+            if self.config.flag("log.cleaner.enable"):
+                self.cleaner = self._make_cleaner()
         except BaseException:
+            self._abandon_logs()
             self._release()
+            self._is_started = False
             raise
         finally:
             self._loads.end()
@@ -184,6 +194,16 @@ class LogManager:
             self._own.startup()
         self._schedule()
         self._start_cleaner()
+
+    def __enter__(self) -> Self:
+        """Start up; the block ends with a shutdown."""
+        self.startup()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
 
     def _lock_directories(self) -> None:
         for path in self._paths:
@@ -197,10 +217,8 @@ class LogManager:
                 raise IllegalStateError(f"Duplicate log directory {directory.path}")
             self._directories[directory.path] = directory
 
-    def _start_cleaner(self) -> None:
-        if not self.config.flag("log.cleaner.enable"):
-            return
-        self.cleaner = LogCleaner(
+    def _make_cleaner(self) -> LogCleaner:
+        return LogCleaner(
             self._fs,
             self.config,
             self.live_log_dirs,
@@ -209,6 +227,10 @@ class LogManager:
             self._clock,
             spark=self._spark,
         )
+
+    def _start_cleaner(self) -> None:
+        if self.cleaner is None:
+            return
         if self._own is not None:
             self.cleaner.startup()
         else:
@@ -227,9 +249,14 @@ class LogManager:
     def shutdown(self, broker_epoch: int = -1) -> None:
         """Flush and close all logs; a directory in which all goes well is marked as shut down properly.
 
+        Without effect unless the manager runs. No file stays open, also none of a log that waits for its removal.
+
         Args:
             broker_epoch: goes into that mark.
         """
+        if not self._is_started or self._is_shut_down:
+            return
+        self._is_shut_down = True
         if self.cleaner is not None:
             self.cleaner.shutdown()
         if self._own is not None:
@@ -261,7 +288,15 @@ class LogManager:
             except OSError as error:
                 self._fail(directory.path, "Disk error while writing the clean shutdown file", error)
 
+    def _abandon_logs(self) -> None:
+        """Forget all logs: the start has failed."""
+        for log in (*self.all_logs, *(one.log for one in self._deleted)):
+            log.close_handlers()
+        for known in (self._current, self._future, self._stray, self._deleted):
+            known.clear()
+
     def _release(self) -> None:
+        self._fs.close()
         for directory in self._directories.values():
             directory.release()
         self._directories.clear()
