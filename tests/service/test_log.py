@@ -54,9 +54,7 @@ def test_a_guard_of_version_2_wants_the_first_sequence() -> None:
 
 
 @pytest.mark.parametrize(("silent", "is_late"), [(7, True), (8, False)], ids=["the first", "the second"])
-def test_given_two_open_transactions_the_log_is_late_only_if_the_one_with_the_first_offset_is(
-    silent: int, is_late: bool
-) -> None:
+def test_of_two_open_transactions_the_one_with_the_smaller_offset_may_be_late(silent: int, is_late: bool) -> None:
     world = World()
     log = world.load(limits=ProducerLimits(transaction_max_timeout_ms=1000, transaction_verification=False))
 

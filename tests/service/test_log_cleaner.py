@@ -301,7 +301,7 @@ def test_a_clean_that_is_aborted_at_whichever_file_is_an_info_line(caplog: pytes
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 
-def test_given_a_clean_that_was_aborted_before_it_began_the_one_that_took_its_place_keeps_its_folder() -> None:
+def test_a_clean_that_begins_after_its_abort_leaves_the_folder_of_the_next_one() -> None:
     node = Node()
     node.fill()
 
@@ -322,7 +322,7 @@ def test_given_a_clean_that_was_aborted_before_it_began_the_one_that_took_its_pl
     assert not node.fs.exists(f"{node.log.directory}/{WORK_FOLDER}")
 
 
-def test_folders_of_cleans_that_were_killed_are_removed_when_the_log_is_loaded_and_others_stay() -> None:
+def test_folders_of_killed_cleans_are_removed_when_the_log_is_loaded_others_stay() -> None:
     node = Node()
     node.fill(1)
     work = f"{node.log.directory}/{WORK_FOLDER}"

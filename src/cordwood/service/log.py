@@ -1005,8 +1005,7 @@ def load_log(
     state = ProducerState(expiration_ms=limits.expiration_ms, transaction_verification=limits.transaction_verification)
     epochs = LeaderEpochCache(fs, directory, name, scheduler)
     loader = Loader(
-        *(fs, directory, settings, clock, epochs, state, log_start_offset, recovery_point, clean_shutdown),
-        on_recovered=on_recovered,
+        *(fs, directory, settings, clock, epochs, state, log_start_offset, recovery_point, clean_shutdown, on_recovered)
     )
     loaded = loader.load()
     stats = stats or LogStats(clock)
