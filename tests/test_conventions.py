@@ -48,11 +48,9 @@ WIDE = {
     "engine/rewrite.py: rewrite_groups",
     "engine/rounds.py: clean_in_rounds",
     "engine/stages.py: prepare",
-    "record/batch.py: encode_batch",
     "service/local_log.py: __init__",
     "service/log.py: load_log",
     "service/log_cleaner.py: __init__",
-    "storage/log/windows.py: __init__",
     "testing/beside_kafka.py: compare",
     "testing/reference_cleaner.py: _kept",
 }

@@ -47,8 +47,9 @@ def offsets(data: bytes, **options) -> list[int]:
 @given(logs(), st.sampled_from([17, 61, 64, 100, 500, 1 << 20]), st.sampled_from([50, 200, 1 << 20]), st.integers(1, 9))
 def test_windows_of_any_size_hold_the_same_records(monkeypatch, log, window_bytes, largest, piece) -> None:
     monkeypatch.setattr(windows, "LARGEST_WINDOW_BYTES", largest)
+    monkeypatch.setattr(windows, "PIECE_BYTES", piece)
     data, records = log
-    assert read(data, window_bytes=window_bytes, piece_bytes=piece) == (records, [])
+    assert read(data, window_bytes=window_bytes) == (records, [])
 
 
 @given(logs(), st.integers(17, 300))

@@ -86,8 +86,12 @@ def _finish(v0, v1, v2, v3):
 
 
 @njit(inline="always")
-def _side_by_side(address, starts, sizes, first, secret0, secret1, v0, v1, v2, v3, word, hashes):
-    """Hash `_LANES` keys with the same number of whole words at once; the compiler vectorizes the loops over lanes."""
+def _side_by_side(address, starts, sizes, first, secret0, secret1, lanes, hashes):
+    """Hash `_LANES` keys with the same number of whole words at once; the compiler vectorizes the loops over lanes.
+
+    `lanes` is uint64[5, _LANES], for the four words of each key's state and the word that is hashed now.
+    """
+    v0, v1, v2, v3, word = lanes[0], lanes[1], lanes[2], lanes[3], lanes[4]
     for lane in range(_LANES):
         v0[lane] = secret0 ^ _V0
         v1[lane] = secret1 ^ _V1
@@ -131,20 +135,14 @@ def hash_keys(address, starts, sizes, chosen, secret0, secret1, hashes):
         secret0, secret1: uint64, the run's secret.
         hashes: uint64[records, 2], filled.
     """
-    v0, v1, v2, v3, word = (
-        np.empty(_LANES, np.uint64),
-        np.empty(_LANES, np.uint64),
-        np.empty(_LANES, np.uint64),
-        np.empty(_LANES, np.uint64),
-        np.empty(_LANES, np.uint64),
-    )
+    lanes = np.empty((5, _LANES), np.uint64)
     i = 0
     while i < starts.size:
         # Keys of records with large values are far apart, so the processor does not prefetch them by itself.
         for ahead in range(i + _LANES, min(i + 2 * _LANES, starts.size)):
             prefetch(address + starts[ahead])
         if _alike(sizes, chosen, i):
-            _side_by_side(address, starts, sizes, i, secret0, secret1, v0, v1, v2, v3, word, hashes)
+            _side_by_side(address, starts, sizes, i, secret0, secret1, lanes, hashes)
             i += _LANES
             continue
         for _ in range(min(_LANES, starts.size - i)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import crc32c
 import numpy as np
@@ -153,27 +154,10 @@ def to_batches(rows: BatchRows) -> list[Batch]:
     return [Batch(*row) for row in rows.tolist()]
 
 
-def encode_batch(
-    records: Sequence[Record],
-    *,
-    base_offset: int | None = None,
-    last_offset: int | None = None,
-    codec: Codec = Codec.NONE,
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
-    max_timestamp: int | None = None,
-    base_timestamp: int | None = None,
-    delete_horizon_ms: int | None = None,
-    leader_epoch: int = NONE,
-    producer_id: int = NONE,
-    producer_epoch: int = NONE,
-    base_sequence: int = NONE,
-    transactional: bool = False,
-    control: bool = False,
-) -> bytes:
-    """Encode a batch of magic 2, as Kafka's own builder does.
+class HeaderFields(TypedDict, total=False):
+    """What `encode_batch` is told of a header; None is what is left out.
 
-    Args:
-        records: in offset order; may be empty, as after a clean, if both offsets are given.
+    Attributes:
         base_offset: default: of the first record.
         last_offset: default: of the last record.
         codec: how to compress, at Kafka's default level.
@@ -181,24 +165,47 @@ def encode_batch(
         max_timestamp: default: the largest timestamp of the records.
         base_timestamp: default: the delete horizon, else the timestamp of the first record.
         delete_horizon_ms: when tombstones may be removed.
-        leader_epoch, producer_id, producer_epoch, base_sequence: as in the header.
-        transactional, control: as in the attributes.
     """
-    if base_offset is None:
+
+    base_offset: int | None
+    last_offset: int | None
+    codec: Codec
+    timestamp_type: TimestampType
+    max_timestamp: int | None
+    base_timestamp: int | None
+    delete_horizon_ms: int | None
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool
+    control: bool
+
+
+def encode_batch(records: Sequence[Record], **fields: Unpack[HeaderFields]) -> bytes:
+    """Encode a batch of magic 2, as Kafka's own builder does.
+
+    Args:
+        records: in offset order; may be empty, as after a clean, if both offsets are given.
+        fields: see `HeaderFields`; a producer's fields and the leader epoch are -1 by default.
+    """
+    if (base_offset := fields.get("base_offset")) is None:
         base_offset = records[0].offset
-    if last_offset is None:
+    if (last_offset := fields.get("last_offset")) is None:
         last_offset = records[-1].offset
+    delete_horizon_ms = fields.get("delete_horizon_ms")
+    base_timestamp = fields.get("base_timestamp")
     if base_timestamp is None:
-        base_timestamp = (
-            delete_horizon_ms if delete_horizon_ms is not None else records[0].timestamp if records else NONE
-        )
-    if max_timestamp is None:
+        first = records[0].timestamp if records else NONE
+        base_timestamp = first if delete_horizon_ms is None else delete_horizon_ms
+    if (max_timestamp := fields.get("max_timestamp")) is None:
         max_timestamp = max((record.timestamp for record in records), default=NONE)
+    codec = fields.get("codec", Codec.NONE)
     body = b"".join(encode_record(r, base_offset=base_offset, base_timestamp=base_timestamp) for r in records)
     attributes = int(codec)
-    attributes |= LOG_APPEND_TIME if timestamp_type == TimestampType.LOG_APPEND_TIME else 0
-    attributes |= TRANSACTIONAL if transactional else 0
-    attributes |= CONTROL if control else 0
+    attributes |= LOG_APPEND_TIME if fields.get("timestamp_type") == TimestampType.LOG_APPEND_TIME else 0
+    attributes |= TRANSACTIONAL if fields.get("transactional") else 0
+    attributes |= CONTROL if fields.get("control") else 0
     attributes |= DELETE_HORIZON if delete_horizon_ms is not None else 0
     if codec != Codec.NONE:
         body = compress(codec, body)
@@ -206,16 +213,16 @@ def encode_batch(
         HEADER.pack(
             base_offset,
             HEADER.size - PREFIX.size + len(body),
-            leader_epoch,
+            fields.get("leader_epoch", NONE),
             2,
             0,
             attributes,
             last_offset - base_offset,
             base_timestamp,
             max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
+            fields.get("producer_id", NONE),
+            fields.get("producer_epoch", NONE),
+            fields.get("base_sequence", NONE),
             len(records),
         )
         + body

@@ -170,25 +170,19 @@ class LogView:
                         return
                     if segment.base_offset in done:
                         continue
-                    try:
-                        for item in segment.windows(
-                            start_offset=next_base,
-                            end_offset=end_offset,
-                            checks=checks,
-                            search=not self.live,
-                            start=start if start is not None and start.segment == segment.base_offset else None,
-                            end=end if end is not None and end.segment == segment.base_offset else None,
-                        ):
-                            yield segment, item
-                            if isinstance(item, BatchWindow):
-                                next_base = int(item.batches["last_offset"][-1]) + 1
-                            del item  # a large one must be gone before the next is read
-                    except FileNotFoundError:
-                        raise
-                    except OSError as error:
-                        if on_unreadable is None:
-                            raise
-                        on_unreadable(segment, error)
+                    items = segment.windows(
+                        start_offset=next_base,
+                        end_offset=end_offset,
+                        checks=checks,
+                        search=not self.live,
+                        start=start if start is not None and start.segment == segment.base_offset else None,
+                        end=end if end is not None and end.segment == segment.base_offset else None,
+                    )
+                    for item in _reporting(items, segment, on_unreadable):
+                        yield segment, item
+                        if isinstance(item, BatchWindow):
+                            next_base = int(item.batches["last_offset"][-1]) + 1
+                        del item  # a large one must be gone before the next is read
                     done.add(segment.base_offset)
                 return
             except FileNotFoundError:
@@ -459,3 +453,17 @@ def holds_nothing(path: str) -> NotFoundError:
     """What a partition's directory without a segment is reported as."""
     example = filenames.offset_name(0, FileKind.LOG)
     return NotFoundError(f"{path} holds no log segment; a partition's directory has files like {example}")
+
+
+def _reporting(
+    items: Iterator[BatchWindow | Gap], segment: Segment, on_unreadable: Callable[[Segment, OSError], None] | None
+) -> Iterator[BatchWindow | Gap]:
+    """What is read of a segment, up to the first error, which goes to `on_unreadable`; a missing file goes up."""
+    try:
+        yield from items
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if on_unreadable is None:
+            raise
+        on_unreadable(segment, error)

@@ -125,7 +125,6 @@ class WindowReader:
         expected_end: int | None = None,
         search: bool = True,
         window_bytes: int = WINDOW_BYTES,
-        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         """Nothing is read yet.
 
@@ -139,11 +138,10 @@ class WindowReader:
                 before they must, and are small from there on.
             search: look for valid batches behind damage. The end of a file that is being written is incomplete, but
                 not damaged.
-            window_bytes: size of a read.
-            piece_bytes: size of a read of what is not held whole.
+            window_bytes: size of a read; what is not held whole is read in pieces of at most that size.
         """
         self._file = file
-        self._piece_bytes = piece_bytes
+        self._piece_bytes = min(window_bytes, PIECE_BYTES)
         self._checks = checks
         self._base_offset = base_offset
         self._window_bytes = window_bytes
