@@ -131,6 +131,17 @@ def test_a_folder_keeps_both_states_and_its_commands_run(
 
 
 @pytest.mark.slow
+def test_both_states_pass_verify_and_a_restored_one_is_not_accused(left: tuple[Path, str], tmp_path: Path) -> None:
+    folder = left[0]
+    assert run("verify", folder / BEFORE, folder / AFTER).endswith("All guarantees hold\n")
+    # Restored from a backup that keeps no modification times: written years after the clean, says the disk.
+    restored = shutil.copytree(folder / BEFORE, tmp_path / BEFORE, copy_function=shutil.copyfile)
+    said = run("verify", restored, folder / AFTER)
+    assert "           1  not judged: delete horizons or old tombstones" in said
+    assert said.endswith("All guarantees hold that can be judged\n")
+
+
+@pytest.mark.slow
 def test_nothing_is_left_behind_and_json_has_the_same_facts(
     left: tuple[Path, str], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

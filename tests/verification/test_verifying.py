@@ -447,6 +447,16 @@ def test_new_horizon_no_clean_can_have_set_is_a_violation(
     assert verify_pairs(spark, PosixFileSystem(), [pair])[0].totals == violations
 
 
+def test_new_horizon_is_not_judged_by_times_that_a_copy_has_lost(
+    spark: SparkSession, scene: Scene, tmp_path: Path
+) -> None:
+    after = State.read(scene.cleaned, 63)
+    header(30, delete_horizon_ms=NOW - 1_000_001)(after)
+    pair = scene.pair(after.write(tmp_path / "t-0"), new_horizon_ms=None, times_known=False)
+    verdict = verify_pairs(spark, PosixFileSystem(), [pair])[0]
+    assert (verdict.totals, verdict.counts[Count.NOT_JUDGED]) == ({}, 1)
+
+
 def test_changed_topic_id_is_a_violation(spark: SparkSession, tmp_path: Path) -> None:
     folders = [example().write(tmp_path / name / "t-0") for name in ("before", "same", "other", "gone")]
     ids = {"before": 1, "same": 1, "other": 2}

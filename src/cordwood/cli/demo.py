@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.resources
 import json
+import os
 import shlex
 import tarfile
 import tempfile
@@ -51,6 +52,8 @@ BEFORE, AFTER, SETTINGS = "before", "after", "server.properties"
 USERS = TopicPartition("users", 0)
 NOW_MS = 1_750_000_000_000
 _FIRST_DIRTY, _ACTIVE = 6, 12
+#: The last offset of each segment.
+_LAST = {0: 5, _FIRST_DIRTY: 11, _ACTIVE: 13}
 _PROPERTIES = """\
 log.cleanup.policy=compact
 log.cleaner.delete.retention.ms=86400000
@@ -159,7 +162,10 @@ def write_log(folder: Path) -> None:
     (before / str(USERS)).mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="cordwood-demo-") as bare:
         for base_offset, batches in _segments().items():
-            (Path(bare) / offset_name(base_offset, FileKind.LOG)).write_bytes(b"".join(batches))
+            path = Path(bare) / offset_name(base_offset, FileKind.LOG)
+            path.write_bytes(b"".join(batches))
+            written = _time(_LAST[base_offset]) // 1000
+            os.utime(path, (written, written))
         # Its indexes, snapshots and leader epochs are what a broker makes of the batches.
         fs = PosixFileSystem()
         recover_into_copy(fs, LogView(bare, fs=fs), str(before / str(USERS)), recovery_point=0, now_ms=NOW_MS)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
 import cordwood.report.verify  # noqa: F401 - so that a result can show itself
@@ -25,6 +27,7 @@ from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.log.files import temporary_directory
 from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS
+from cordwood.storage.log.view import LogView
 from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.text import number
@@ -37,6 +40,8 @@ from cordwood.verification.result import VerifyResult
 
 #: An offset below all offsets: nothing was cleaned.
 _NOTHING = 0
+#: Segments whose times are closer together than this were written by a program that copies.
+_RESTORED_TOGETHER_NS = 1_000_000_000
 
 
 def verify(
@@ -155,9 +160,29 @@ def _pair(
         now_ms=now_ms,
         legacy_horizon_ms=legacy,
         delete_retention_ms=delete_retention_ms,
+        times_known=_times_known(before, after),
         retention=retention,
         producer_expiration_ms=DEFAULT_EXPIRATION_MS,
     )
+
+
+def _times_known(before: LogView, after: LogView) -> bool:
+    """Whether the modification times of segments are those of their last append.
+
+    A clean keeps them: an output has the time of one of the segments that it replaces. A state that was restored
+    without them has times of its own, all of them close together if it is small.
+    """
+    times = [segment.files.log.mtime_ns for segment in before.segments]
+    if len(times) > 1 and max(times) - min(times) < _RESTORED_TOGETHER_NS:
+        return False
+    bases = [segment.base_offset for segment in before.segments]
+    for segment, following in zip_longest(after.segments, after.segments[1:]):
+        first = max(bisect_right(bases, segment.base_offset) - 1, 0)
+        end = len(bases) if following is None else bisect_left(bases, following.base_offset)
+        # Kafka sets whole milliseconds.
+        if any(segment.files.log.mtime_ns in (one, one // 1_000_000 * 1_000_000) for one in times[first:end]):
+            return True
+    return False
 
 
 # ---- what lies around ------------------------------------------------------------------------------------------------

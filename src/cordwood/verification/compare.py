@@ -312,10 +312,12 @@ class _Judge:
             rows, there = rows[chosen], there[chosen]
         if not rows.size:
             return
-        horizon = self._pair.legacy_horizon_ms
-        legacy = horizon is not None and piece.mtime_ms <= horizon
-        may_go = np.where(piece.batches["magic"] == 2, self._is_due(piece.batches), legacy)[rows["batch"]]
-        may_go &= (rows["value_size"] < 0) & self._pair.deletes_for_good
+        pair, legacy = self._pair, piece.batches["magic"] < 2
+        expired = pair.legacy_horizon_ms is not None and piece.mtime_ms <= pair.legacy_horizon_ms
+        may_go = np.where(legacy, expired or not pair.times_known, self._is_due(piece.batches))[rows["batch"]]
+        may_go &= (rows["value_size"] < 0) & pair.deletes_for_good
+        if not pair.times_known:
+            self._facts.count(Count.NOT_JUDGED, (may_go & legacy[rows["batch"]] & ~there).sum())
         self._keys.add(entries_of(piece.data, rows, self._keys.rules.points, there=there, may_go=may_go))
 
     def _is_due(self, batches: BatchRows) -> BoolArray:
@@ -350,13 +352,17 @@ class _Judge:
             self._fields(before[owner], after, newest[found], known[found])
             self._lost(before, after, owner)
 
-    def _is_wrong_horizon(self, was: BatchRows, horizons: Int64Array) -> BoolArray:
-        """bool[batches]: whether no clean of the state before can have set these delete horizons."""
+    def _is_wrong_horizon(self, was: BatchRows, horizons: Int64Array, is_new: BoolArray) -> BoolArray:
+        """bool[batches]: whether a delete horizon is new, and no clean of the state before can have set it."""
         exact = self._pair.new_horizon_ms
         if exact is not None:
-            return np.asarray(horizons != exact)
+            return np.asarray(is_new & (horizons != exact))
         segments = np.searchsorted(self._bases, was["last_offset"], side="right") - 1
-        return np.asarray(horizons < self._horizon_min[np.maximum(segments, 0)])
+        early = np.asarray(is_new & (horizons < self._horizon_min[np.maximum(segments, 0)]))
+        if self._pair.times_known:
+            return early
+        self._facts.count(Count.NOT_JUDGED, early.sum())
+        return np.zeros_like(early)
 
     def _fields(self, was: BatchRows, now: BatchRows, newest: Int64Array, known: BoolArray) -> None:
         """Compare header fields with those before the clean, and with the newest record timestamp where it is known."""
@@ -381,7 +387,7 @@ class _Judge:
             | ((late | empty | (whole & ~legacy)) & (said != latest))
             | (known & (said != latest) & (said != newest)),
             ViolationKind.HORIZON: (had & ~empty & (~has | (was["base_timestamp"] != now["base_timestamp"])))
-            | (has & ~had & self._is_wrong_horizon(was, now["base_timestamp"])),
+            | self._is_wrong_horizon(was, now["base_timestamp"], has & ~had),
         }
         for what, bad in broken.items():
             if bad.any():

@@ -66,6 +66,7 @@ class Count(StrEnum):
     KEYS_DELETED = "keys_deleted"
     TRANSACTIONAL = "transactional"
     PRODUCERS = "producers"
+    NOT_JUDGED = "not_judged"
 
 
 #: Codes of rows: `RECORD` for entries of keys; all others are kinds of violations, or counts.
@@ -118,6 +119,8 @@ class Pair:
         new_horizon_ms: the delete horizon that the change sets. None: unknown, but not earlier than
             `delete_retention_ms` after the segment's last write or after `now_ms`, whichever is earlier.
         delete_retention_ms: `delete.retention.ms` of the topic; 0 if unknown.
+        times_known: the segments' modification times say when they were written. If not, what depends on them is
+            counted as not judged.
         retention: segments at the start of the log may be gone.
         producer_expiration_ms: producers that have been inactive for this long may be forgotten.
     """
@@ -133,6 +136,7 @@ class Pair:
     legacy_horizon_ms: int | None = None
     new_horizon_ms: int | None = None
     delete_retention_ms: int = 0
+    times_known: bool = True
     retention: bool = False
     producer_expiration_ms: int = 86_400_000
 
