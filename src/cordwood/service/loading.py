@@ -25,7 +25,7 @@ from cordwood.errors import (
     IndexProblem,
     LogSegmentOffsetOverflowError,
 )
-from cordwood.fs.base import FileInfo, LocalFileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.control import control_type, coordinator_epoch
@@ -222,7 +222,7 @@ class Loader:
     recovery_point: int
     clean_shutdown: bool
     on_recovered: Callable[[int], None]
-    _has_recovered: bool = field(default=False, init=False)
+    _snapshots: ProducerSnapshots = field(init=False)
 
     def load(self) -> Loaded:
         """Load the partition.
@@ -232,11 +232,10 @@ class Loader:
             CorruptFileError: the transaction index has an unknown version, or the leader epochs cannot be read.
             BadNameError: a file is named like one of a log, without an offset.
         """
-        entries = self.fs.list(self.directory)
-        plan = self._plan(entries)
-        if self._finish_interrupted(plan):
-            entries = self.fs.list(self.directory)
-        snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state, entries)
+        plan = self._plan()
+        self._finish_interrupted(plan)
+        snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state, list(plan.snapshots))
+        self._snapshots = snapshots
         segments = LogSegments()
         while True:
             try:
@@ -247,9 +246,7 @@ class Loader:
                 split = [segment for segment in segments.all if self._split_overflowed(segment)]
                 if not split:
                     raise
-                plan = self._plan(self.fs.list(self.directory))
-        if self._has_recovered:
-            snapshots.list()  # recovery has removed some and written others
+                plan = self._plan()
         start, recovery_point = self.log_start_offset, self.recovery_point
         if len(segments) and next_offset < start:
             _discard(segments.all)
@@ -283,8 +280,9 @@ class Loader:
         recovery_point = max(min(recovery_point, next_offset), log_start)
         return Loaded(segments, snapshots, self.epochs, log_start, next_offset, recovery_point, tuple(discarded))
 
-    def _plan(self, entries: Sequence[FileInfo]) -> Recovery:
+    def _plan(self) -> Recovery:
         """What is to be done about the files that are there."""
+        entries = self.fs.list(self.directory)
         for info in entries:
             if not info.is_directory and parse_file(info.name) is None:
                 raise BadNameError(
@@ -293,16 +291,14 @@ class Loader:
                 )
         return plan_recovery(self.fs, self.directory, entries)
 
-    def _finish_interrupted(self, plan: Recovery) -> bool:
-        """Remove what a clean, a swap or a deletion left, and finish the swaps that count; returns whether any."""
-        changes = [action for action in plan.actions if action.verb in (Verb.DELETE, Verb.RENAME)]
-        for action in changes:
+    def _finish_interrupted(self, plan: Recovery) -> None:
+        """Remove what a clean, a swap or a deletion left, and finish the swaps that count."""
+        for action in plan.actions:
             path = f"{self.directory}/{action.file}"
             if action.verb is Verb.DELETE:
                 self.fs.unlink(path)
-            else:
+            elif action.verb is Verb.RENAME:
                 self.fs.rename(path, f"{self.directory}/{action.target}")
-        return bool(changes)
 
     def _open_segments(self, segments: LogSegments, found: Sequence[SegmentFiles]) -> None:
         for segment in segments.all:
@@ -332,16 +328,15 @@ class Loader:
         """Recover the segments from the recovery point on; returns those to be removed, and the log end offset."""
         discarded: list[LogSegment] = []
         if not self.clean_shutdown and len(segments):
-            pending = list(segments.values(self.recovery_point, MAX_OFFSET))
-            while pending:
-                self.on_recovered(len(pending))
-                segment = pending.pop(0)
+            pending = segments.values(self.recovery_point, MAX_OFFSET)
+            for at, segment in enumerate(pending):
+                self.on_recovered(len(pending) - at)
                 try:
                     cut = self._recover_segment(segments, segment)
                 except DataError:
                     cut = segment.truncate_to(segment.base_offset)
                 if cut > 0:
-                    discarded = pending
+                    discarded = list(pending[at + 1 :])
                     _discard(discarded)
                     segments.replace(removed=[one.base_offset for one in discarded])
                     break
@@ -350,8 +345,7 @@ class Loader:
 
     def _recover_segment(self, segments: LogSegments, segment: LogSegment) -> int:
         """Rebuild what can be rebuilt of a segment from its batches; returns how many bytes of it were cut off."""
-        self._has_recovered = True
-        snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state.fresh())
+        snapshots = self._snapshots.fresh()
         rebuild_producer_state(snapshots, segments, self.log_start_offset, segment.base_offset, self.clock())
         cut = self._rebuild_segment(segment, snapshots.state)
         snapshots.take()

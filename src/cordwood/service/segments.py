@@ -45,7 +45,13 @@ class LogSegments:
 
     def replace(self, added: Iterable[LogSegment] = (), removed: Iterable[int] = ()) -> None:
         """Add segments and remove base offsets, in one step for readers."""
-        kept = dict(zip(*self._sorted, strict=True))
+        added, removed = tuple(added), tuple(removed)
+        bases, segments = self._sorted
+        if len(added) == 1 and not removed and added[0].base_offset > (bases[-1] if bases else -1):
+            # A roll, or the next segment of a load: two tuples are copied, nothing is done for each segment.
+            self._sorted = (*bases, added[0].base_offset), (*segments, *added)
+            return
+        kept = dict(zip(bases, segments, strict=True))
         for base in removed:
             kept.pop(base, None)
         kept |= {segment.base_offset: segment for segment in added}

@@ -5,13 +5,14 @@ Source: the files of Kafka's ProducerStateManager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
 
 from cordwood.errors import CorruptFileError
-from cordwood.fs.base import FileInfo, LocalFileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.service.producer_state import ProducerState
 from cordwood.storage.formats import producer_state
-from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
+from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
 from cordwood.storage.log.files import read_file
 
 
@@ -23,36 +24,30 @@ class ProducerSnapshots:
         directory: of the partition.
     """
 
-    def __init__(
-        self, fs: LocalFileSystem, directory: str, state: ProducerState, entries: Sequence[FileInfo] | None = None
-    ) -> None:
-        """Look which snapshots there are.
-
-        Args:
-            fs: where they are.
-            directory: of the partition.
-            state: of the producers.
-            entries: of the directory; None: they are listed.
-        """
+    def __init__(self, fs: LocalFileSystem, directory: str, state: ProducerState, offsets: list[int]) -> None:
+        """`offsets`: of the snapshots that the directory has, ascending."""
         self.state = state
         self.directory = directory
         self._fs = fs
-        self._offsets: set[int] = set()
+        self._offsets = offsets
         self._last_offset = 0
-        self.list(entries)
 
-    def list(self, entries: Sequence[FileInfo] | None = None) -> None:
-        """Look which snapshots there are, among the entries of the directory."""
-        self._offsets = set()
-        for info in self._fs.list(self.directory) if entries is None else entries:
-            file = None if info.is_directory else parse_file(info.name)
-            if file and file.kind is FileKind.PRODUCER_SNAPSHOT and file.temporary is Temporary.NONE:
-                self._offsets.add(file.offset)
+    def fresh(self) -> ProducerSnapshots:
+        """An empty state beside the same files: each of the two objects knows what the other writes and removes."""
+        return ProducerSnapshots(self._fs, self.directory, self.state.fresh(), self._offsets)
 
     @property
     def latest_offset(self) -> int | None:
         """Of the newest snapshot."""
-        return max(self._offsets, default=None)
+        return self._offsets[-1] if self._offsets else None
+
+    def _forget(self, offset: int) -> bool:
+        """Drop an offset; returns whether there was a snapshot of it."""
+        at = bisect_left(self._offsets, offset)
+        is_known = self._offsets[at : at + 1] == [offset]
+        if is_known:
+            del self._offsets[at]
+        return is_known
 
     def path(self, offset: int) -> str:
         """Where the snapshot of an offset is."""
@@ -70,21 +65,21 @@ class ProducerSnapshots:
                 file.sync()
         if sync:
             self._fs.sync_directory(self.directory)
-        self._offsets.add(offset)
+        self._forget(offset)
+        insort(self._offsets, offset)
         self._last_offset = offset
         return path
 
     def delete(self, offset: int) -> None:
         """Remove a snapshot; one that is gone is passed over."""
-        self._offsets.discard(offset)
+        self._forget(offset)
         if self._fs.exists(self.path(offset)):
             self._fs.unlink(self.path(offset))
 
     def mark_deleted(self, offset: int) -> str | None:
         """Rename a snapshot, to be removed later; returns its new path."""
-        if offset not in self._offsets:
+        if not self._forget(offset):
             return None
-        self._offsets.discard(offset)
         target = self.path(offset) + Temporary.DELETED
         try:
             self._fs.rename(self.path(offset), target)
@@ -95,7 +90,7 @@ class ProducerSnapshots:
     def remove_strays(self, bases: Iterable[int]) -> None:
         """Remove the snapshots that are of no segment's base offset, but for the newest one behind all of them."""
         known = set(bases)
-        strays = sorted(offset for offset in self._offsets if offset not in known)
+        strays = [offset for offset in self._offsets if offset not in known]
         if strays and (not known or strays[-1] >= max(known)):
             strays.pop()
         for offset in strays:
@@ -103,9 +98,10 @@ class ProducerSnapshots:
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
         """Load the newest snapshot of a log that begins and ends there; those outside are removed."""
-        for offset in sorted(self._offsets):
-            if offset > log_end_offset or offset <= log_start_offset:
-                self.delete(offset)
+        offsets = self._offsets
+        before, behind = bisect_right(offsets, log_start_offset), bisect_right(offsets, log_end_offset)
+        for offset in (*offsets[:before], *offsets[max(before, behind) :]):
+            self.delete(offset)
         if self.state.end_offset == log_end_offset:
             self.on_log_start(log_start_offset)
             return
@@ -130,7 +126,7 @@ class ProducerSnapshots:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Forget everything, and remove all snapshots."""
         self.state.clear()
-        for one in sorted(self._offsets):
+        for one in tuple(self._offsets):
             self.delete(one)
         self._last_offset = 0
         self.state.end_offset = offset
