@@ -1,14 +1,23 @@
-"""The time of day, passed in: everything is decided as of one time, and a test may say which."""
+"""The two clocks, passed in, so that a test may move them.
+
+wall        the time of day, for records and for people; somebody may set it, by hours too
+monotonic   goes on evenly, from any start; for delays, periods and timeouts
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-#: Returns the time in milliseconds since 1970.
+#: Returns milliseconds: of the wall clock since 1970.
 Clock = Callable[[], int]
 
 
 def system_clock() -> int:
-    """The time that this machine's clock shows, in milliseconds since 1970."""
+    """The wall clock of this machine."""
     return time.time_ns() // 1_000_000
+
+
+def monotonic_clock() -> int:
+    """The monotonic clock of this machine."""
+    return time.monotonic_ns() // 1_000_000

@@ -25,7 +25,7 @@ from cordwood.config import overrides
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.service.clean_runner import CLEAN_COST_BYTES
+from cordwood.service.clean_runner import CLEAN_COST_BYTES, CleanRunner
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import LogCleaner
 from cordwood.service.log_manager import LogManager
@@ -88,8 +88,7 @@ def cleaner_of(manager: LogManager, spark: object, spark_bytes_min: int) -> LogC
     """A cleaner without threads."""
     return LogCleaner(
         *(PosixFileSystem(), manager.config, manager.live_log_dirs, lambda: manager.logs, manager.failures),
-        spark=spark,  # type: ignore[arg-type]
-        spark_bytes_min=spark_bytes_min,
+        runner=CleanRunner(PosixFileSystem(), spark, spark_bytes_min=spark_bytes_min),  # type: ignore[arg-type]
     )
 
 

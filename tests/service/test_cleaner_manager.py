@@ -224,7 +224,7 @@ def test_a_log_that_cannot_be_looked_at_is_uncleanable_and_the_others_are_cleane
     marked = manager_of(node).uncleanable(PARTITION)
     assert marked is not None and "no such timestamp" in marked.reason and node.cleaner.restarts == 0
     assert len(newest(log)) == 1 and len(list(log.records())) < 10
-    assert manager_of(node).uncleanable_bytes("d1") == 0, "that cannot be said, either"
+    assert manager_of(node).uncleanable_bytes("d1", node.now_ms) == 0, "that cannot be said, either"
 
 
 @pytest.mark.parametrize("seed", range(8))

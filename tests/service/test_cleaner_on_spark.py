@@ -23,7 +23,6 @@ from cordwood.service.cleaner_manager import LogToClean, Paused
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import LogCleaner
 from cordwood.service.log_manager import LogManager
-from cordwood.service.metrics import Meter
 from cordwood.spark.executors import check_executors
 from cordwood.types import TopicPartition
 from tests.service.cleaner_nodes import layers, newest, send
@@ -40,7 +39,7 @@ MIB = 1 << 20
 
 
 def runner(fs: Any = None, line: int = 100 * MIB) -> CleanRunner:
-    return CleanRunner(fs or PosixFileSystem(), Meter(), None, "local[2]", line)
+    return CleanRunner(fs or PosixFileSystem(), None, "local[2]", line)
 
 
 def due(*megabytes: int) -> list[LogToClean]:
@@ -100,8 +99,7 @@ class Dirty:
         manager = self.manager
         return LogCleaner(
             *(PosixFileSystem(), manager.config, manager.live_log_dirs, lambda: self.logs, manager.failures),
-            spark=spark,
-            spark_bytes_min=line,
+            runner=CleanRunner(PosixFileSystem(), spark, spark_bytes_min=line),
         )
 
     def clean_ones(self) -> list[bool]:

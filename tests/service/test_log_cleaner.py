@@ -23,6 +23,7 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.service.clean import LiveClean, run_here
+from cordwood.service.clean_runner import CleanRunner
 from cordwood.service.cleaner_manager import Claim, LogCleanerManager, Paused, log_to_clean
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import CleanerThread, LogCleaner
@@ -572,8 +573,7 @@ def test_a_large_log_is_cleaned_on_spark_to_the_same_end(tmp_path: Path) -> None
         manager.live_log_dirs,
         lambda: {PARTITION: log},
         manager.failures,
-        master="local[2]",
-        spark_bytes_min=0,
+        runner=CleanRunner(PosixFileSystem(), master="local[2]", spark_bytes_min=0),
     )
     try:
         assert cleaner.clean_filthiest_log()

@@ -105,7 +105,13 @@ def test_sizes_stay_within_the_promise_and_no_partition_waits_for_long(is_slow: 
     )
     offsets = Offsets(manager)
     cleaner = manager.cleaner or LogCleaner(
-        fs, manager.config, manager.live_log_dirs, lambda: manager.logs, manager.failures, lambda: now_ms
+        fs,
+        manager.config,
+        manager.live_log_dirs,
+        lambda: manager.logs,
+        manager.failures,
+        lambda: now_ms,
+        lambda: now_ms,
     )
     cleans: Counter[int] = Counter()
     cleaner.on_clean = lambda found, _: cleans.update([found.partition.partition])

@@ -224,7 +224,7 @@ def watched(change: Callable[[Node], None] = lambda _: None) -> list[tuple[str, 
     node.manager.startup()
     node.pass_time(1)
     node.append(ONE, *(f"a{number}" for number in range(30)))
-    watch, found = HealthWatch(), []
+    watch, found = HealthWatch(lambda: node.now_ms), []
     change(node)
     for _ in range(4):
         found.append(watch.look(node.manager, statuses(node.manager, node.now_ms, {}, {}), node.now_ms).problems)

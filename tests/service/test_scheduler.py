@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from cordwood.service.scheduler import SteppedScheduler
+import threading
+import time
+
+from cordwood.config import overrides
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.service.log_manager import LogManager
+from cordwood.service.scheduler import SteppedScheduler, ThreadScheduler
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.log.files import read_file
+from cordwood.types import TopicPartition
+from tests.service.live_logs import NOW_MS, batch
+from tests.service.nodes import ONE, until
 
 
 class Hand:
@@ -66,3 +77,60 @@ def test_a_cancelled_task_is_not_due() -> None:
     assert hand.scheduler.next_due_ms is None
     hand.schedule("once", delay_ms=7)
     assert hand.scheduler.next_due_ms == 7
+
+
+# ---- in threads ------------------------------------------------------------------------------------------------------
+
+
+def test_periods_that_a_task_misses_are_made_up_by_one_run() -> None:
+    now_ms, starts = 1_000, [threading.Event() for _ in range(3)]
+    ran: list[int] = []
+    go_on = threading.Semaphore(0)
+
+    def run() -> None:
+        ran.append(now_ms)
+        starts[len(ran) - 1].set()
+        go_on.acquire()
+
+    scheduler = ThreadScheduler(1, lambda: now_ms)
+    scheduler.startup()
+    scheduler.schedule("often", run, period_ms=10)
+    assert starts[0].wait(20)
+    now_ms = 1_095  # nine periods have passed while it ran
+    go_on.release()
+    assert starts[1].wait(20)
+    go_on.release()
+    assert not starts[2].wait(0.2), "the next one is due at 1,100"
+    now_ms = 1_100
+    assert starts[2].wait(20)
+    go_on.release()
+    scheduler.shutdown()
+    assert ran == [1_000, 1_095, 1_100]
+
+
+def test_tasks_keep_their_pace_when_the_machines_clock_is_set() -> None:
+    wall_ms, fs = NOW_MS, MemoryFileSystem(lambda: NOW_MS * 1_000_000)
+    configs = ["log.initial.task.delay.ms=0", "replica.high.watermark.checkpoint.interval.ms=20"]
+    manager = LogManager(fs, ["d"], overrides([*configs, "t:retention.ms=3600000"]), clock=lambda: wall_ms)
+    manager.startup()
+    try:
+        log = manager.get_or_create_log(ONE, is_new=True)
+
+        def append() -> None:
+            log.append_as_leader(batch("a"), 0)
+            log.update_high_watermark(log.log_end_offset)
+
+        def written() -> dict[TopicPartition, int]:
+            return checkpoints.decode(read_file(fs, f"d/{filenames.HIGH_WATERMARKS}"))
+
+        append()
+        until(lambda: written() == {ONE: 1})
+        wall_ms -= 3_600_000
+        append()
+        until(lambda: written() == {ONE: 2})
+        assert log.log_start_offset == 0
+        wall_ms += 86_400_000
+        time.sleep(0.1)
+        assert log.log_start_offset == 0, "retention is next in five minutes, by any clock"
+    finally:
+        manager.shutdown()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from cordwood.clock import Clock, monotonic_clock
 from cordwood.engine.task import PROGRESS, Failure, FailureKind, Output
 from cordwood.errors import LogCleaningAbortedError, RequestError
 from cordwood.fs.base import LocalFileSystem
@@ -23,7 +24,7 @@ from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.metrics import Meter
 from cordwood.spark.hanging import looked_at
 from cordwood.spark.jobs import Jobs
-from cordwood.spark.session import is_alive, is_on_this_machine, named_jobs, session
+from cordwood.spark.session import LOCAL_MASTER, is_alive, is_on_this_machine, named_jobs, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,19 +53,25 @@ class CleanRunner:
     """
 
     def __init__(
-        self, fs: LocalFileSystem, io: Meter, spark: SparkSession | None, master: str, spark_bytes_min: int
+        self,
+        fs: LocalFileSystem,
+        spark: SparkSession | None = None,
+        master: str = LOCAL_MASTER,
+        spark_bytes_min: int = SPARK_BYTES_MIN,
+        *,
+        clock: Clock = monotonic_clock,
     ) -> None:
         """Starts nothing yet.
 
         Args:
             fs: where the logs are.
-            io: counts bytes of batches that are read and written.
             spark: the session, which is left running; None: one is started with the first job.
             master: where such a session runs.
             spark_bytes_min: from which cost on Spark is used.
+            clock: a monotonic one.
         """
         self.limit: Limit | None = None
-        self.io = io
+        self.io = Meter(clock)
         self._fs = fs
         self._given = self._spark = spark
         self._master, self._spark_bytes_min = master, spark_bytes_min

@@ -32,7 +32,7 @@ from cordwood.cleaning.selection import (
     overdue_ms,
     segments_between,
 )
-from cordwood.clock import Clock, system_clock
+from cordwood.clock import Clock, monotonic_clock
 from cordwood.config import LONG_MAX
 from cordwood.errors import (
     CorruptFileError,
@@ -79,7 +79,7 @@ class Uncleanable:
     Attributes:
         reason: in words.
         failures: how many cleans have failed, one after the other.
-        retry_at_ms: when it is tried again; None: never.
+        retry_at_ms: when it is tried again, on the cleaner's monotonic clock; None: never.
     """
 
     reason: str
@@ -261,7 +261,7 @@ class LogCleanerManager:
         log_dirs: Iterable[str],
         logs: Callable[[], Mapping[TopicPartition, Log]],
         failures: LogDirFailureChannel,
-        clock: Clock = system_clock,
+        clock: Clock = monotonic_clock,
     ) -> None:
         """Make the missing checkpoint files, empty.
 
@@ -270,7 +270,7 @@ class LogCleanerManager:
             log_dirs: those that work.
             logs: gives the current logs; future ones are never cleaned.
             failures: takes a directory offline whose checkpoint file cannot be read or written.
-            clock: says when a log that could not be cleaned is tried again.
+            clock: a monotonic one; says when a log that could not be cleaned is tried again.
         """
         self._fs = fs
         self._logs = logs
@@ -289,6 +289,7 @@ class LogCleanerManager:
         self._decoded: dict[str, tuple[bytes, dict[TopicPartition, int]]] = {}
         #: Of the last selection: the largest dirty share.
         self.dirtiest_ratio = 0.0
+        #: When it was, on the monotonic clock.
         self.last_run_ms = clock()
         for path in self._files.values():
             if not fs.exists(path):
@@ -327,7 +328,7 @@ class LogCleanerManager:
 
     def _select(self, now_ms: int) -> tuple[list[LogToClean], SelectionStats]:
         """The logs that are due and that nobody works on, the filthiest first."""
-        self.last_run_ms = now_ms
+        self.last_run_ms = self._clock()
         known, logs = self.all_cleaner_checkpoints(), self._logs()
         found: list[LogToClean] = []
         corrected: dict[str, dict[TopicPartition, int]] = {}
@@ -572,15 +573,19 @@ class LogCleanerManager:
             known = [self._uncleanable[path] for path in self._uncleanable.keys() & self._files.keys()]
             return next((marked[partition] for marked in known if partition in marked), None)
 
+    def seconds_to_retry(self, marked: Uncleanable) -> int | None:
+        """How long a log is still left alone; None: for good."""
+        return None if marked.retry_at_ms is None else max(0, marked.retry_at_ms - self._clock()) // 1_000
+
     def uncleanable_partitions(self, log_dir: str) -> frozenset[TopicPartition]:
         """The logs of a directory whose last clean has failed."""
         with self._changed:
             return frozenset(self._uncleanable.get(self._fs.absolute_path(log_dir), ()))
 
-    def uncleanable_bytes(self, log_dir: str) -> int:
+    def uncleanable_bytes(self, log_dir: str, now_ms: int) -> int:
         """What could be cleaned in the logs of a directory whose last clean has failed."""
         with self._changed:
-            logs, known, now_ms = self._logs(), self.all_cleaner_checkpoints(), self._clock()
+            logs, known = self._logs(), self.all_cleaner_checkpoints()
             size_bytes = 0
             for one in self.uncleanable_partitions(log_dir) & logs.keys():
                 with contextlib.suppress(Exception):  # a log may be uncleanable because this fails

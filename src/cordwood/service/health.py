@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cordwood.clock import Clock, monotonic_clock
 from cordwood.service.log_manager import LogManager
 from cordwood.service.status import PartitionStatus
 from cordwood.types import TopicPartition
@@ -32,8 +33,8 @@ class Health:
 class HealthWatch:
     """Looks at a manager again and again, and remembers since when each log has been due."""
 
-    def __init__(self, patience_ms: int = PATIENCE_MS) -> None:
-        self._patience_ms = patience_ms
+    def __init__(self, clock: Clock = monotonic_clock) -> None:
+        self._clock = clock
         self._due_since_ms: dict[TopicPartition, int] = {}
 
     def look(self, manager: LogManager, statuses: Sequence[PartitionStatus], now_ms: int) -> Health:
@@ -42,33 +43,34 @@ class HealthWatch:
         Args:
             manager: of the logs.
             statuses: of all its logs, as of now.
-            now_ms: the time.
+            now_ms: the time of day.
         """
+        time_ms = self._clock()
         due = {one.partition for one in statuses if one.is_due and one.uncleanable is None}
-        self._due_since_ms = {one: self._due_since_ms.get(one, now_ms) for one in due}
+        self._due_since_ms = {one: self._due_since_ms.get(one, time_ms) for one in due}
         found = [
             *_failed_directories(manager),
-            *self._behind(manager, now_ms),
+            *self._behind(manager, time_ms),
             *_uncleanable(statuses),
             *_late_transactions(manager, now_ms),
         ]
         return Health(tuple(found))
 
-    def _behind(self, manager: LogManager, now_ms: int) -> Iterator[str]:
+    def _behind(self, manager: LogManager, time_ms: int) -> Iterator[str]:
         """The logs that wait for their clean for too long, as one problem."""
         if manager.cleaner is None or not self._due_since_ms:
             return
         longest_ms = max((int(one.seconds * 1_000) for one in manager.cleaner.last_stats), default=0)
         backoff_ms = manager.config.integer("log.cleaner.backoff.ms")
-        patience_ms = max(self._patience_ms, _TURNS * (longest_ms + backoff_ms))
-        waiting = sorted((since, one) for one, since in self._due_since_ms.items() if now_ms - since > patience_ms)
+        patience_ms = max(PATIENCE_MS, _TURNS * (longest_ms + backoff_ms))
+        waiting = sorted((since, one) for one, since in self._due_since_ms.items() if time_ms - since > patience_ms)
         if not waiting:
             return
         since, first = waiting[0]
         others = f", and {len(waiting) - 1} other logs" if len(waiting) > 1 else ""
         threads = manager.config.integer("log.cleaner.threads")
         yield (
-            f"the cleaner does not keep up: {first} has been due for {(now_ms - since) // 1_000} s{others}; "
+            f"the cleaner does not keep up: {first} has been due for {(time_ms - since) // 1_000} s{others}; "
             f"log.cleaner.threads={threads}, the longest of the last cleans took {longest_ms / 1_000:.1f} s. More "
             "threads, a higher log.cleaner.io.max.bytes.per.second or a higher min.cleanable.dirty.ratio help"
         )

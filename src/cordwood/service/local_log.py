@@ -74,7 +74,7 @@ class LocalLog:
         config: as it is now.
         end: where the next record goes. An append that fails may leave bytes behind it, which no reader gets.
         recovery_point: everything below it is on disk.
-        last_flush_ms: when it moved last.
+        last_flush_ms: when it moved last, on the clock of the scheduler.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LocalLog:
         self.segments = segments
         self.recovery_point = recovery_point
         self.move_end(log_end_offset)
-        self.last_flush_ms = clock()
+        self.last_flush_ms = scheduler.clock()
         self.clock = clock
         self.scheduler = scheduler
         self.failures = failures
@@ -311,7 +311,7 @@ class LocalLog:
         self.check_open()
         if offset > self.recovery_point:
             self.recovery_point = offset
-            self.last_flush_ms = self.clock()
+            self.last_flush_ms = self.scheduler.clock()
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 

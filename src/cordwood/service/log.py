@@ -1008,7 +1008,7 @@ def load_log(
         *(fs, directory, settings, clock, epochs, state, log_start_offset, recovery_point, clean_shutdown, on_recovered)
     )
     loaded = loader.load()
-    stats = stats or LogStats(clock)
+    stats = stats or LogStats(scheduler.clock)
     local = LocalLog(
         fs,
         directory,

@@ -22,27 +22,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cordwood.clock import Clock, system_clock
+from cordwood.clock import Clock, monotonic_clock, system_clock
 from cordwood.config import BrokerConfig
 from cordwood.engine.task import Failure, Output
 from cordwood.errors import CleanFailedError, ConfigError, KafkaStorageError, LogCleaningAbortedError
 from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.throttled import limit_on_this_machine
 from cordwood.service.clean import CleanedLog, KeyMemory, LiveClean
-from cordwood.service.clean_runner import SPARK_BYTES_MIN, CleanRunner
+from cordwood.service.clean_runner import CleanRunner
 from cordwood.service.cleaner_manager import Claim, LogCleanerManager, LogToClean, SelectionStats
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import Log
-from cordwood.service.metrics import Meter, MetricName, Reading
-from cordwood.spark.session import LOCAL_MASTER
+from cordwood.service.metrics import MetricName, Reading
 from cordwood.text import bytes_text
 from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -192,11 +188,8 @@ class LogCleaner:
         logs: Callable[[], Mapping[TopicPartition, Log]],
         failures: LogDirFailureChannel,
         clock: Clock = system_clock,
-        *,
-        spark: SparkSession | None = None,
-        master: str = LOCAL_MASTER,
-        spark_bytes_min: int = SPARK_BYTES_MIN,
-        strict_kafka: bool = False,
+        monotonic: Clock = monotonic_clock,
+        runner: CleanRunner | None = None,
     ) -> None:
         """Makes the missing checkpoint files; no thread runs before `startup`.
 
@@ -206,22 +199,20 @@ class LogCleaner:
             log_dirs: those that work.
             logs: gives the current logs; future ones are never cleaned.
             failures: of log directories.
-            clock: the time. With another than the system's, cleans take no time, and nothing is throttled.
-            spark: the session for large logs, which is left running; None: one is started with the first of them.
-            master: where such a session runs.
-            spark_bytes_min: from which size on cleans run on Spark.
-            strict_kafka: fail where Kafka's cleaner fails for good.
+            clock: the wall clock.
+            monotonic: the monotonic clock. With another than the machine's, nothing is throttled.
+            runner: runs the cleans; None: large ones in a Spark session that starts with the first of them.
         """
         self._fs = fs
         self._config = config
         self._logs = logs
         self._failures = failures
         self._clock = clock
-        self._strict_kafka = strict_kafka
-        self.manager = LogCleanerManager(fs, log_dirs, logs, failures, clock)
+        self._monotonic = monotonic
+        self.manager = LogCleanerManager(fs, log_dirs, logs, failures, monotonic)
         self.restarts = 0
         self.on_clean: Callable[[LogToClean, CleanerStats], None] | None = None
-        self._runner = CleanRunner(fs, Meter(clock), spark, master, spark_bytes_min)
+        self._runner = runner or CleanRunner(fs, clock=monotonic)
         #: Held while threads are started or stopped.
         self._lifecycle = threading.RLock()
         self._threads: tuple[CleanerThread, ...] = ()
@@ -305,7 +296,7 @@ class LogCleaner:
     def _throttle(self, config: BrokerConfig) -> None:
         rate = config.real("log.cleaner.io.max.bytes.per.second")
         self._throttling.close()
-        limited = rate < 2**63 and self._clock is system_clock
+        limited = rate < 2**63 and self._monotonic is monotonic_clock
         self._runner.limit = (
             self._throttling.enter_context(limit_on_this_machine(max(1, int(rate)))) if limited else None
         )
@@ -391,13 +382,13 @@ class LogCleaner:
             ("LogCleaner", "max-compaction-delay-secs", most(lambda one: one.selection.max_compaction_delay_ms / 1000)),
             ("LogCleaner", "DeadThreadCount", self.dead_thread_count),
             ("LogCleanerManager", "max-dirty-percent", int(100 * manager.dirtiest_ratio)),
-            ("LogCleanerManager", "time-since-last-run-ms", self._clock() - manager.last_run_ms),
+            ("LogCleanerManager", "time-since-last-run-ms", self._monotonic() - manager.last_run_ms),
         ):
             found[MetricName("kafka.log", kind, name)] = value
         for path in manager.log_dirs:
             for name, value in (
                 ("uncleanable-partitions-count", len(manager.uncleanable_partitions(path))),
-                ("uncleanable-bytes", manager.uncleanable_bytes(path)),
+                ("uncleanable-bytes", manager.uncleanable_bytes(path, self._clock())),
             ):
                 found[MetricName("kafka.log", "LogCleanerManager", name, (("logDirectory", path),))] = value
         found[MetricName("cordwood.log", "LogCleaner", "thread-restart-count")] = self.restarts
@@ -476,9 +467,7 @@ class LogCleaner:
             for claim in claims:
                 ending.callback(self.manager.release, claim, claim.found.first_dirty_offset)
                 try:
-                    clean = LiveClean(
-                        self._fs, claim.found, start_ms, claim.check, memory, strict_kafka=self._strict_kafka
-                    )
+                    clean = LiveClean(self._fs, claim.found, start_ms, claim.check, memory)
                     begun.append((claim, ending.enter_context(clean)))
                 except Exception as error:
                     goes_on.append(self._failed(claim, error))
@@ -527,10 +516,9 @@ class LogCleaner:
     def _mark(self, partition: TopicPartition, log: Log, error: Exception) -> None:
         """Leave a log alone for a while."""
         marked = self.manager.note_failure(log.parent_directory, partition, str(error) or type(error).__name__)
-        assert marked.retry_at_ms is not None, "it is tried again"
         _log.error(
             "the clean of %s failed, and is tried again in %d s: %s",
-            *(partition, (marked.retry_at_ms - self._clock()) // 1000, error),
+            *(partition, self.manager.seconds_to_retry(marked), error),
             exc_info=None if isinstance(error, CleanFailedError | OSError) else error,
         )
 
@@ -539,7 +527,7 @@ class LogCleaner:
 
         Kafka does it after each clean. With thousands of logs that takes longer than a small clean.
         """
-        now_ms, last_ms = self._clock(), self._last_deletion_ms
+        now_ms, last_ms = self._monotonic(), self._last_deletion_ms
         if not idle and last_ms is not None and now_ms - last_ms < self._config.integer("log.cleaner.backoff.ms"):
             return
         self._last_deletion_ms = now_ms

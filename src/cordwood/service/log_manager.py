@@ -43,6 +43,7 @@ from cordwood.fs.machine import open_files_max
 from cordwood.fs.pooled import PooledFileSystem
 from cordwood.service import manager_metrics
 from cordwood.service.checkpointing import Checkpoints
+from cordwood.service.clean_runner import CleanRunner
 from cordwood.service.directory_loading import DirectoryLoads, LoadedFrom, OnProgress
 from cordwood.service.failures import LogDirFailure, LogDirFailureChannel
 from cordwood.service.log import FetchIsolation, Log, ProducerLimits, load_log
@@ -98,7 +99,7 @@ class LogManager:
             fs: where the directories are.
             log_dirs: paths of the log directories.
             layers: configs of the broker, and of topics.
-            clock: the time.
+            clock: the wall clock.
             scheduler: runs what is to be done later; default: threads, for as long as the manager runs.
             spark: the session in which large logs are cleaned; None: one is started with the first of them.
 
@@ -119,11 +120,11 @@ class LogManager:
         self._clock = clock
         self._own: ThreadScheduler | None = None
         if scheduler is None:
-            self._own = ThreadScheduler(clock, self.config.integer("background.threads"))
+            self._own = ThreadScheduler(self.config.integer("background.threads"))
             scheduler = self._own
         self._scheduler = scheduler
         self._spark = spark
-        self._stats = LogStats(clock)
+        self._stats = LogStats(scheduler.clock)
         self._recovery_threads = self.config.integer("num.recovery.threads.per.data.dir")
         self.cleaner: LogCleaner | None = None
         self._directories: dict[str, LiveDirectory] = {}
@@ -225,7 +226,8 @@ class LogManager:
             self._current_logs,
             self.failures,
             self._clock,
-            spark=self._spark,
+            self._scheduler.clock,
+            CleanRunner(self._fs, self._spark, clock=self._scheduler.clock),
         )
 
     def _start_cleaner(self) -> None:
@@ -331,7 +333,7 @@ class LogManager:
             on_recovered=found.on_recovered,
         )
         if state is DirectoryState.DELETED:
-            self._deleted.append(_Deleted(log, self._clock()))
+            self._deleted.append(_Deleted(log, self._scheduler.clock()))
             return
         if is_stray is not None and state is DirectoryState.CURRENT and is_stray(name, log):
             self._set_aside(found.directory, name, log)
@@ -749,7 +751,7 @@ class LogManager:
 
     def _delete_later(self, partition: TopicPartition, log: Log) -> None:
         log.rename_directory(self._directories[log.parent_directory].place_for(partition, DirectoryState.DELETED))
-        self._deleted.append(_Deleted(log, self._clock()))
+        self._deleted.append(_Deleted(log, self._scheduler.clock()))
 
     # ---- truncating --------------------------------------------------------------------------------------------------
 
@@ -937,9 +939,9 @@ class LogManager:
 
     def flush_dirty_logs(self) -> None:
         """Flush the logs whose `flush.ms` is over."""
-        now = self._clock()
+        now_ms = self._scheduler.clock()
         for log in self.all_logs:
-            if now - log.last_flush_ms >= log.config.flush_ms:
+            if now_ms - log.last_flush_ms >= log.config.flush_ms:
                 try:
                     log.flush()
                 except LogError:
@@ -948,13 +950,14 @@ class LogManager:
     def delete_logs(self) -> None:
         """Remove the logs that were deleted long enough ago, and come back when the next one is due."""
         delay_ms = self.config.integer("log.segment.delete.delay.ms")
-        while self._deleted and self._clock() - self._deleted[0].since_ms >= delay_ms:
+        clock = self._scheduler.clock
+        while self._deleted and clock() - self._deleted[0].since_ms >= delay_ms:
             deleted = self._deleted.popleft()
             try:
                 deleted.log.delete()
             except LogError:
                 _log.exception("Exception while deleting %s", deleted.log.name)
-        left_ms = delay_ms - (self._clock() - self._deleted[0].since_ms) if self._deleted else max(delay_ms, 1)
+        left_ms = delay_ms - (clock() - self._deleted[0].since_ms) if self._deleted else max(delay_ms, 1)
         self._scheduler.schedule("kafka-delete-logs", self.delete_logs, delay_ms=max(left_ms, 1))
 
     def checkpoint_log_recovery_offsets(self) -> None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cordwood.clock import Clock, system_clock
+from cordwood.clock import Clock, monotonic_clock
 from cordwood.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -100,7 +100,7 @@ Reading = int | float | MeterReading | TimerReading
 class Meter:
     """Counts events, and how many there are per second."""
 
-    def __init__(self, clock: Clock = system_clock) -> None:
+    def __init__(self, clock: Clock = monotonic_clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._count = self._since_tick = 0
@@ -143,7 +143,7 @@ _ALPHA = 1 - math.exp(-_TICK_MS / 60_000)
 class Timer:
     """A meter that also notes how long its events take."""
 
-    def __init__(self, clock: Clock = system_clock) -> None:
+    def __init__(self, clock: Clock = monotonic_clock) -> None:
         self._meter = Meter(clock)
         self._lock = threading.Lock()
         self._total_ms = self._max_ms = 0.0
@@ -181,7 +181,7 @@ _REJECTIONS = {
 class LogStats:
     """The meters and timers that all logs of a manager share."""
 
-    def __init__(self, clock: Clock = system_clock) -> None:
+    def __init__(self, clock: Clock = monotonic_clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._flushes = Timer(clock)

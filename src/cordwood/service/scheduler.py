@@ -1,4 +1,4 @@
-"""Tasks for later, on a clock that is passed in."""
+"""Tasks for later, on a monotonic clock that is passed in: nobody can set it, so no delay becomes longer or shorter."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cordwood.clock import Clock
+from cordwood.clock import Clock, monotonic_clock
 from cordwood.types import override
 
 Task = Callable[[], None]
-#: A thread without a task looks at the clock at least so often: it may have been set.
-LONGEST_WAIT_MS = 60_000
+#: The longest wait that a condition can be asked for.
+_WAIT_MS_MAX = 3_600_000
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,13 @@ class Scheduled:
 
 
 class Scheduler(Protocol):
-    """Runs tasks after a delay, once or again and again."""
+    """Runs tasks after a delay, once or again and again.
+
+    Attributes:
+        clock: measures delays and periods.
+    """
+
+    clock: Clock
 
     @abstractmethod
     def schedule(self, name: str, task: Task, *, delay_ms: int = 0, period_ms: int = 0) -> Scheduled:
@@ -62,14 +68,15 @@ class Scheduler(Protocol):
 
 
 class ThreadScheduler(Scheduler):
-    """Runs tasks in threads of its own, at the time that the clock shows.
+    """Runs tasks in threads of its own.
 
     A task never runs beside itself. What a task raises is logged, and ends that run only. Tasks that come before
-    `startup` or after `shutdown` are dropped, as are those that wait at the shutdown.
+    `startup` or after `shutdown` are dropped, as are those that wait at the shutdown. Periods that a task has missed,
+    because it ran for long or the machine was suspended, are made up by one run.
     """
 
-    def __init__(self, clock: Clock, threads: int = 10) -> None:
-        self._clock = clock
+    def __init__(self, threads: int = 10, clock: Clock = monotonic_clock) -> None:
+        self.clock = clock
         self._threads = [
             threading.Thread(target=self._work, name=f"kafka-scheduler-{number}", daemon=True)
             for number in range(threads)
@@ -96,7 +103,7 @@ class ThreadScheduler(Scheduler):
 
     @override
     def schedule(self, name: str, task: Task, *, delay_ms: int = 0, period_ms: int = 0) -> Scheduled:
-        scheduled = Scheduled(self._clock() + max(0, delay_ms), next(self._count), name, task, period_ms)
+        scheduled = Scheduled(self.clock() + max(0, delay_ms), next(self._count), name, task, period_ms)
         with self._changed:
             if self._is_running:
                 heapq.heappush(self._queue, scheduled)
@@ -111,8 +118,6 @@ class ThreadScheduler(Scheduler):
                 _log.exception("the task %s failed", scheduled.name)
             if scheduled.period_ms > 0:
                 with self._changed:
-                    # Late runs are made up for: the next one is due a period after this one was.
-                    scheduled.due_ms += scheduled.period_ms
                     if self._is_running:
                         heapq.heappush(self._queue, scheduled)
                         self._changed.notify()
@@ -123,11 +128,16 @@ class ThreadScheduler(Scheduler):
             while self._is_running:
                 if self._queue and self._queue[0].is_cancelled:
                     heapq.heappop(self._queue)
-                elif self._queue and self._queue[0].due_ms <= self._clock():
-                    return heapq.heappop(self._queue)
+                elif self._queue and self._queue[0].due_ms <= (now_ms := self.clock()):
+                    scheduled = heapq.heappop(self._queue)
+                    if scheduled.period_ms > 0:
+                        # The next period that has not begun: this run is for all that have.
+                        late_ms = now_ms - scheduled.due_ms
+                        scheduled.due_ms = now_ms + scheduled.period_ms - late_ms % scheduled.period_ms
+                    return scheduled
                 else:
-                    wait_ms = self._queue[0].due_ms - self._clock() if self._queue else LONGEST_WAIT_MS
-                    self._changed.wait(min(wait_ms, LONGEST_WAIT_MS) / 1000)
+                    wait_ms = self._queue[0].due_ms - now_ms if self._queue else _WAIT_MS_MAX
+                    self._changed.wait(min(wait_ms, _WAIT_MS_MAX) / 1000)
             return None
 
 
@@ -141,11 +151,11 @@ class SteppedScheduler(Scheduler):
         """No task waits yet.
 
         Args:
-            clock: the time.
+            clock: see `Scheduler`.
             shortest_period_ms: a shorter period is taken as this one: who goes through a month in steps of minutes has
                 no use for a checkpoint every five seconds.
         """
-        self._clock = clock
+        self.clock = clock
         self._shortest_period_ms = shortest_period_ms
         self._queue: list[Scheduled] = []
         self._count = itertools.count()
@@ -154,7 +164,7 @@ class SteppedScheduler(Scheduler):
     def schedule(self, name: str, task: Task, *, delay_ms: int = 0, period_ms: int = 0) -> Scheduled:
         if period_ms > 0:
             period_ms = max(period_ms, self._shortest_period_ms)
-        scheduled = Scheduled(self._clock() + delay_ms, next(self._count), name, task, period_ms)
+        scheduled = Scheduled(self.clock() + delay_ms, next(self._count), name, task, period_ms)
         if delay_ms <= 0 and period_ms <= 0:
             task()
         else:
@@ -164,13 +174,13 @@ class SteppedScheduler(Scheduler):
     def run_due(self) -> None:
         """Run what the clock has reached, in the order of its time; a periodic task once, however late it is."""
         again = []
-        while self._queue and self._queue[0].due_ms <= self._clock():
+        while self._queue and self._queue[0].due_ms <= self.clock():
             scheduled = heapq.heappop(self._queue)
             if scheduled.is_cancelled:
                 continue
             scheduled.task()
             if scheduled.period_ms > 0:
-                scheduled.due_ms = self._clock() + scheduled.period_ms
+                scheduled.due_ms = self.clock() + scheduled.period_ms
                 again.append(scheduled)
         for scheduled in again:
             heapq.heappush(self._queue, scheduled)

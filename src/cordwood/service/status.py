@@ -18,7 +18,6 @@ from cordwood.cleaning.plan import (
     OpenTransaction,
     Reason,
     SegmentFacts,
-    utc,
 )
 from cordwood.config import TopicConfig, show
 from cordwood.errors import LogError
@@ -82,7 +81,7 @@ def statuses(
         config = configs[partition.topic]
         one = _status(partition, log, config, cleaner, left_alone.get(partition.topic))
         if log.config.compact and cleaner is not None:
-            one = _with_compaction(one, log, config, known.get(partition), now_ms)
+            one = _with_compaction(one, log, config, cleaner, known.get(partition), now_ms)
         elif log.config.delete and partition.topic in only_compacted:
             one = replace(one, reason=only_compacted[partition.topic])
         found.append(one)
@@ -121,7 +120,12 @@ def _status(
 
 
 def _with_compaction(
-    one: PartitionStatus, log: Log, config: TopicConfig, checkpoint: int | None, now_ms: int
+    one: PartitionStatus,
+    log: Log,
+    config: TopicConfig,
+    cleaner: LogCleanerManager,
+    checkpoint: int | None,
+    now_ms: int,
 ) -> PartitionStatus:
     try:
         facts = _facts(log, checkpoint)
@@ -130,8 +134,8 @@ def _with_compaction(
     compaction = selection.plan_compaction(facts, config, Choices(), now_ms)
     decision, reason = selection.decide(compaction, facts, config, Choices(), now_ms)
     if one.uncleanable is not None:
-        again = one.uncleanable.retry_at_ms
-        until = "" if again is None else f"tried again from {utc(again)} on"
+        seconds = cleaner.seconds_to_retry(one.uncleanable)
+        until = "" if seconds is None else f"tried again in {seconds} s"
         reason = Reason(f"the last clean failed: {one.uncleanable.reason}", until=until)
     if "--" in reason.until:  # an option of another command
         reason = replace(reason, until="")
