@@ -26,10 +26,16 @@ array, with a row per item. A row has one or two slots per field:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from cordwood.kernels.native import be16, be32, be64, load8, load16, store64
+
+BoolArray = npt.NDArray[np.bool_]
+Int64Array = npt.NDArray[np.int64]
 
 END, FIXED, SIZED, ARRAY, ITEM, ITEM_END, STRUCT, TAGS, TAG_END = range(9)
 #: What stands before a struct and says whether it is null: nothing, a byte, or in a tagged field a varint.
@@ -73,6 +79,71 @@ _FRAME = 9
 _IN_ARRAY, _IN_TAGS = 0, 1
 
 
+class Code(NamedTuple):
+    """What reads a message, in all of its versions.
+
+    Attributes:
+        instructions: int64[instructions, INSTRUCTION].
+        tags: int64[all tagged fields, 2], tag and where its program starts.
+        widths: int64[tables], slots of a row.
+        defaults: int64, a row of each table, one behind the other.
+        default_starts: int64[tables], where each one's row is in `defaults`.
+    """
+
+    instructions: Int64Array
+    tags: Int64Array
+    widths: Int64Array
+    defaults: Int64Array
+    default_starts: Int64Array
+
+
+class Room(NamedTuple):
+    """Where what is read goes.
+
+    Attributes:
+        addresses: int64[tables], of each table's numbers.
+        capacities: int64[tables], rows that there is room for; in the first for all messages.
+        counts: int64[tables], rows that are there; added to.
+    """
+
+    addresses: Int64Array
+    capacities: Int64Array
+    counts: Int64Array
+
+
+class Messages(NamedTuple):
+    """The messages to read, and what became of them.
+
+    Attributes:
+        starts, ends: int64[messages], where each is in the data.
+        entries: int64[messages], where each one's program starts; negative: there is no message, its row has defaults.
+        lenient: bool[messages]: keep what can be read of one that has a problem; else its row has defaults.
+        statuses: int64[messages], filled.
+        stops: int64[messages], filled: where each message ended in the data.
+    """
+
+    starts: Int64Array
+    ends: Int64Array
+    entries: Int64Array
+    lenient: BoolArray
+    statuses: Int64Array
+    stops: Int64Array
+
+
+class Prefixes(NamedTuple):
+    """What is before the messages in records.
+
+    Attributes:
+        types: int64[records]: record types. BAD_PREFIX where the bytes have none.
+        versions: int64[records]: of the values; NO_VALUE of a null value. BAD_PREFIX where there is none.
+        bodies: int64[records]: where the message in the value starts.
+    """
+
+    types: Int64Array
+    versions: Int64Array
+    bodies: Int64Array
+
+
 @njit(inline="always")
 def _uvarint(address, end):
     """Read a number; returns (number, address behind it, status)."""
@@ -92,37 +163,36 @@ def _uvarint(address, end):
 
 
 @njit(cache=True, nogil=True)
-def read_prefixes(address, starts, key_starts, key_sizes, value_sizes, framing, types, versions, bodies):
+def read_prefixes(address, rows, framing, prefixes):
     """Read the types and versions of records.
 
     Args:
         address: of the data that the records are in.
-        starts: int32[records], of their values.
-        key_starts, key_sizes, value_sizes: int32[records]; a negative size is null.
+        rows: RECORD_ROW[records].
         framing: COORDINATOR or FRAMED.
-        types: int64[records], filled: record types. BAD_PREFIX where the bytes have none.
-        versions: int64[records], filled: of the values; NO_VALUE of a null value. BAD_PREFIX where there is none.
-        bodies: int64[records], filled: where the message in the value starts.
+        prefixes: Prefixes, filled.
     """
-    for i in range(starts.size):
+    types, versions, bodies = prefixes
+    for i in range(rows.size):
+        row = rows[i]
         types[i] = versions[i] = BAD_PREFIX
-        at = address + starts[i]
-        end = at + value_sizes[i]
-        bodies[i] = starts[i]
+        at = address + row.value_start
+        end = at + row.value_size
+        bodies[i] = row.value_start
         if framing == COORDINATOR:
-            if key_sizes[i] < 2:
+            if row.key_size < 2:
                 continue
-            types[i] = be16(address + key_starts[i])
-            if value_sizes[i] < 0:
+            types[i] = be16(address + row.key_start)
+            if row.value_size < 0:
                 versions[i] = NO_VALUE
-            elif value_sizes[i] >= 2:
+            elif row.value_size >= 2:
                 versions[i] = be16(at)
-                bodies[i] = starts[i] + 2
+                bodies[i] = row.value_start + 2
             # A version below the first is wrong, as no version at all is.
-            if value_sizes[i] >= 0 and versions[i] < 0:
+            if row.value_size >= 0 and versions[i] < 0:
                 versions[i] = BAD_PREFIX
             continue
-        if value_sizes[i] < 0:
+        if row.value_size < 0:
             continue
         frame, at, status = _uvarint(at, end)
         if status != DONE or frame != _FRAME_VERSION:
@@ -139,16 +209,21 @@ def read_prefixes(address, starts, key_starts, key_sizes, value_sizes, framing, 
 
 
 @njit(inline="always")
-def _set(addresses, widths, table, row, slot, value):
-    store64(addresses[table] + 8 * (row * widths[table] + slot), np.uint64(value))
+def _set(code, room, table, row, slot, value):
+    store64(room.addresses[table] + 8 * (row * code.widths[table] + slot), np.uint64(value))
 
 
 @njit(inline="always")
-def _new_row(addresses, widths, counts, defaults, default_starts, table):
-    row = counts[table]
-    counts[table] = row + 1
-    for slot in range(widths[table]):
-        _set(addresses, widths, table, row, slot, defaults[default_starts[table] + slot])
+def _set_last(code, room, table, slot, value):
+    _set(code, room, table, room.counts[table] - 1, slot, value)
+
+
+@njit(inline="always")
+def _new_row(code, room, table):
+    row = room.counts[table]
+    room.counts[table] = row + 1
+    for slot in range(code.widths[table]):
+        _set(code, room, table, row, slot, code.defaults[code.default_starts[table] + slot])
 
 
 @njit(inline="always")
@@ -175,7 +250,7 @@ def _length(at, end, flexible, is_short, nullable):
 
 
 @njit(inline="always")
-def _fixed(at, size, form, address):
+def _number(at, size, form, address):
     if form == PLACE:
         return np.int64(at - address)
     if size == 1:
@@ -194,250 +269,226 @@ def _fixed(at, size, form, address):
 
 
 @njit
-def _message(
-    address, at, end, pc, program, tags, addresses, widths, capacities, counts, defaults, default_starts, stack
-):
+def _message(address, at, end, pc, code, room, stack):
     """Read one message into new rows; returns (status, address where it ended), or (ROOM, the table that is full)."""
-    depth = 0
-    _new_row(addresses, widths, counts, defaults, default_starts, 0)
-    status = DONE
-    while True:
-        op = program[pc, 0]
-        table, slot = program[pc, 1], program[pc, 2]
+    _new_row(code, room, 0)
+    depth, status = 0, DONE
+    while status == DONE:
+        op = code.instructions[pc, 0]
         if op == FIXED:
-            size = program[pc, 3]
-            if end - at < size:
-                status = CUT
-                break
-            _set(addresses, widths, table, counts[table] - 1, slot, _fixed(at, size, program[pc, 4], address))
-            at += size
-            pc += 1
+            pc, at, status = _fixed(address, at, end, pc, code, room)
         elif op == SIZED:
-            is_text = program[pc, 5] != 0
-            size, at, status = _length(at, end, program[pc, 3] != 0, is_text, program[pc, 4] != 0)
-            if status != DONE:
-                break
-            if is_text and size > _STRING_BYTES_MAX:
-                status = LONG_STRING
-                break
-            if size > end - at:
-                status = CUT
-                break
-            row = counts[table] - 1
-            _set(addresses, widths, table, row, slot, at - address)
-            _set(addresses, widths, table, row, slot + 1, size)
-            at += max(size, np.int64(0))
-            pc += 1
+            pc, at, status = _sized(address, at, end, pc, code, room)
         elif op == ARRAY:
-            count, at, status = _length(at, end, program[pc, 3] != 0, False, program[pc, 4] != 0)
-            if status != DONE:
-                break
-            if count > end - at:
-                status = CUT
-                break
-            child = program[pc, 5]
-            _set(addresses, widths, table, counts[table] - 1, slot, count)
-            if count <= 0:
-                pc = program[pc + 1, 3]
-                continue
-            if counts[child] == capacities[child]:
-                return ROOM, child
-            frame = stack[depth]
-            frame[_KIND], frame[_LEFT], frame[_PC] = _IN_ARRAY, count, pc + 2
-            frame[_TABLE], frame[_SLOT], frame[_CHILD], frame[_FIRST] = table, slot, child, counts[child]
-            depth += 1
-            _new_row(addresses, widths, counts, defaults, default_starts, child)
-            pc += 2
+            pc, at, depth, status = _array(at, end, pc, depth, code, room, stack)
         elif op == ITEM_END:
-            frame = stack[depth - 1]
-            frame[_LEFT] -= 1
-            if frame[_LEFT] == 0:
-                depth -= 1
-                pc += 1
-                continue
-            child = frame[_CHILD]
-            if counts[child] == capacities[child]:
-                return ROOM, child
-            _new_row(addresses, widths, counts, defaults, default_starts, child)
-            pc = frame[_PC]
+            pc, at, depth, status = _item_end(at, pc, depth, code, room, stack)
         elif op == STRUCT:
-            is_null = False
-            if program[pc, 3] == BYTE_MARKER:
-                if end - at < 1:
-                    status = CUT
-                    break
-                is_null = load8(at) > 127
-                at += 1
-            elif program[pc, 3] == VARINT_MARKER:
-                marker, at, status = _uvarint(at, end)
-                if status != DONE:
-                    break
-                is_null = marker == 0
-            if is_null:
-                _set(addresses, widths, table, counts[table] - 1, slot, 0)
-                pc = program[pc, 4]
-                continue
-            _set(addresses, widths, table, counts[table] - 1, slot, 1)
-            pc += 1
+            pc, at, status = _struct(at, end, pc, code, room)
         elif op == TAGS:
-            count, at, status = _uvarint(at, end)
-            if status != DONE:
-                break
-            frame = stack[depth]
-            frame[_KIND], frame[_LEFT], frame[_PC], frame[_BOUND], frame[_MET] = _IN_TAGS, count, pc, end, 0
-            depth += 1
-            pc, at, status = _next_tag(program, tags, frame, at, end)
-            if status != DONE:
-                break
-            if pc < 0:
-                depth -= 1
-                pc = frame[_PC] + 1
-            else:
-                end = frame[_FIRST]
+            pc, at, end, depth, status = _tags(at, end, pc, depth, code, stack)
         elif op == TAG_END:
-            frame = stack[depth - 1]
-            if at != end:
-                status = TRAILING
-                break
-            end = frame[_BOUND]
-            pc, at, status = _next_tag(program, tags, frame, at, end)
-            if status != DONE:
-                break
-            if pc < 0:
-                depth -= 1
-                pc = frame[_PC] + 1
-            else:
-                end = frame[_FIRST]
+            pc, at, end, depth, status = _tag_end(at, end, pc, depth, code, stack)
         else:
             return DONE, at
-    # Arrays that were open have the items that were read. An item that is no struct was not.
-    for level in range(depth - 1, -1, -1):
-        frame = stack[level]
-        if frame[_KIND] == _IN_ARRAY:
-            child = frame[_CHILD]
-            if level == depth - 1 and program[frame[_PC] - 1, 4] != 0:
-                counts[child] -= 1
-            _set(
-                addresses, widths, frame[_TABLE], counts[frame[_TABLE]] - 1, frame[_SLOT], counts[child] - frame[_FIRST]
-            )
+    if status != ROOM:
+        _close(depth, code, room, stack)
     return status, at
 
 
-@njit(inline="always")
-def _next_tag(program, tags, frame, at, end):
-    """Go on to the next tagged field that is known.
+@njit
+def _fixed(address, at, end, pc, code, room):
+    """FIXED; returns (pc of the next instruction, address behind the field, status)."""
+    size = code.instructions[pc, 3]
+    if end - at < size:
+        return pc, at, CUT
+    _set_last(
+        code,
+        room,
+        code.instructions[pc, 1],
+        code.instructions[pc, 2],
+        _number(at, size, code.instructions[pc, 4], address),
+    )
+    return pc + 1, at + size, DONE
+
+
+@njit
+def _sized(address, at, end, pc, code, room):
+    """SIZED; returns as `_fixed`."""
+    instructions = code.instructions
+    is_text = instructions[pc, 5] != 0
+    size, at, status = _length(at, end, instructions[pc, 3] != 0, is_text, instructions[pc, 4] != 0)
+    if status != DONE:
+        return pc, at, status
+    if is_text and size > _STRING_BYTES_MAX:
+        return pc, at, LONG_STRING
+    if size > end - at:
+        return pc, at, CUT
+    _set_last(code, room, instructions[pc, 1], instructions[pc, 2], at - address)
+    _set_last(code, room, instructions[pc, 1], instructions[pc, 2] + 1, size)
+    return pc + 1, at + max(size, np.int64(0)), DONE
+
+
+@njit
+def _array(at, end, pc, depth, code, room, stack):
+    """ARRAY; returns (next pc, address, depth, status), and with ROOM the full table instead of the address."""
+    instructions = code.instructions
+    count, at, status = _length(at, end, instructions[pc, 3] != 0, False, instructions[pc, 4] != 0)
+    if status != DONE:
+        return pc, at, depth, status
+    if count > end - at:
+        return pc, at, depth, CUT
+    table, slot, child = instructions[pc, 1], instructions[pc, 2], instructions[pc, 5]
+    _set_last(code, room, table, slot, count)
+    if count <= 0:
+        return instructions[pc + 1, 3], at, depth, DONE
+    if room.counts[child] == room.capacities[child]:
+        return pc, child, depth, ROOM
+    frame = stack[depth]
+    frame[_KIND], frame[_LEFT], frame[_PC] = _IN_ARRAY, count, pc + 2
+    frame[_TABLE], frame[_SLOT], frame[_CHILD], frame[_FIRST] = table, slot, child, room.counts[child]
+    _new_row(code, room, child)
+    return pc + 2, at, depth + 1, DONE
+
+
+@njit
+def _item_end(at, pc, depth, code, room, stack):
+    """ITEM_END; returns as `_array`."""
+    frame = stack[depth - 1]
+    frame[_LEFT] -= 1
+    if frame[_LEFT] == 0:
+        return pc + 1, at, depth - 1, DONE
+    child = frame[_CHILD]
+    if room.counts[child] == room.capacities[child]:
+        return pc, child, depth, ROOM
+    _new_row(code, room, child)
+    return frame[_PC], at, depth, DONE
+
+
+@njit
+def _struct(at, end, pc, code, room):
+    """STRUCT; returns as `_fixed`."""
+    instructions = code.instructions
+    is_null = False
+    if instructions[pc, 3] == BYTE_MARKER:
+        if end - at < 1:
+            return pc, at, CUT
+        is_null = load8(at) > 127
+        at += 1
+    elif instructions[pc, 3] == VARINT_MARKER:
+        marker, at, status = _uvarint(at, end)
+        if status != DONE:
+            return pc, at, status
+        is_null = marker == 0
+    _set_last(code, room, instructions[pc, 1], instructions[pc, 2], 0 if is_null else 1)
+    return (instructions[pc, 4] if is_null else pc + 1), at, DONE
+
+
+@njit
+def _tags(at, end, pc, depth, code, stack):
+    """TAGS; returns as `_next_tag`."""
+    count, at, status = _uvarint(at, end)
+    if status != DONE:
+        return pc, at, end, depth, status
+    frame = stack[depth]
+    frame[_KIND], frame[_LEFT], frame[_PC], frame[_BOUND], frame[_MET] = _IN_TAGS, count, pc, end, 0
+    return _next_tag(at, end, depth + 1, code, stack)
+
+
+@njit
+def _tag_end(at, end, pc, depth, code, stack):
+    """TAG_END; returns as `_next_tag`."""
+    if at != end:
+        return pc, at, end, depth, TRAILING
+    return _next_tag(at, stack[depth - 1, _BOUND], depth, code, stack)
+
+
+@njit
+def _next_tag(at, end, depth, code, stack):
+    """Go on to the next tagged field that is known, or behind the tagged fields.
 
     Returns:
-        (pc of its body, address of its first byte, status), with the address behind it in the frame; a negative pc:
-        there is none.
+        (pc of the next instruction, address, end of what may be read, depth, status).
     """
-    first, known = program[frame[_PC], 3], program[frame[_PC], 4]
+    frame = stack[depth - 1]
+    pc = frame[_PC]
+    first = code.instructions[pc, 3]
     while frame[_LEFT] > 0:
         frame[_LEFT] -= 1
         tag, at, status = _uvarint(at, end)
         if status != DONE:
-            return np.int64(0), at, status
+            return pc, at, end, depth, status
         size, at, status = _uvarint(at, end)
         if status != DONE:
-            return np.int64(0), at, status
-        for i in range(first, first + known):
-            if tags[i, 0] == tag:
-                bit = np.int64(1) << tag
-                if frame[_MET] & bit:
-                    return np.int64(0), at, TWICE
-                frame[_MET] |= bit
-                if size > end - at:
-                    return np.int64(0), at, CUT
-                frame[_FIRST] = at + size
-                return tags[i, 1], at, DONE
+            return pc, at, end, depth, status
+        body = np.int64(-1)
+        for i in range(first, first + code.instructions[pc, 4]):
+            if code.tags[i, 0] == tag:
+                body = code.tags[i, 1]
+        if body >= 0:
+            bit = np.int64(1) << tag
+            if frame[_MET] & bit:
+                return pc, at, end, depth, TWICE
+            frame[_MET] |= bit
         if size > end - at:
-            return np.int64(0), at, CUT
+            return pc, at, end, depth, CUT
+        if body >= 0:
+            return body, at, at + size, depth, DONE
         at += size
-    return np.int64(-1), at, DONE
+    return pc + 1, at, end, depth - 1, DONE
+
+
+@njit
+def _close(depth, code, room, stack):
+    """Give arrays that are open when a message stops the items that were read. An item that is no struct was not."""
+    for level in range(depth - 1, -1, -1):
+        frame = stack[level]
+        if frame[_KIND] == _IN_ARRAY:
+            child = frame[_CHILD]
+            if level == depth - 1 and code.instructions[frame[_PC] - 1, 4] != 0:
+                room.counts[child] -= 1
+            _set_last(code, room, frame[_TABLE], frame[_SLOT], room.counts[child] - frame[_FIRST])
 
 
 @njit(cache=True, nogil=True)
-def read_messages(
-    address,
-    first,
-    starts,
-    ends,
-    entries,
-    lenient,
-    bytes_max,
-    program,
-    tags,
-    addresses,
-    widths,
-    capacities,
-    counts,
-    defaults,
-    default_starts,
-    statuses,
-    stops,
-):
+def read_messages(address, first, bytes_max, messages, code, room):
     """Read messages, until a table is full.
 
     Args:
         address: of the data that the messages are in.
         first: index of the first message to read.
-        starts, ends: int64[messages], where each is in the data.
-        entries: int64[messages], where each one's program starts; negative: there is no message, its row has defaults.
-        lenient: bool[messages]: keep what can be read of one that has a problem; else its row has defaults.
         bytes_max: messages that are larger have the problem LARGE.
-        program: int64[instructions, INSTRUCTION].
-        tags: int64[all tagged fields, 2], tag and where its program starts.
-        addresses: int64[tables], of each table's numbers.
-        widths: int64[tables], slots of a row.
-        capacities: int64[tables], rows that there is room for; in the first for all messages.
-        counts: int64[tables], rows that are there; added to.
-        defaults: int64, a row of each table.
-        default_starts: int64[tables], where each one's row is in `defaults`.
-        statuses: int64[messages], filled.
-        stops: int64[messages], filled: where each message ended in the data.
+        messages: Messages.
+        code: Code.
+        room: Room.
 
     Returns:
         the index of the first message that found no room, with the table that is full in its status; the number of
         messages if all found room.
     """
     stack = np.empty((_DEPTH, _FRAME), np.int64)
-    before = np.empty(counts.size, np.int64)
-    for i in range(first, starts.size):
-        for table in range(counts.size):
-            before[table] = counts[table]
-        stops[i] = starts[i]
-        if entries[i] < 0:
-            _new_row(addresses, widths, counts, defaults, default_starts, 0)
-            statuses[i] = DONE
+    counts = room.counts
+    before = np.empty_like(counts)
+    for i in range(first, messages.starts.size):
+        before[:] = counts
+        start, end = messages.starts[i], messages.ends[i]
+        messages.stops[i] = start
+        if messages.entries[i] < 0:
+            _new_row(code, room, 0)
+            messages.statuses[i] = DONE
             continue
-        status, at = LARGE, address + starts[i]
-        if ends[i] - starts[i] <= bytes_max:
-            status, at = _message(
-                address,
-                address + starts[i],
-                address + ends[i],
-                entries[i],
-                program,
-                tags,
-                addresses,
-                widths,
-                capacities,
-                counts,
-                defaults,
-                default_starts,
-                stack,
-            )
+        status, at = LARGE, address + start
+        if end - start <= bytes_max:
+            status, at = _message(address, at, address + end, messages.entries[i], code, room, stack)
         else:
-            _new_row(addresses, widths, counts, defaults, default_starts, 0)
+            _new_row(code, room, 0)
         if status == ROOM:
-            for table in range(counts.size):
-                counts[table] = before[table]
-            statuses[i] = at
+            counts[:] = before
+            messages.statuses[i] = at
             return i
-        if status < 0 and not lenient[i]:
-            for table in range(counts.size):
-                counts[table] = before[table]
-            _new_row(addresses, widths, counts, defaults, default_starts, 0)
-        statuses[i] = status
-        stops[i] = at - address
-    return starts.size
+        if status < 0 and not messages.lenient[i]:
+            counts[:] = before
+            _new_row(code, room, 0)
+        messages.statuses[i] = status
+        messages.stops[i] = at - address
+    return messages.starts.size

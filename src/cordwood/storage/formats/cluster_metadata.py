@@ -19,9 +19,8 @@ from typing import Any
 from cordwood.config import Layer, Source, SourceKind
 from cordwood.errors import CorruptBatchError, CorruptMessageError, DataError
 from cordwood.storage.formats.messages import codec, metadata_records
-from cordwood.storage.formats.messages.codec import Reader
 from cordwood.storage.formats.messages.schema import Message
-from cordwood.storage.formats.messages.topics import FRAME_VERSION
+from cordwood.storage.formats.messages.topics import read_frame
 
 #: The directory of the metadata log, as sources name it.
 NAME = "__cluster_metadata-0"
@@ -44,17 +43,13 @@ def decode(value: bytes | memoryview) -> tuple[Message, dict[str, Any]] | None:
     Raises:
         CorruptMessageError: the bytes are no such message.
     """
-    reader = Reader(value)
-    frame_version = reader.uvarint()
-    if frame_version != FRAME_VERSION:
-        raise CorruptMessageError(f"frame version {frame_version}, not {FRAME_VERSION}")
-    message = RECORDS.get(reader.uvarint())
+    number, version, start = read_frame(value)
+    message = RECORDS.get(number)
     if message is None:
         return None
-    version = reader.uvarint()
     if version > message.last_version:
         raise CorruptMessageError(f"{message.name} of version {version}; the last one known is {message.last_version}")
-    decoded = codec.decode(message, version, value, reader.position, text_errors="strict")
+    decoded = codec.decode(message, version, value, start, text_errors="strict")
     if decoded.end < len(value):
         raise CorruptMessageError(f"{message.name} of version {version}: {len(value) - decoded.end} bytes too many")
     return message, decoded.fields

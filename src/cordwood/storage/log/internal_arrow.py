@@ -20,9 +20,10 @@ import pyarrow as pa
 from cordwood.errors import RequestError
 from cordwood.kernels import messages as kernel
 from cordwood.kernels.layout import RecordRows, U8Array
+from cordwood.kernels.messages import BoolArray, Int64Array
 from cordwood.record.columns import OnDamage, RecordColumns
 from cordwood.storage.formats.messages import program
-from cordwood.storage.formats.messages.program import BoolArray, Int64Array, Layout, Tables
+from cordwood.storage.formats.messages.program import Layout, Tables
 from cordwood.storage.formats.messages.schema import ZERO_UUID, Field, RecordType
 from cordwood.storage.formats.messages.topics import Framing, InternalTopic
 from cordwood.storage.log.arrow import byte_strings, numbers, texts
@@ -60,9 +61,9 @@ def internal_schema(record: RecordType) -> pa.Schema:
     )
 
 
-def _kind(one: Field) -> pa.DataType:
-    item = _struct_kind(one.fields) if one.item == "struct" else _KINDS[one.item]
-    return pa.list_(pa.field("item", item, nullable=False)) if one.is_array else item
+def _kind(field: Field) -> pa.DataType:
+    item = _struct_kind(field.fields) if field.item == "struct" else _KINDS[field.item]
+    return pa.list_(pa.field("item", item, nullable=False)) if field.is_array else item
 
 
 def _struct_kind(fields: tuple[Field, ...]) -> pa.DataType:
@@ -102,18 +103,9 @@ class TypedRows:
 def read_type(columns: RecordColumns, topic: InternalTopic, record: RecordType, on_damage: OnDamage) -> TypedRows:
     """The records of one type, as tables; records that cannot be read are damage, and left out."""
     rows = columns.rows
-    types, versions, bodies = (np.empty(rows.size, np.int64) for _ in range(3))
-    kernel.read_prefixes(
-        columns.data.ctypes.data,
-        rows["value_start"],
-        rows["key_start"],
-        rows["key_size"],
-        rows["value_size"],
-        _FRAMINGS[topic.framing],
-        types,
-        versions,
-        bodies,
-    )
+    prefixes = kernel.Prefixes(*(np.empty(rows.size, np.int64) for _ in range(3)))
+    kernel.read_prefixes(columns.data.ctypes.data, rows, _FRAMINGS[topic.framing], prefixes)
+    types, versions, bodies = prefixes
     bad = (types == kernel.BAD_PREFIX) | ((types == record.number) & (versions == kernel.BAD_PREFIX))
     chosen = (types == record.number) & ~bad
     key, value, failed = _read(columns.data, rows[chosen], record, versions[chosen], bodies[chosen])
@@ -183,17 +175,17 @@ def _struct(fields: tuple[Layout, ...], tables: Tables, data: U8Array, there: Bo
     return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
 
 
-def _array(one: Layout, tables: Tables, data: U8Array) -> pa.Array:
-    field, table, slot = one.field, tables.rows[one.table], one.slot
+def _array(layout: Layout, tables: Tables, data: U8Array) -> pa.Array:
+    field, table, slot = layout.field, tables.rows[layout.table], layout.slot
     if field.is_array:
         counts = table[:, slot]
         offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(np.maximum(counts, 0), dtype=np.int32)])
-        items = _struct(one.inner, tables, data) if field.item == "struct" else _array(one.inner[0], tables, data)
+        items = _struct(layout.inner, tables, data) if field.item == "struct" else _array(layout.inner[0], tables, data)
         null = counts < 0
         mask = pa.array(null) if null.any() else None
         return pa.ListArray.from_arrays(pa.array(offsets), items, type=_kind(field), mask=mask)
     if field.type == "struct":
-        return _struct(one.inner, tables, data, ~program.null_of(one, tables))
+        return _struct(layout.inner, tables, data, ~program.null_of(layout, tables))
     if field.type == "uuid":
         return _uuids(table[:, slot], data)
     if field.type in ("string", "bytes"):

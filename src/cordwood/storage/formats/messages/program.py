@@ -11,15 +11,12 @@ from functools import cache
 from struct import Struct
 
 import numpy as np
-import numpy.typing as npt
 
 from cordwood.kernels import messages as kernel
 from cordwood.kernels.layout import U8Array
+from cordwood.kernels.messages import BoolArray, Int64Array
 from cordwood.storage.formats.messages.codec import DECODED_BYTES_MAX
 from cordwood.storage.formats.messages.schema import Field, Message
-
-BoolArray = npt.NDArray[np.bool_]
-Int64Array = npt.NDArray[np.int64]
 
 #: Rows of a table of items before it grows.
 _FIRST_ROWS = 64
@@ -64,19 +61,13 @@ class Program:
     Attributes:
         message: the message.
         fields: where its fields are.
-        widths: int64[tables], numbers in a row of each.
-        defaults, default_starts: a row of each table, one behind the other, and where each starts.
-        code, tags: see `kernels.messages.read_messages`.
+        code: for the kernel.
         entries: int64[versions], where each version's program starts; those below the first version have -1.
     """
 
     message: Message
     fields: tuple[Layout, ...]
-    widths: Int64Array
-    defaults: Int64Array
-    default_starts: Int64Array
-    code: Int64Array
-    tags: Int64Array
+    code: kernel.Code
     entries: Int64Array
 
 
@@ -106,31 +97,31 @@ class _Tables:
     def lay_out(self, fields: tuple[Field, ...], table: int) -> tuple[Layout, ...]:
         return tuple(self._field(one, table) for one in fields)
 
-    def _field(self, one: Field, table: int) -> Layout:
+    def _field(self, field: Field, table: int) -> Layout:
         row = self.defaults[table]
         slot = len(row)
-        if one.is_array:
-            row.append(-1 if one.default is None else 0)
+        if field.is_array:
+            row.append(-1 if field.default is None else 0)
             items = len(self.defaults)
             self.defaults.append([])
-            inner = one.fields or (Field(_ITEM, one.item),)
-            return Layout(one, table, slot, self.lay_out(inner, items), items)
-        row += _default(one)
-        inner_fields = self.lay_out(one.fields, table) if one.type == "struct" else ()
-        return Layout(one, table, slot, inner_fields)
+            inner = field.fields or (Field(_ITEM, field.item),)
+            return Layout(field, table, slot, self.lay_out(inner, items), items)
+        row += _default(field)
+        inner_fields = self.lay_out(field.fields, table) if field.type == "struct" else ()
+        return Layout(field, table, slot, inner_fields)
 
 
-def _default(one: Field) -> list[int]:
+def _default(field: Field) -> list[int]:
     # Items have no default, and are always there.
-    if one.item in _SIZED:
-        return [0, -1 if one.default is None else 0]
-    if one.item == "uuid":
+    if field.item in _SIZED:
+        return [0, -1 if field.default is None else 0]
+    if field.item == "uuid":
         return [-1]
-    if one.item == "float64":
-        return [Struct("<q").unpack(Struct("<d").pack(one.default or 0))[0]]
-    if one.item == "struct":
-        return [0 if one.default is None else 1]
-    return [int(one.default or 0)]
+    if field.item == "float64":
+        return [Struct("<q").unpack(Struct("<d").pack(field.default or 0))[0]]
+    if field.item == "struct":
+        return [0 if field.default is None else 1]
+    return [int(field.default or 0)]
 
 
 class _Compiler:
@@ -170,20 +161,20 @@ class _Compiler:
         if flexible:
             self._later.append((self._add(kernel.TAGS), [one for one in present if one.field.tag is not None]))
 
-    def _field(self, one: Layout, version: int, flexible: bool) -> None:
-        field, place = one.field, (one.table, one.slot)
+    def _field(self, layout: Layout, version: int, flexible: bool) -> None:
+        field, place = layout.field, (layout.table, layout.slot)
         if field.is_array:
-            self._add(kernel.ARRAY, *place, flexible, field.nullable, one.items)
+            self._add(kernel.ARRAY, *place, flexible, field.nullable, layout.items)
             item = self._add(kernel.ITEM)
             if field.item == "struct":
-                self._struct(one.inner, version, flexible)
+                self._struct(layout.inner, version, flexible)
             else:
-                self._field(one.inner[0], version, flexible)
+                self._field(layout.inner[0], version, flexible)
             self.code[item][3:5] = self._add(kernel.ITEM_END) + 1, field.item != "struct"
         elif field.type == "struct":
             marker = kernel.VARINT_MARKER if field.tag is not None else kernel.BYTE_MARKER
             at = self._add(kernel.STRUCT, *place, marker if field.nullable else kernel.NO_MARKER)
-            self._struct(one.inner, version, flexible)
+            self._struct(layout.inner, version, flexible)
             self.code[at][4] = len(self.code)
         elif field.type in _SIZED:
             self._add(kernel.SIZED, *place, flexible, field.nullable, field.type == "string")
@@ -203,16 +194,14 @@ def program_of(message: Message) -> Program:
         for version in range(message.last_version + 1)
     ]
     widths = [len(row) for row in places.defaults]
-    return Program(
-        message,
-        fields,
+    code = kernel.Code(
+        np.array(compiler.code, np.int64),
+        np.array(compiler.tags, np.int64).reshape(-1, 2),
         np.array(widths, np.int64),
         np.array([number for row in places.defaults for number in row], np.int64),
         np.array([sum(widths[:at]) for at in range(len(widths))], np.int64),
-        np.array(compiler.code, np.int64),
-        np.array(compiler.tags, np.int64).reshape(-1, 2),
-        np.array(entries, np.int64),
     )
+    return Program(message, fields, code, np.array(entries, np.int64))
 
 
 def read(program: Program, data: U8Array, starts: Int64Array, ends: Int64Array, versions: Int64Array) -> Tables:
@@ -227,32 +216,16 @@ def read(program: Program, data: U8Array, starts: Int64Array, ends: Int64Array, 
     """
     count, last = starts.size, program.message.last_version
     entries = np.where(versions < 0, -1, program.entries[np.clip(versions, 0, last)])
-    lenient = versions > last
-    rows = [np.empty((count, program.widths[0]), np.int64)]
-    rows += [np.empty((_FIRST_ROWS, width), np.int64) for width in program.widths[1:]]
-    counts = np.zeros(len(rows), np.int64)
     statuses, stops = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    messages = kernel.Messages(starts, ends, entries, versions > last, statuses, stops)
+    widths = program.code.widths
+    rows = [np.empty((count, widths[0]), np.int64), *(np.empty((_FIRST_ROWS, width), np.int64) for width in widths[1:])]
+    counts = np.zeros(len(rows), np.int64)
     done = 0
     while done < count:
-        done = kernel.read_messages(
-            data.ctypes.data,
-            done,
-            starts,
-            ends,
-            entries,
-            lenient,
-            DECODED_BYTES_MAX,
-            program.code,
-            program.tags,
-            np.array([table.ctypes.data for table in rows], np.int64),
-            program.widths,
-            np.array([len(table) for table in rows], np.int64),
-            counts,
-            program.defaults,
-            program.default_starts,
-            statuses,
-            stops,
-        )
+        addresses = np.array([table.ctypes.data for table in rows], np.int64)
+        room = kernel.Room(addresses, np.array([len(table) for table in rows], np.int64), counts)
+        done = kernel.read_messages(data.ctypes.data, done, DECODED_BYTES_MAX, messages, program.code, room)
         if done < count:
             full = statuses[done]
             larger = np.empty((2 * len(rows[full]), rows[full].shape[1]), np.int64)

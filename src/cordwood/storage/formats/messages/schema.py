@@ -188,12 +188,12 @@ def _field(words: list[str], inside: list[_Line], structs: Mapping[str, tuple[Fi
     return replace(made, default=_zero(made))
 
 
-def _zero(one: Field) -> Any:
-    if one.is_array:
+def _zero(field: Field) -> Any:
+    if field.is_array:
         return ()
-    if one.type == "struct":
-        return {inner.name: inner.default for inner in one.fields}
-    return _ZEROS.get(one.type, 0)
+    if field.type == "struct":
+        return {inner.name: inner.default for inner in field.fields}
+    return _ZEROS.get(field.type, 0)
 
 
 def _versions(text: str) -> tuple[int, int]:

@@ -13,9 +13,8 @@ understood. Bytes that are no record of their type raise CorruptMessageError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from struct import Struct
 from typing import Any
 
 from cordwood.errors import CorruptMessageError
@@ -29,7 +28,7 @@ from cordwood.storage.formats.messages import (
     share_group_state,
     transaction_state,
 )
-from cordwood.storage.formats.messages.codec import Reader, decode
+from cordwood.storage.formats.messages.codec import decode, read_short, read_uvarint
 from cordwood.storage.formats.messages.schema import RecordType
 from cordwood.types import ControlType
 
@@ -40,7 +39,7 @@ REMOTE_LOG_METADATA = "__remote_log_metadata"
 
 #: The only version of the frame around such records.
 FRAME_VERSION = 1
-SHORT = Struct(">h")
+_SHORT_BYTES = 2
 
 
 class Framing(Enum):
@@ -81,6 +80,9 @@ INTERNAL_TOPICS: Mapping[str, InternalTopic] = {
 }
 
 
+_GROUP_METADATA = consumer_offsets.RECORDS[consumer_offsets.GROUP_METADATA]
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedRecord:
     """What a record of an internal topic says.
@@ -115,6 +117,47 @@ def decode_record(
     return _FRAMINGS[topic.framing](topic, key, value)
 
 
+def _coordinator(
+    topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None
+) -> DecodedRecord:
+    data = _not_null(key, "key")
+    number = read_short(data)
+    record = topic.records.get(number)
+    if record is None:
+        return _unknown(number)
+    assert record.key is not None, "records of coordinators have keys"
+    key_fields = decode(record.key, 0, data, _SHORT_BYTES).fields
+    if value is None:
+        return DecodedRecord(record.name, number, key=key_fields)
+    found = _with_value(record, read_short(value), value, _SHORT_BYTES, key_fields)
+    if record is _GROUP_METADATA and found.value is not None:
+        return replace(found, value=consumer_protocol.with_protocol(found.value))
+    return found
+
+
+def _framed(topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None) -> DecodedRecord:
+    data = _not_null(value, "value")
+    number, version, start = read_frame(data)
+    record = topic.records.get(number)
+    return _unknown(number) if record is None else _with_value(record, version, data, start, None)
+
+
+_FRAMINGS: Mapping[Framing, Callable[..., DecodedRecord]] = {
+    Framing.COORDINATOR: _coordinator,
+    Framing.FRAMED: _framed,
+}
+
+
+def read_frame(data: bytes | memoryview) -> tuple[int, int, int]:
+    """What is before a framed message: its record type and version; and the position where it starts."""
+    frame_version, at = read_uvarint(data, 0, len(data))
+    if frame_version != FRAME_VERSION:
+        raise CorruptMessageError(f"frame version {frame_version}, not {FRAME_VERSION}")
+    number, at = read_uvarint(data, at, len(data))
+    version, at = read_uvarint(data, at, len(data))
+    return number, version, at
+
+
 def decode_control_record(kind: ControlType, value: bytes | memoryview | None) -> DecodedRecord:
     """Read a control record of KRaft's own log, by the type that its key has.
 
@@ -125,41 +168,7 @@ def decode_control_record(kind: ControlType, value: bytes | memoryview | None) -
     if record is None:
         return DecodedRecord(None, kind, problem=f"control record type {int(kind)} is not known")
     data = _not_null(value, "value")
-    return _with_value(record, Reader(data).fixed(SHORT), data, 0, None)
-
-
-def _coordinator(
-    topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None
-) -> DecodedRecord:
-    data = _not_null(key, "key")
-    number = Reader(data).fixed(SHORT)
-    record = topic.records.get(number)
-    if record is None:
-        return _unknown(number)
-    assert record.key is not None, "records of coordinators have keys"
-    key_fields = decode(record.key, 0, data, SHORT.size).fields
-    if value is None:
-        return DecodedRecord(record.name, number, key=key_fields)
-    return _with_value(record, Reader(value).fixed(SHORT), value, SHORT.size, key_fields)
-
-
-def _framed(topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None) -> DecodedRecord:
-    data = _not_null(value, "value")
-    reader = Reader(data)
-    frame_version = reader.uvarint()
-    if frame_version != FRAME_VERSION:
-        raise CorruptMessageError(f"frame version {frame_version}, not {FRAME_VERSION}")
-    number, version = reader.uvarint(), reader.uvarint()
-    record = topic.records.get(number)
-    if record is None:
-        return _unknown(number)
-    return _with_value(record, version, data, reader.position, None)
-
-
-_FRAMINGS: Mapping[Framing, Callable[..., DecodedRecord]] = {
-    Framing.COORDINATOR: _coordinator,
-    Framing.FRAMED: _framed,
-}
+    return _with_value(record, read_short(data), data, 0, None)
 
 
 def _not_null(data: bytes | memoryview | None, what: str) -> bytes | memoryview:
@@ -176,10 +185,8 @@ def _with_value(
     record: RecordType, version: int, data: bytes | memoryview, start: int, key: Mapping[str, Any] | None
 ) -> DecodedRecord:
     decoded = decode(record.value, version, data, start)
-    value: Mapping[str, Any] = decoded.fields
-    if record is consumer_offsets.RECORDS[consumer_offsets.GROUP_METADATA] and not decoded.problem:
-        value = consumer_protocol.with_protocol(value)
     problem = decoded.problem
     if not problem and decoded.is_later:
         problem = f"{record.value.name} of version {version}: the last one known is {record.value.last_version}"
-    return DecodedRecord(record.name, record.number, version, key, value, bytes(data[decoded.end :]), problem)
+    rest = bytes(data[decoded.end :])
+    return DecodedRecord(record.name, record.number, version, key, decoded.fields, rest, problem)
