@@ -29,7 +29,6 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.copy import remove_segments
-from cordwood.storage.changes.recover_copy import RecoverySettings, recover_into_copy
 from cordwood.storage.formats import checkpoints, producer_state
 from cordwood.storage.formats.filenames import (
     HIGH_WATERMARKS,
@@ -44,6 +43,7 @@ from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.recovery.into_copy import RecoverySettings, recover_into_copy
 from cordwood.types import NONE, Codec, TopicPartition
 from tests.cleaning.in_place import clean_in_place
 from tests.cleaning.modes import clean_log

@@ -40,10 +40,10 @@ from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.log.files import read_file, remove_tree
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.recovery.replay import Producers
 from tests.knobs import IS_FULL
 
 #: Runs of a segment, and what is not large.

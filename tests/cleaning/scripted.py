@@ -28,8 +28,6 @@ from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import decode
 from cordwood.record.record import Record, to_records
 from cordwood.storage.changes.copy import copy_partition, remove_segments
-from cordwood.storage.changes.recover_copy import RecoverySettings, complete_indexes, recover_into_copy
-from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
 from cordwood.storage.formats.filenames import (
     CLEANER_OFFSETS,
@@ -41,11 +39,13 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.files import read_file, write_file
-from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS, Producers
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.in_place import recover_in_place
+from cordwood.storage.recovery.into_copy import RecoverySettings, complete_indexes, recover_into_copy
+from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers
 from cordwood.types import TopicPartition
 from tests.cleaning.in_place import in_parts, swap_in_groups
 from tests.cleaning.modes import clean_log

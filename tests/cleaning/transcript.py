@@ -43,7 +43,7 @@ from cordwood.record.batch import Batch, encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.producers import Producers
+from cordwood.storage.recovery.replay import Producers
 from cordwood.types import NONE, Codec, ControlType, TimestampType
 from tests.cleaning.scripted import ScriptedLog, aborted, contents
 from tests.record.windows import window

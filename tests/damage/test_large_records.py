@@ -18,7 +18,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, offset_name
-from cordwood.storage.log.producers import Producers
+from cordwood.storage.recovery.replay import Producers
 from cordwood.types import Codec
 
 MB = 1_000_000
@@ -36,7 +36,7 @@ from cordwood.engine.partition import clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.files import temporary_directory
-from cordwood.storage.log.producers import Producers
+from cordwood.storage.recovery.replay import Producers
 from cordwood.verification.compare import compare
 from cordwood.verification.facts import KeyRules, merge_facts
 from cordwood.verification.pairs import NAMES, Pair, Side, ViolationKind

@@ -14,9 +14,9 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, offset_name
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
 from tests.engine.logs import data, make_log
 
 FS = PosixFileSystem()

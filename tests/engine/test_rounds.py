@@ -17,9 +17,9 @@ from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
 from tests.cleaning.against_kafka import differences, segment_files
 from tests.engine.logs import data, make_log
 from tests.kafka_tools import Line, Oracle

@@ -15,8 +15,8 @@ from cordwood.engine.settings import CleanSettings
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
 from tests.engine.logs import data, make_log
 
 #: Enough to be worth sharing, in batches whose ends are at no block's.

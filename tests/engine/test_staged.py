@@ -26,8 +26,8 @@ from cordwood.errors import CorruptBatchError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
 from tests.cleaning import modes
 from tests.engine.logs import data, make_log
 

@@ -28,9 +28,9 @@ from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.log import windows
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
+from cordwood.storage.recovery.replay import Producers
 from cordwood.testing.generate import Keys, Shape, write_keyed_log
 from cordwood.types import Codec
 from tests.engine.logs import MTIME, data, make_log

@@ -19,10 +19,10 @@ from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name, parse_file
 from cordwood.storage.log.files import read_file, write_file
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.recovery import SEGMENT_KINDS, next_offset
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
 from tests.cleaning.scripted import LIVE, ScriptedLog
 from tests.crashes import durable
 

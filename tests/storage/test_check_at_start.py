@@ -14,11 +14,11 @@ import pytest
 import cordwood
 from cordwood.errors import CorruptFileError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.changes.recover_copy import recover_into_copy
-from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.check import Kind, Severity
 from cordwood.storage.check.findings import OFFLINE, STOPS
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.in_place import recover_in_place
+from cordwood.storage.recovery.into_copy import recover_into_copy
 from tests.kafka_tools import Broker, KafkaToolError
 from tests.storage.start_cases import CASES, EPOCHS, FAILED, PARTITION, start_directories, transaction_index
 

@@ -22,13 +22,13 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.backup import MANIFEST, KeepFolder
-from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.changes.swap import drop_segments
 from cordwood.storage.formats import checkpoints, filenames, leader_epochs
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.in_place import recover_in_place
 from tests.crashes import EVERY
 from tests.storage.in_place import (
     NOW_MS,

@@ -18,8 +18,6 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.copy import copy_partition
-from cordwood.storage.changes.recover_copy import RecoverySettings, complete_indexes, recover_into_copy
-from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name
 from cordwood.storage.log.files import read_file, write_file
@@ -27,6 +25,8 @@ from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
+from cordwood.storage.recovery.in_place import recover_in_place
+from cordwood.storage.recovery.into_copy import RecoverySettings, complete_indexes, recover_into_copy
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fixtures import CRASHED, copy_of, fixture
 from tests.fs.trees import Tree, tree

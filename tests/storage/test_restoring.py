@@ -11,12 +11,12 @@ import pytest
 from cordwood.engine.facts import load_producers
 from cordwood.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.changes.recover_copy import RecoverySettings, complete_indexes, recover_into_copy
 from cordwood.storage.formats import filenames, producer_state
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
+from cordwood.storage.recovery.into_copy import RecoverySettings, complete_indexes, recover_into_copy
 from tests.fixtures import CRASHED, copy_of, fixture
 from tests.kafka_tools import Oracle
 

@@ -17,12 +17,12 @@ from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem, lose_all
 from cordwood.fs.wrapped import WrappedFileSystem
-from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.changes.swap import drop_segments, swap_in
 from cordwood.storage.check.findings import Severity
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name
 from cordwood.storage.log.files import write_file
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.in_place import recover_in_place
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle

@@ -35,13 +35,13 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.report.check import summary_line
-from cordwood.storage.changes.recover_copy import recover_into_copy
 from cordwood.storage.check import Check, Summary
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN, CLEANER_OFFSETS, FileKind, offset_name
 from cordwood.storage.formats.properties import encode_clean_shutdown
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.into_copy import recover_into_copy
 from cordwood.text import Column, bytes_text, number, table
 from cordwood.types import NONE, TopicPartition
 

@@ -62,13 +62,13 @@ from cordwood.storage.changes.copy import (
     remove_segments,
     replace_segments,
 )
-from cordwood.storage.changes.recover_copy import Recovered, complete_indexes, start_anew
 from cordwood.storage.changes.workspace import Workspace, leftovers
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.files import mode_of
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.recovery.into_copy import Recovered, complete_indexes, start_anew
 from cordwood.threads import in_parallel
 
 

@@ -15,13 +15,13 @@ from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.links import Link
 from cordwood.spark.jobs import Jobs, stop_if_full
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
-from cordwood.storage.changes.recover_copy import Recovered, recover_into_copy
 from cordwood.storage.changes.workspace import leftovers
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.files import mode_of, remove_tree
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.recovery.into_copy import Recovered, recover_into_copy
 from cordwood.threads import in_parallel
 
 

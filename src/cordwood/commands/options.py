@@ -27,9 +27,9 @@ from cordwood.fs.base import Store
 from cordwood.option import Option
 from cordwood.sizing.workload import Workload
 from cordwood.spark.session import LOCAL_MASTER
-from cordwood.storage.changes.recover_copy import RecoverySettings
 from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.recovery.into_copy import RecoverySettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,13 +29,13 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.fs.links import Link
 from cordwood.spark.jobs import Jobs
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
-from cordwood.storage.changes.recover_copy import Recovered
 from cordwood.storage.changes.workspace import Workspace
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
 from cordwood.storage.log.files import temporary_directory
 from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition
+from cordwood.storage.recovery.into_copy import Recovered
 
 
 def plan_exact(

@@ -23,7 +23,6 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.kernels.layout import DELETE_HORIZON, LOG_APPEND_TIME
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
-from cordwood.storage.log.producers import Producer
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
 from cordwood.storage.node.directory import is_wanted
@@ -35,6 +34,7 @@ from cordwood.storage.node.transactions import (
     open_transactions,
     transactional_id,
 )
+from cordwood.storage.recovery.replay import Producer
 from cordwood.types import NONE, TopicPartition
 
 

@@ -26,10 +26,10 @@ from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.log.files import temporary_directory
-from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS
 from cordwood.text import number
 from cordwood.verification.pairs import Pair, Side, ViolationKind
 from cordwood.verification.violations import Violation

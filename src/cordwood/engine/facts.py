@@ -20,12 +20,12 @@ from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.formats import offset_index, time_index
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
-from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, read_headers
 from cordwood.storage.node.node import LocatedPartition
+from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.types import NONE
 
 

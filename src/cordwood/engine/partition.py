@@ -31,9 +31,9 @@ from cordwood.engine.scan import scan_keys
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
 from cordwood.types import NONE
 
 

@@ -22,10 +22,10 @@ from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.overlay import Overlay
 from cordwood.storage.formats.filenames import FileKind, offset_name, parse_file
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.recovery.replay import Producers
 from cordwood.types import NONE
 
 

@@ -10,8 +10,8 @@ from cordwood.cleaning.plan import (
     PartitionPlan,
     Threshold,
 )
-from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS
 from cordwood.storage.log.segment_writer import IndexLimits
+from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS
 from cordwood.types import NONE
 
 

@@ -27,8 +27,8 @@ from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
 
 #: The folder, in a task's own folder, in which it says how far it is.
 PROGRESS = "progress"

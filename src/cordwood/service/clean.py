@@ -37,8 +37,8 @@ from cordwood.fs.throttled import Limit, throttled
 from cordwood.service import work_folder
 from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.log import Log
-from cordwood.storage.log.producers import Producers
 from cordwood.storage.log.segment_writer import IndexLimits
+from cordwood.storage.recovery.replay import Producers
 
 _log = logging.getLogger(__name__)
 

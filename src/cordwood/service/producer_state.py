@@ -6,8 +6,8 @@ producer's first transactional batch to its marker, and readers of committed dat
 
 An append is checked against a copy of the state (`ProducerAppend`), which counts only once the bytes are written.
 
-Source: Kafka ProducerStateManager, ProducerAppendInfo, ProducerStateEntry. `storage.log.producers` replays headers of a
-log that is only read, and refuses nothing.
+Source: Kafka ProducerStateManager, ProducerAppendInfo, ProducerStateEntry. `storage.recovery.replay` replays headers of
+a log that is only read, and refuses nothing.
 """
 
 from __future__ import annotations

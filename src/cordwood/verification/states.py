@@ -11,8 +11,8 @@ from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.properties import decode_partition_metadata, encode_id
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.producers import Producers, headers_from, newest_snapshot
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers, headers_from, newest_snapshot
 from cordwood.types import NONE
 from cordwood.verification.pairs import Pair, ViolationKind
 from cordwood.verification.ranges import Range, ranges_of

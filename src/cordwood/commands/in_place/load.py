@@ -9,13 +9,13 @@ from cordwood.commands.in_place.site import Site
 from cordwood.commands.options import recovery_settings
 from cordwood.engine.task import Failure, FailureKind
 from cordwood.errors import DataError
-from cordwood.storage.changes.recover_copy import Recovered
-from cordwood.storage.changes.recover_in_place import recover_in_place
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition
+from cordwood.storage.recovery.in_place import recover_in_place
+from cordwood.storage.recovery.into_copy import Recovered
 from cordwood.threads import in_parallel
 
 _NOT_RECORDED = "its clean could not be recorded"

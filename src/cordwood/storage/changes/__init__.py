@@ -1,1 +1,1 @@
-"""What changes a directory: recovery, copies, swaps, backups and undo."""
+"""What changes a directory: copies, swaps, backups and undo."""

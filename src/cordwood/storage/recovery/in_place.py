@@ -3,7 +3,7 @@
     1  .cordwood/, the work folder of a run that was killed, is removed
     2  what `recovery` plans is done: leftovers go, swaps are completed, indexes without a log go
     3  without a crash: an undamaged segment without an offset index gets its indexes; stray producer snapshots go
-       after one: see `recover_copy`; new files are written to .cordwood/ and renamed over the old ones
+       after one: see `into_copy`; new files are written to .cordwood/ and renamed over the old ones
        either way: a log that ends below its log start offset is replaced by an empty one
 
 It may be interrupted anywhere: the next load, ours or a broker's, reaches the same state. Nothing that is still valid
@@ -26,14 +26,6 @@ from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, LocalFileSystem
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
-from cordwood.storage.changes.recover_copy import (
-    Recovered,
-    RecoverySettings,
-    Rewritten,
-    rewrite_indexes,
-    rewrite_unflushed,
-    start_anew,
-)
 from cordwood.storage.changes.swap import Keep, complete, remove_unfinished, swap_in
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, PartitionFile, parse_file
 from cordwood.storage.log.files import chown_like, remove_tree
@@ -41,6 +33,14 @@ from cordwood.storage.log.recovered import stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
+from cordwood.storage.recovery.into_copy import (
+    Recovered,
+    RecoverySettings,
+    Rewritten,
+    rewrite_indexes,
+    rewrite_unflushed,
+    start_anew,
+)
 
 
 def recover_in_place(

@@ -35,13 +35,13 @@ from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
 from cordwood.storage.log.files import copy_file, read_file, write_file
-from cordwood.storage.log.producers import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.storage.log.recovered import files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
+from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 from cordwood.types import NONE
 
 #: Room for all entries that 2 GiB of batches can have, whatever `segment.index.bytes` is now.
