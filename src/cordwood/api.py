@@ -20,7 +20,6 @@ from cordwood.commands import table as _table
 from cordwood.commands import transactions as _transactions
 from cordwood.commands import verify as _verify
 from cordwood.commands.options import (
-    CleanTaskOptions,
     CopyOptions,
     InPlaceOptions,
     PlanOptions,
@@ -346,7 +345,6 @@ def clean(
     rate: int | None = None,
     archive: str | None = None,
     task_timeout: int = 1800,
-    exchange: Literal["blobs", "shuffle"] = "blobs",
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start.
 
@@ -385,8 +383,6 @@ def clean(
             have one of their own.
         task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer. Default:
             1800.
-        exchange: How the tasks that clean one large partition hand each other what they found: blobs are files in the
-            work folder, shuffle is Spark's own. Default: blobs.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -416,11 +412,10 @@ def clean(
         ),
     )
     copy = CopyOptions(link=link)
-    tasks = CleanTaskOptions(
+    tasks = TaskOptions(
         rate=rate,
         archive=archive,
         task_timeout=task_timeout,
-        exchange=exchange,
     )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean.clean(paths, output, options, copy, run, fs=fs)
@@ -455,7 +450,6 @@ def clean_in_place(
     rate: int | None = None,
     archive: str | None = None,
     task_timeout: int = 1800,
-    exchange: Literal["blobs", "shuffle"] = "blobs",
 ) -> CleanResult:
     """Clean one broker's directories themselves.
 
@@ -495,8 +489,6 @@ def clean_in_place(
             have one of their own.
         task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer. Default:
             1800.
-        exchange: How the tasks that clean one large partition hand each other what they found: blobs are files in the
-            work folder, shuffle is Spark's own. Default: blobs.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -531,11 +523,10 @@ def clean_in_place(
         work_space=work_space,
         no_broker_elsewhere=no_broker_elsewhere,
     )
-    tasks = CleanTaskOptions(
+    tasks = TaskOptions(
         rate=rate,
         archive=archive,
         task_timeout=task_timeout,
-        exchange=exchange,
     )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean_in_place.clean_in_place(paths, options, in_place, run, fs=fs)

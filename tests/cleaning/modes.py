@@ -7,7 +7,6 @@
     two       many tasks; a segment is two runs, cut between any two batches
     seven     many tasks; a segment is seven runs
     batches   many tasks; every batch is a run of its own, with chunks of eight records
-    rows      the same, but tasks hand each other rows instead of blobs
 
 Large logs have longer chunks and runs; with such short ones they would take minutes.
 
@@ -20,19 +19,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
-import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 from uuid import uuid4
 
-from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.engine import scan, staged, stages
-from cordwood.engine.blob_exchange import BlobExchange
-from cordwood.engine.exchange import Exchange
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
-from cordwood.engine.row_exchange import GroupTask, Merges, RowExchange, ScanTask, merge_rows, rewrite_rows, scan_rows
-from cordwood.engine.rows import Row, Stage
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.staged import clean_staged
@@ -48,9 +41,9 @@ from tests.knobs import IS_FULL
 
 #: Runs of a segment, and what is not large.
 _RUNS_MAX, _SMALL_BYTES = 100, 200_000
-MODES = ("whole", "chunks", "stages", "batches", "rows", "one", "two", "seven")
+MODES = ("whole", "chunks", "stages", "batches", "one", "two", "seven")
 #: Runs of a segment in these modes.
-RUNS = {"one": 1, "two": 2, "seven": 7, "batches": _RUNS_MAX, "rows": _RUNS_MAX}
+RUNS = {"one": 1, "two": 2, "seven": 7, "batches": _RUNS_MAX}
 EVERY = "every"
 _mode = [EVERY if IS_FULL else "whole"]
 
@@ -102,15 +95,14 @@ def clean_log(
     if mode == EVERY:
         return _clean_in_every_mode(fs, log, target, settings=settings, suffix=suffix, part=part, **choice)
     with contextlib.ExitStack() as patches:
-        if mode in ("chunks", "batches", "rows"):
+        if mode in ("chunks", "batches"):
             small = log.size_bytes <= _SMALL_BYTES
             patches.enter_context(mock.patch.object(scan, "CHUNK_RECORDS", 8 if small else 512))
         if mode in RUNS:
             cut = functools.partial(evenly, runs=RUNS[mode])
             patches.enter_context(mock.patch.object(stages, "cut_positions", cut))
         if mode not in ("whole", "chunks") and settings.offset_map_slots is None:
-            by_rows = mode == "rows"
-            found = by_stages(fs, log, target, settings=settings, part=part, by_rows=by_rows, **choice)
+            found = by_stages(fs, log, target, settings=settings, part=part, **choice)
             if found is not None:
                 return found
         return clean_partition(fs, log, target, settings=settings, suffix=suffix, part=part, **choice)
@@ -165,16 +157,12 @@ def by_stages(
     producers: Producers,
     part: GroupRange | None = None,
     spoil: Callable[[str], None] = lambda _: None,
-    by_rows: bool = False,
-    lose: Callable[[list[Row]], list[Row]] = lambda rows: rows,
 ) -> Cleaned | None:
     """Clean by stages, in this process; None where one task has to.
 
     Args:
         fs, log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part: see `clean_partition`.
         spoil: called with the folder of blobs after each stage.
-        by_rows: tasks hand each other rows, not blobs.
-        lose: is given all rows that are about to be read; returns those that arrive.
     """
     location = fs.location()
     aside = f"{target}.{uuid4().hex}"
@@ -200,9 +188,8 @@ def by_stages(
         assert task.scanned is not None
         folder = f"{aside}/{uuid4().hex}"
         fs.make_directory(folder)
-        scanned: ScannedKeys
         try:
-            scanned = task.scanned.load(fs)
+            scanned = task.scanned.load()
         except LostSectionError as error:
             fs.remove_directory(folder)
             return Failure(FailureKind.LOST, str(error), lost=error.where)
@@ -220,14 +207,11 @@ def by_stages(
         )
         return Output(cleaned, folder, tuple((info.name, info.size_bytes) for info in fs.list(folder)))
 
-    exchange: Exchange = BlobExchange(fs, aside, each, clean_each, 1)
-    if by_rows:
-        exchange = RowExchange(RowsHere(aside, clean_group, through_a_pickle, lose))
     task = PartitionTask(
         location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part
     )
     with mock.patch("cordwood.engine.division.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
-        (outcome,) = clean_staged(fs, [task], aside, progress, each, exchange, 1)
+        (outcome,) = clean_staged(fs, [task], aside, progress, each, clean_each, 1)
     try:
         if isinstance(outcome, Failure):
             raise CorruptBatchError(outcome.what)
@@ -242,39 +226,3 @@ def by_stages(
         return outcome.cleaned
     finally:
         remove_tree(fs, aside)
-
-
-class RowsHere:
-    """Runs tasks in this process, and keeps the rows of scans in a list; see `RowRunner`."""
-
-    def __init__(
-        self,
-        folder: str,
-        do: Callable[[PartitionTask], Output | Failure],
-        through_a_pickle: Callable[[Any], Any],
-        lose: Callable[[list[Row]], list[Row]],
-    ) -> None:
-        self._folder = folder
-        self._do = do
-        self._through_a_pickle = through_a_pickle
-        self._lose = lose
-        self._kept: list[Row] = []
-
-    def scan(self, tasks: Sequence[ScanTask], sizes: Sequence[int]) -> dict[int, Any]:
-        assert len(sizes) == len(tasks)
-        rows = [row for task in tasks for row in scan_rows(self._through_a_pickle(task), self._folder)]
-        self._kept += [row for row in rows if row.stage != Stage.ANSWER]
-        return {row.target: pickle.loads(row.data) for row in rows if row.stage == Stage.ANSWER}
-
-    def rewrite(self, merges: Sequence[Merges], groups: Sequence[GroupTask]) -> dict[int, Output | Failure]:
-        merged = list(merge_rows(self._sent(Stage.MERGE, self._kept), self._through_a_pickle(merges)))
-        return dict(rewrite_rows(self._sent(Stage.REWRITE, self._kept + merged), groups, self._do))
-
-    def _sent(self, stage: Stage, rows: Sequence[Row]) -> list[Row]:
-        """The rows of a stage in random order, sorted."""
-        some = [row for row in rows if row.stage == stage]
-        random.shuffle(some)
-        return self._lose(sorted(some, key=lambda row: row[:6]))
-
-    def close(self) -> None:
-        self._kept = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.cleaning.key_table import MemoryShare
-from cordwood.engine import rows, stages
 from cordwood.engine import staged as engine_staged
+from cordwood.engine import stages
 from cordwood.engine.blobs import BlobReader, BlobWriter
 from cordwood.engine.division import STAGED_BYTES_MIN, is_staged
 from cordwood.engine.partition import Cleaned, clean_partition
-from cordwood.engine.rows import Row, Stage
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import PartitionTask
@@ -45,12 +44,12 @@ def some_log(folder: Path, *, seed: int = 1, records: int = 60, segments: int = 
     return make_log(folder, *parts, (records, [data(records)]))
 
 
-def choice(log: LogView, **settings: object) -> dict[str, object]:
+def choice(log: LogView, **settings: Any) -> dict[str, Any]:
     return {
         "first_dirty": 0,
         "first_uncleanable": log.segments[-1].base_offset,
         "now_ms": 10,
-        "settings": CleanSettings(**settings),  # type: ignore[arg-type]
+        "settings": CleanSettings(**settings),
         "producers": Producers(),
     }
 
@@ -70,16 +69,11 @@ def cut_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "cut_positions", modes.every_batch)
 
 
-by_rows = functools.partial(modes.by_stages, by_rows=True)
-both_exchanges = pytest.mark.parametrize("by_stages", [modes.by_stages, by_rows], ids=["blobs", "rows"])
-
-
-@both_exchanges
-def test_many_tasks_write_what_one_task_writes(tmp_path: Path, by_stages: Callable[..., Cleaned | None]) -> None:
+def test_many_tasks_write_what_one_task_writes(tmp_path: Path) -> None:
     log = some_log(tmp_path / "t-0")
     whole = cleaned(log, tmp_path / "whole", clean_partition)
-    assert cleaned(log, tmp_path / "stages", by_stages) == whole
-    assert cleaned(log, tmp_path / "groups", by_stages, segment_bytes=1) == cleaned(
+    assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
+    assert cleaned(log, tmp_path / "groups", modes.by_stages, segment_bytes=1) == cleaned(
         log, tmp_path / "whole-groups", clean_partition, segment_bytes=1
     )
 
@@ -124,74 +118,12 @@ def test_a_blob_that_is_lost_every_time_fails_the_partition(tmp_path: Path) -> N
             path.unlink()
 
     with pytest.raises(CorruptBatchError, match="what its tasks wrote for each other was lost 3 times"):
-        modes.by_stages(FS, log, str(tmp_path / "target"), spoil=spoil, **choice(log))  # type: ignore[arg-type]
+        modes.by_stages(FS, log, str(tmp_path / "target"), spoil=spoil, **choice(log))
     assert files(tmp_path / "target") == {}
 
 
-@pytest.mark.parametrize("part_bytes", [24, rows.PART_BYTES])
-@pytest.mark.parametrize("way", ["lost", "flipped", "moved"])
-def test_rows_that_are_lost_or_damaged_are_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, part_bytes: int
-) -> None:
-    monkeypatch.setattr(rows, "PART_BYTES", part_bytes)
-    log = some_log(tmp_path / "t-0", records=30)
-    whole = cleaned(log, tmp_path / "whole", clean_partition)
-    for seed in range(6):
-        source = random.Random(seed)
-        spoiled: list[int] = []
-
-        def lose(arriving: list[Row], source: random.Random = source, spoiled: list[int] = spoiled) -> list[Row]:
-            if len(spoiled) > 1:
-                return arriving
-            at = source.randrange(len(arriving))
-            row = arriving[at]
-            spoiled.append(row.stage)
-            damaged = bytearray(row.data)
-            damaged[source.randrange(len(damaged))] ^= 1 << source.randrange(8)
-            instead = {
-                "lost": [],
-                "flipped": [row._replace(data=damaged)],
-                "moved": [row._replace(chunk=row.chunk + 1)],
-            }
-            return [*arriving[:at], *instead[way], *arriving[at + 1 :]]
-
-        assert cleaned(log, tmp_path / f"rows-{seed}", functools.partial(by_rows, lose=lose)) == whole
-        assert spoiled
-
-
-def test_rows_that_are_lost_every_time_fail_the_partition(tmp_path: Path) -> None:
-    log = some_log(tmp_path / "t-0")
-    (tmp_path / "target").mkdir()
-    found: list[int] = []
-
-    def lose(arriving: list[Row]) -> list[Row]:
-        found.append(len(arriving))
-        return arriving[:-1]  # rows of earlier scans come first
-
-    with pytest.raises(CorruptBatchError, match="what its tasks wrote for each other was lost 3 times"):
-        by_rows(FS, log, str(tmp_path / "target"), lose=lose, **choice(log))  # type: ignore[arg-type]
-    assert len(found) == 2 * 3, "merges and rewrites, three times"
-    assert files(tmp_path / "target") == {}
-
-
-def test_all_rows_of_a_group_may_be_lost_once(tmp_path: Path) -> None:
-    log = some_log(tmp_path / "t-0")
-    whole = cleaned(log, tmp_path / "whole", clean_partition, segment_bytes=1)
-    lost: list[Row] = []
-
-    def lose(arriving: list[Row]) -> list[Row]:
-        if lost or arriving[0].stage != Stage.REWRITE:
-            return arriving
-        lost.extend(row for row in arriving if row.target == arriving[0].target)
-        return arriving[len(lost) :]
-
-    assert cleaned(log, tmp_path / "rows", functools.partial(by_rows, lose=lose), segment_bytes=1) == whole
-    assert lost
-
-
-@both_exchanges
 def test_a_run_that_begins_inside_a_batch_is_read_with_its_whole_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_stages: Callable[..., Cleaned | None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = some_log(tmp_path / "t-0")
     asked = []
@@ -202,12 +134,11 @@ def test_a_run_that_begins_inside_a_batch_is_read_with_its_whole_segment(
 
     monkeypatch.setattr(stages, "cut_positions", wrong)
     whole = cleaned(log, tmp_path / "whole", clean_partition)
-    assert cleaned(log, tmp_path / "stages", by_stages) == whole
+    assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
     assert max(asked) > 1 << 40
 
 
-@both_exchanges
-def test_damage_fails_the_partition_with_its_place(tmp_path: Path, by_stages: Callable[..., Cleaned | None]) -> None:
+def test_damage_fails_the_partition_with_its_place(tmp_path: Path) -> None:
     log = some_log(tmp_path / "t-0")
     path = Path(log.segments[1].path)
     stored = bytearray(path.read_bytes())
@@ -215,31 +146,25 @@ def test_damage_fails_the_partition_with_its_place(tmp_path: Path, by_stages: Ca
     path.write_bytes(stored)
     (tmp_path / "target").mkdir()
     with pytest.raises(CorruptBatchError, match=f"CRC-32C mismatch.*{path.name}"):
-        by_stages(FS, log, str(tmp_path / "target"), **choice(log))
+        modes.by_stages(FS, log, str(tmp_path / "target"), **choice(log))
 
 
-@both_exchanges
-def test_a_log_whose_offsets_go_back_is_left_to_one_task(
-    tmp_path: Path, by_stages: Callable[..., Cleaned | None]
-) -> None:
+def test_a_log_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path) -> None:
     log = make_log(tmp_path / "t-0", (0, [data(5, b"a"), data(3, b"a"), data(6, b"b")]), (10, [data(10)]))
     (tmp_path / "stages").mkdir()
-    assert by_stages(FS, log, str(tmp_path / "stages"), **choice(log)) is None
+    assert modes.by_stages(FS, log, str(tmp_path / "stages"), **choice(log)) is None
     # Kafka's map has the offset of the last record: 5 is not below 3, and 3 is not, either.
     cleaned(log, tmp_path / "whole", clean_partition)
     kept = LogView(str(tmp_path / "whole"), fs=FS, log_start_offset=0).records(isolation=None)
     assert [record.offset for record in kept] == [5, 3, 6]
 
 
-@both_exchanges
-def test_more_ranges_come_to_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_stages: Callable[..., Cleaned | None]
-) -> None:
+def test_more_ranges_come_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = some_log(tmp_path / "t-0")
     whole = cleaned(log, tmp_path / "whole", clean_partition)
     monkeypatch.setattr(engine_staged, "MANY_RECORDS", -1)
     monkeypatch.setattr(engine_staged, "MANY_RANGES", 1024)
-    assert cleaned(log, tmp_path / "stages", by_stages) == whole
+    assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
 
 
 def task(size_bytes: int, *, records: int | None = None, memory: int | None = None, map_: int | None = None):

@@ -5,25 +5,22 @@ A run takes the first cases of a list: a few of each kind, or as many as its eff
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from cordwood.engine.exchange import ExchangeName
 from tests.knobs import scaled
 
 Stage = Literal["headers", "scan", "merge", "rewrite", "check"]
 #: worker: a Python worker. executor: the Java process that started it; with a local master the one of the driver.
-#: driver: the process that runs the clean. lost, flipped: a blob, or files in which Spark keeps rows.
+#: driver: the process that runs the clean. lost, flipped: a blob.
 Kind = Literal["worker", "executor", "driver", "lost", "flipped"]
 Moment = Literal["before", "after"]
-#: What is lost: a blob of a scan or a merge, or rows.
-Data = Literal["", "scan", "merge", "rows"]
+#: What is lost: a blob of a scan or a merge.
+Data = Literal["", "scan", "merge"]
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
-EXCHANGES: tuple[ExchangeName, ...] = get_args(ExchangeName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,6 @@ class Case:
     Attributes:
         kind: what is killed, lost or flipped.
         stage: of the task that does it.
-        exchange: of the clean.
         in_place: whether the directory itself is cleaned, and not a copy of it.
         moment: before or after the work of the task.
         number: how many tasks get to this point earlier.
@@ -42,7 +38,6 @@ class Case:
 
     kind: Kind
     stage: Stage
-    exchange: ExchangeName
     in_place: bool = False
     moment: Moment = "before"
     number: int = 0
@@ -51,11 +46,11 @@ class Case:
 
 def _kills(kind: Kind, *, all_: bool) -> Iterator[Case]:
     """Kills of a process: in every stage, for a copy and in place, before and after the work of a task."""
-    for stage, (turn, exchange) in itertools.product(STAGES, enumerate(EXCHANGES)):
+    for turn, stage in enumerate(STAGES):
         for in_place in (False, True):
             moments: tuple[Moment, ...] = get_args(Moment)
             for moment in moments if all_ else moments[(in_place + turn) % 2 :][:1]:
-                yield Case(kind, stage, exchange, in_place, moment, 0 if moment == "before" else 2)
+                yield Case(kind, stage, in_place, moment, 0 if moment == "before" else 2)
 
 
 #: Where blobs are lost: just after they were written, just before they are read, and when all have read them.
@@ -67,31 +62,26 @@ _BLOBS: tuple[tuple[Stage, Moment, Data], ...] = (
     ("rewrite", "before", "merge"),
     ("check", "before", "scan"),
 )
-#: Where rows are lost, and how many tasks come before that; in a scan some of them have to be complete.
-_ROWS: tuple[tuple[Stage, int], ...] = (("scan", 8), ("merge", 0), ("rewrite", 0), ("check", 0))
 
 
 def _losses(*, all_: bool) -> Iterator[Case]:
     for turn, (stage, moment, data) in enumerate(_BLOBS):
         for at, kind in enumerate(get_args(Kind)[3:]):
             for in_place in (False, True) if all_ else ((turn + at) % 2 == 0,):
-                yield Case(kind, stage, "blobs", in_place, moment, 0, data)
-    for turn, (stage, number) in enumerate(_ROWS):
-        for in_place in (False, True) if all_ else (turn % 2 == 0,):
-            yield Case("lost", stage, "shuffle", in_place, "before", number, "rows")
+                yield Case(kind, stage, in_place, moment, 0, data)
 
 
 #: Those of every run.
 FEW_LOCAL = (
-    Case("worker", "scan", "shuffle", moment="after", number=2),
-    Case("lost", "merge", "shuffle", data="rows"),
-    Case("flipped", "rewrite", "blobs", in_place=True, data="merge"),
-    Case("driver", "rewrite", "blobs", in_place=True),
+    Case("worker", "scan", moment="after", number=2),
+    Case("lost", "merge", data="scan"),
+    Case("flipped", "rewrite", in_place=True, data="merge"),
+    Case("driver", "rewrite", in_place=True),
 )
 FEW_CLUSTER = (
-    Case("worker", "merge", "shuffle"),
-    Case("executor", "rewrite", "blobs", in_place=True),
-    Case("driver", "scan", "shuffle", in_place=True),
+    Case("worker", "merge"),
+    Case("executor", "rewrite", in_place=True),
+    Case("driver", "scan", in_place=True),
 )
 
 
@@ -112,11 +102,11 @@ def chosen(few: tuple[Case, ...], *, all_: bool) -> list[Case]:
 
 
 def table(master: str, cases: list[Case]) -> list[str]:
-    """How many cases there were of each exchange, stage and kind."""
-    count = Counter((case.exchange, case.stage, case.kind) for case in cases)
+    """How many cases there were of each stage and kind."""
+    count = Counter((case.stage, case.kind) for case in cases)
     lines = [f"kills in stages on {master}: {len(cases)}, each with the same result as without"]
-    for exchange, stage in itertools.product(EXCHANGES, STAGES):
-        some = [f"{kind} {count[exchange, stage, kind]}" for kind in get_args(Kind) if count[exchange, stage, kind]]
+    for stage in STAGES:
+        some = [f"{kind} {count[stage, kind]}" for kind in get_args(Kind) if count[stage, kind]]
         if some:
-            lines.append(f"  {exchange:<8} {stage:<8} {' · '.join(some)}")
+            lines.append(f"  {stage:<8} {' · '.join(some)}")
     return lines

@@ -18,15 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cordwood.engine import blob_exchange, row_exchange, scan, staged, stages, task
-from cordwood.engine.blob_exchange import BlobExchange
-from cordwood.engine.exchange import ExchangeName
+from cordwood.engine import exchange, scan, staged, stages, task
 from cordwood.storage.log.segment import Segment
 from tests.cleaning.modes import every_batch
 from tests.commands.killing import WAIT_SECONDS, processes, wait_for
@@ -36,8 +34,6 @@ ROOT = Path(__file__).parents[2]
 DAEMON = "tests.spark.killing_daemon"
 #: The environment variable of tasks that says where orders are.
 _ORDERS = "KILLING_ORDERS"
-#: Where Spark tells its Python workers which folders it keeps rows in.
-_LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 #: How long a task waits for its end, once it has killed the driver.
 _ENDS_SECONDS = 60
 #: Tasks that do nothing for so long are given up.
@@ -111,8 +107,8 @@ class Orders:
 #: The functions of tasks, by stage.
 _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
     "headers": ((staged, "transactional_batches"),),
-    "scan": ((blob_exchange, "scan_into_blob"), (row_exchange, "scan_into_blob")),
-    "merge": ((blob_exchange, "merge_blobs"), (row_exchange, "merge_range")),
+    "scan": ((exchange, "scan_into_blob"),),
+    "merge": ((exchange, "merge_blobs"),),
     "rewrite": ((task, "run_task"),),
     "check": ((task, "check_output"),),
 }
@@ -153,11 +149,6 @@ def _obey(stage: Stage, moment: Moment, arguments: tuple[Any, ...]) -> None:
             # Java ends this process once it sees that the driver is gone.
             time.sleep(_ENDS_SECONDS)
         os._exit(1)
-    elif case.data == "rows":
-        paths = list(_spark_files())
-        for path in paths:
-            path.unlink(missing_ok=True)
-        orders.say(order, "removed files of Spark" if paths else "")
     else:
         path = _blob(case, arguments)
         if case.kind == "lost":
@@ -176,21 +167,15 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _spark_files() -> Iterator[Path]:
-    """The files in which Spark keeps rows on this executor."""
-    for folder in os.environ[_LOCAL_DIRS].split(","):
-        yield from (path for path in Path(folder).rglob("*") if path.name.startswith(("rdd_", "shuffle_")))
-
-
 def _blob(case: Case, arguments: tuple[Any, ...]) -> Path:
     """The blob that a task has just written, or one that it is about to read."""
     match case.stage:
         case "scan":
-            return Path(arguments[2])
+            folder = Path(arguments[1].path)
         case "merge":
-            folder = Path(arguments[0].folder)
+            folder = Path(arguments[0].folder.path)
         case _:
-            own = Path(next(iter(arguments[0].scanned.blobs.values())).path)
+            own = Path(next(iter(arguments[0].scanned.outcomes.runs.values())).blob.path)
             if case.data == "scan":
                 return own
             folder = own.parent
@@ -208,14 +193,12 @@ class Request:
     Attributes:
         logs: the log directory.
         output: the copy; None: clean in place.
-        exchange: of the clean.
         staged: whether it is cleaned by many tasks.
         own_session: whether the clean starts a session of its own, and not one for many cleans.
     """
 
     logs: str
     output: str | None
-    exchange: ExchangeName = "blobs"
     staged: bool = True
     own_session: bool = False
 
@@ -227,13 +210,13 @@ class Answer:
     Attributes:
         error: what it raised, in words.
         fates: of the partitions.
-        exchanges: of the partitions that were cleaned by many tasks.
+        staged: how many partitions were cleaned by many tasks.
         notes: of the result.
     """
 
     error: str = ""
     fates: tuple[str, ...] = ()
-    exchanges: tuple[str, ...] = ()
+    staged: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -274,7 +257,7 @@ class Driver:
             assert self._process.wait() == -signal.SIGKILL, self._log.read_text()
             return None
         found = json.loads(line)
-        return Answer(found["error"], *(tuple(found[name]) for name in ("fates", "exchanges", "notes")))
+        return Answer(found["error"], tuple(found["fates"]), found["staged"], tuple(found["notes"]))
 
     def end(self) -> None:
         """Let it end, unless it was killed, and wait until nothing runs that it started."""
@@ -305,26 +288,26 @@ def main() -> None:
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         f"spark.executorEnv.{_ORDERS}": os.environ[_ORDERS],
     }
-    is_staged, exchanges = _stage_small_logs(jobs)
+    is_staged, went = _stage_small_logs(jobs)
     with contextlib.ExitStack() as running:
         spark = None
         for line in sys.stdin:
             request = Request(**json.loads(line))
             is_staged[0] = request.staged
-            exchanges.clear()
+            went.clear()
             if request.own_session:
                 running.close()
                 spark = None
             elif spark is None:
                 spark = running.enter_context(session.session(master=master))
             answer = _clean(request, {"master": master} if spark is None else {"spark": spark})
-            print(json.dumps(asdict(answer) | {"exchanges": exchanges}), flush=True)
+            print(json.dumps(asdict(answer) | {"staged": len(went)}), flush=True)
 
 
 def _clean(request: Request, where: dict[str, Any]) -> Answer:
     from cordwood.api import clean, clean_in_place
 
-    options = {"exchange": request.exchange, **where, **_OPTIONS}
+    options = {**where, **_OPTIONS}
     try:
         if request.output is None:
             # The caller compares all bytes, which takes less time than a proof.
@@ -340,12 +323,12 @@ def _stage_small_logs(jobs: ModuleType) -> tuple[list[bool], list[str]]:
     """Let logs of some kilobytes go through all stages, in many tasks of each.
 
     Returns:
-        whether to do it, which may be changed; and the exchanges of partitions that went, which are added.
+        whether to do it, which may be changed; and the paths of partitions that went, which are added.
     """
-    wanted, exchanges, once = [True], list[str](), staged.clean_staged
+    wanted, went, once = [True], list[str](), staged.clean_staged
 
     def noted(fs: Any, tasks: Any, *arguments: Any, **options: Any) -> Any:
-        exchanges.extend("blobs" if isinstance(arguments[3], BlobExchange) else "shuffle" for _ in tasks)
+        went.extend(task.path for task in tasks)
         return once(fs, tasks, *arguments, **options)
 
     def cut(segment: Segment, run_bytes: int) -> list[int]:
@@ -356,12 +339,12 @@ def _stage_small_logs(jobs: ModuleType) -> tuple[list[bool], list[str]]:
         stages: {"cut_positions": cut},
         staged: {"RANGES": 16},
         scan: {"CHUNK_RECORDS": 64},
-        blob_exchange: {"MERGE_ENTRIES": 1},
+        exchange: {"MERGE_ENTRIES": 1},
     }
     for module, values in changed.items():
         for name, value in values.items():
             setattr(module, name, value)
-    return wanted, exchanges
+    return wanted, went
 
 
 if __name__ == "__main__":

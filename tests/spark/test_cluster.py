@@ -166,11 +166,11 @@ def test_a_copy_survives_a_killed_worker(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "logs"]
 
 
-def test_a_shuffle_of_what_tasks_found_survives_a_killed_executor(
+def test_a_copy_by_many_tasks_survives_a_killed_executor(
     cluster: Cluster, logs: Path, tmp_path: Path, cleaned: dict[str, bytes]
 ) -> None:
     # So little memory that each partition is cleaned by many tasks.
-    words = (*PLAIN, *SLOW, "--exchange", "shuffle", "--memory", "14000", "--master", cluster.url)
+    words = (*PLAIN, *SLOW, "--memory", "14000", "--master", cluster.url)
     with WhenRunning(tmp_path, lambda: kill(cluster.executors()[0])):
         cordwood("clean", logs, "--output", tmp_path / "copy", *words)
     assert contents(tmp_path / "copy") == cleaned

@@ -26,9 +26,8 @@ logs, target = sys.argv[1:]
 choices = {"high_watermark": "end", "now_ms": 1_900_000_000_000, "single_copy": True, "ignore_ratio": True}
 choices |= {"overrides": ["cleanup.policy=compact"], "spark": spark}
 # With so little memory, many tasks clean the partition.
-for exchange in ("blobs", "shuffle"):
-    clean(logs, output=f"{target}-{exchange}", memory=10_000, exchange=exchange, **choices)
-verdict = verify(logs, f"{target}-blobs", spark=spark)
+clean(logs, output=target, memory=10_000, **choices)
+verdict = verify(logs, target, spark=spark)
 assert verdict.holds, verdict.text()
 clean_in_place(logs, **choices)
 spark.stop()
@@ -50,10 +49,7 @@ def test_a_session_of_spark_connect_cleans_and_proves(tmp_path: Path) -> None:
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    blobs, shuffle, in_place = (
-        contents(path / "t-0") for path in (tmp_path / "copy-blobs", tmp_path / "copy-shuffle", logs)
-    )
-    assert blobs == shuffle
-    assert {name: data for name, data in in_place.items() if name in blobs} == blobs
+    copy, in_place = contents(tmp_path / "copy" / "t-0"), contents(logs / "t-0")
+    assert {name: data for name, data in in_place.items() if name in copy} == copy
     assert in_place != before
     assert not [name for name in os.listdir(tmp_path) if name.startswith("cordwood")]

@@ -129,7 +129,7 @@ class Cleans:
         """A clean in which something is killed or lost; and another one if it does not come to its end."""
         self.number += 1
         folder = self.folder / f"case-{self.number}"
-        request = replace(self._request(folder, in_place=case.in_place), exchange=case.exchange)
+        request = self._request(folder, in_place=case.in_place)
         before = tree(folder / "logs")
         # There is one Java process on a local master, with which the session ends.
         ends_session = case.kind == "executor" and self.master == LOCAL
@@ -168,7 +168,7 @@ class Cleans:
         """Check that a clean did what it does when nothing is killed or lost."""
         assert answer.error == ""
         assert answer.fates == (Fate.CLEANED,) * PARTITIONS
-        assert answer.exchanges == (case.exchange,) * PARTITIONS
+        assert answer.staged == PARTITIONS
         if case.in_place:
             assert contents(folder / "logs") == self._expected[True]
             assert names(folder) == {"logs"}

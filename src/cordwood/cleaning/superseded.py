@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,9 +56,22 @@ class Chunk:
         starts: int64[BUCKETS + 1], where the buckets start, and where the last ends.
     """
 
+    #: The types of its arrays, as they are stored.
+    KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint64, np.uint32, np.int64)
     hashes: UInt64Array
     ordinals: npt.NDArray[np.uint32]
     starts: Int64Array
+
+    @property
+    def arrays(self) -> Sequence[npt.NDArray[Any]]:
+        """What is to be stored."""
+        return self.hashes, self.ordinals, self.starts
+
+    @classmethod
+    def of(cls, arrays: Sequence[npt.NDArray[Any]]) -> Self:
+        """The chunk of stored arrays, each of one dimension."""
+        hashes, ordinals, starts = arrays
+        return cls(hashes.reshape(-1, 2), ordinals, starts)
 
     def in_ranges(self, count: int) -> Iterator[Chunk]:
         """The chunk in as many ranges of hashes, each as a chunk whose buckets are only those of the range."""
@@ -176,12 +190,19 @@ class SegmentOutcomes:
         bits: uint8, a bit per ordinal, set for superseded records.
     """
 
+    #: The types of its arrays, as they are stored.
+    KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint32, np.uint32, np.int64, np.int32, np.uint8, np.uint8)
     positions: npt.NDArray[np.uint32]
     crcs: npt.NDArray[np.uint32]
     first_ordinals: Int64Array
     counts: npt.NDArray[np.int32]
     flags: UInt8Array
     bits: UInt8Array
+
+    @property
+    def arrays(self) -> Sequence[npt.NDArray[Any]]:
+        """What is to be stored."""
+        return self.positions, self.crcs, self.first_ordinals, self.counts, self.flags, self.bits
 
     def of(self, batches: BatchRows, path: str) -> KnownOutcomes:
         """What is known of batches (BATCH_ROW[batches]) of the segment.

@@ -15,7 +15,7 @@ from cordwood.cli.options import Directories, Json, Master, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.clean import clean
 from cordwood.commands.clean_in_place import clean_in_place
-from cordwood.commands.options import CleanTaskOptions, CopyOptions, InPlaceOptions, PlanOptions, RunOptions
+from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, RunOptions, TaskOptions
 from cordwood.engine.results import CleanResult
 from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
@@ -36,7 +36,7 @@ def main(
     copy: CopyOptions,
     replacing: InPlaceOptions,
     options: PlanOptions,
-    tasks: CleanTaskOptions,
+    tasks: TaskOptions,
     master: Master = LOCAL_MASTER,
     as_json: Json = False,
 ) -> int:

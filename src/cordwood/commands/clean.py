@@ -104,7 +104,6 @@ def clean(
             run.spark,
             run.master,
             run.on_progress,
-            exchange=run.tasks.exchange,
             archive=run.tasks.archive,
             task_timeout=run.tasks.task_timeout,
         ) as jobs:

@@ -84,7 +84,6 @@ def clean_in_place(
                 run.spark,
                 run.master,
                 run.on_progress,
-                exchange=run.tasks.exchange,
                 archive=run.tasks.archive,
                 task_timeout=run.tasks.task_timeout,
             ) as jobs:

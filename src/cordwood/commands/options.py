@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cordwood.cleaning.offset_map import keys_max, slots_of
 from cordwood.cleaning.plan import (
@@ -20,7 +20,6 @@ from cordwood.cleaning.plan import (
 from cordwood.clock import Clock
 from cordwood.commands.selection import Selection
 from cordwood.config import Layer, resolve_broker
-from cordwood.engine.exchange import ExchangeName
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
@@ -100,30 +99,6 @@ class TaskOptions:
         """
         if self.task_timeout < 1:
             raise RequestError(f"--task-timeout {self.task_timeout}: give seconds, 1 or more")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanTaskOptions(TaskOptions):
-    """How the tasks of a clean run."""
-
-    exchange: Annotated[
-        Literal["blobs", "shuffle"],
-        Option(
-            "How the tasks that clean one large partition hand each other what they found: blobs are files in the work "
-            "folder, shuffle is Spark's own. Default: blobs.",
-            metavar="blobs|shuffle",
-        ),
-    ] = "blobs"
-
-    def __post_init__(self) -> None:
-        """Refuse what is no exchange.
-
-        Raises:
-            RequestError: it is not.
-        """
-        TaskOptions.__post_init__(self)
-        if self.exchange not in get_args(ExchangeName):
-            raise RequestError(f"--exchange {self.exchange}: give {' or '.join(get_args(ExchangeName))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +228,7 @@ class RunOptions:
 
     spark: SparkSession | None = None
     master: str = LOCAL_MASTER
-    tasks: CleanTaskOptions = field(default_factory=CleanTaskOptions)
+    tasks: TaskOptions = field(default_factory=TaskOptions)
     on_plan: Callable[[Plan, int], None] | None = None
     on_progress: OnProgress | None = None
 

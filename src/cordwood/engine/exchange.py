@@ -1,26 +1,45 @@
-"""How sections get from the tasks that make them to the tasks that read them, for a partition cleaned by many tasks.
+"""Scans and merges by many tasks, which hand each other blobs: checked files in a folder that all of them see.
 
-    memory       the partition fits one task: nothing is handed over (`engine.scan`)
-    blobs        checked files in a folder that all tasks see: `engine.blob_exchange`
-    rows         rows that a scheduler moves from task to task, as Spark's shuffle does: `engine.row_exchange`
+    scan     a run          superseded within each chunk; what is left of the chunks, by hash range  ──► a blob
+    merge    hash ranges    what newer chunks of any run of the log supersede                        ──► a blob
+    then     any task       reads its part of both: the outcomes of the runs that it is about
 
-Scans, merges and rewrites are the same functions for all of them, and so is what they write.
+The folder is in the work folder of a clean, or in the bucket that a copy is made in. A blob is named by the attempt
+that writes it. A task returns the blob's name, length and checksum, and its readers accept nothing else. A blob that is
+lost or damaged is made again by the task that made it; then the task that missed it runs again.
+
+A clean rewrites segments by these outcomes (`engine.staged`); a table reads the records that are left (`tables`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
 
-from cordwood.engine.stages import Prepared, RunSummary, RunTask
-from cordwood.engine.task import Failure, Output, PartitionTask
-from cordwood.kernels.layout import BatchRows
-from cordwood.storage.log.view import LogView
+import numpy as np
+
+from cordwood.cleaning.superseded import Chunk, ScannedRun, SegmentOutcomes, Span, merge
+from cordwood.engine.blobs import Blob, BlobReader, BlobWriter
+from cordwood.engine.task import Failure, failure_of
+from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.location import Location
+from cordwood.kernels.superseded import BUCKETS
 
 T = TypeVar("T")
-#: The exchanges that can be asked for: blobs, or rows by Spark's shuffle.
-ExchangeName = Literal["blobs", "shuffle"]
+
+#: A merge of fewer entries is not worth a task.
+MERGE_ENTRIES = 1 << 20
+#: Into so many ranges the hashes are cut; a merge takes some of them, one after the other.
+RANGES = 64
+#: The same for a log of more records than that, so that what is left of all chunks in one range stays small.
+MANY_RANGES, MANY_RECORDS = BUCKETS, 500_000_000
+#: The section of a scan's blob with the outcomes of the run.
+_OUTCOMES = "outcomes"
 
 
 class Each(Protocol):
@@ -34,76 +53,317 @@ class Each(Protocol):
         ...
 
 
-#: Cleans, and has checked what was written, as `Jobs.clean` does.
-CleanEach = Callable[[Sequence[PartitionTask]], list[Output | Failure]]
-
-
-@dataclass(slots=True, eq=False)
-class StagedPartition:
-    """How far a partition is.
-
-    Attributes:
-        task: what is to be done.
-        log: of the partition.
-        run_bytes: how large runs should be; None: a run is a segment.
-        headers: see `prepare`.
-        prepared: runs and groups.
-        runs: what is scanned, by number of the run.
-        groups: what is rewritten, by number of the group.
-        outcome: what became of it, once that is known.
-        unordered: offsets do not ascend, so that one task has to clean it with a table.
-    """
-
-    task: PartitionTask
-    log: LogView
-    run_bytes: int
-    headers: Mapping[int, BatchRows] = field(default_factory=dict)
-    prepared: Prepared | None = None
-    runs: dict[int, RunSummary] = field(default_factory=dict)
-    groups: dict[int, Output] = field(default_factory=dict)
-    outcome: Output | Failure | None = None
-    unordered: bool = False
+class RunTask(Protocol):
+    """A run of a log as a task scans it; a value that can be pickled."""
 
     @property
-    def cut(self) -> Prepared:
-        """Its runs and groups."""
-        assert self.prepared is not None, "it was cut"
-        return self.prepared
-
-    @property
-    def summaries(self) -> list[RunSummary]:
-        """What its scans left, once all runs are scanned."""
-        return [self.runs[number] for number in range(len(self.cut.runs))]
-
-    def run_bytes_of(self, run: RunTask) -> int:
-        """The size of a run."""
-        end = run.end
-        if end is None:
-            end = next(one.size_bytes for one in self.log.segments if one.base_offset == run.base_offset)
-        return end - run.start
-
-    def group_bytes(self, number: int) -> int:
-        """The size of a group."""
-        return sum(one.size_bytes for one in self.log.segments if one.base_offset in self.cut.groups[number])
-
-
-class Exchange(Protocol):
-    """Runs scans and rewrites, and merges in between, so that what one has found gets to the next."""
-
-    def scan(self, places: Sequence[tuple[StagedPartition, int]]) -> list[RunSummary | Failure]:
-        """Scan runs, each given by its partition and number; what was left of an earlier scan of it does not count."""
+    def path(self) -> str:
+        """The log's directory, for errors."""
         ...
 
-    def rewrite(self, places: Sequence[tuple[StagedPartition, int, PartitionTask]]) -> list[Output | Failure]:
-        """Rewrite groups, each given with its number, of partitions whose runs are all scanned; merge before, if need
-        be. A failure of kind LOST may go away if runs are scanned again.
+    @property
+    def size_bytes(self) -> int:
+        """What the task reads."""
+        ...
+
+    @property
+    def ranges(self) -> int:
+        """Into how many the hashes are cut; the same for all runs of a log."""
+        ...
+
+    def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
+        """Scan it.
+
+        Args:
+            keep: takes what is left of each chunk, in log order.
         """
         ...
 
-    def lost_runs(self, partition: StagedPartition, failure: Failure) -> Collection[int]:
-        """The runs that have to be scanned again, as some of what they left is lost."""
+
+# ---- values that tasks are sent, and return --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BlobFolder:
+    """Where the tasks of a log write blobs. A value that can be pickled."""
+
+    location: Location[LocalFileSystem]
+    path: str
+
+    def create(self, kind: str) -> BlobWriter:
+        """A new blob, with a name of its own."""
+        return BlobWriter(self.location.open(), f"{self.path}/{uuid4().hex}.{kind}")
+
+    def open(self, blob: Blob) -> BlobReader:
+        """A blob that another task wrote."""
+        return BlobReader(self.location.open(), blob)
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedBlob:
+    """What the scan of a run left.
+
+    Attributes:
+        blob: what is left of its chunks, and the outcomes.
+        chunks: how many there are.
+        ranges: see `RunTask`.
+        chunk_records: records of each chunk, but the last.
+        entries: what is left, of all chunks.
+        span: the offsets of the records.
+    """
+
+    blob: Blob
+    chunks: int
+    ranges: int
+    chunk_records: int
+    entries: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class MergedBlob:
+    """What a merge found: the section run.chunk.range of its blob has the superseded ordinals of that chunk.
+
+    Attributes:
+        blob: of these sections.
+        low, high: the ranges [low, high).
+    """
+
+    blob: Blob
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcomes:
+    """Where a task reads the outcomes of some runs of a log. A value that can be pickled.
+
+    Attributes:
+        folder: of the blobs.
+        runs: what the scans left, by number of the run.
+        merged: what all merges of the log found; empty: nothing had to be merged.
+    """
+
+    folder: BlobFolder
+    runs: Mapping[int, ScannedBlob]
+    merged: tuple[MergedBlob, ...]
+
+    def load(self) -> dict[int, SegmentOutcomes]:
+        """The outcomes by number of the run.
+
+        Raises:
+            LostSectionError: a blob is gone or damaged.
+        """
+        with ExitStack() as files:
+            merged = {
+                number: reader
+                for one in self.merged
+                for reader in [files.enter_context(closing(self.folder.open(one.blob)))]
+                for number in range(one.low, one.high)
+            }
+            return {number: self._of_run(number, run, merged) for number, run in self.runs.items()}
+
+    def _of_run(self, number: int, run: ScannedBlob, merged: Mapping[int, BlobReader]) -> SegmentOutcomes:
+        with closing(self.folder.open(run.blob)) as reader:
+            outcomes = SegmentOutcomes(*reader.get(_OUTCOMES, *SegmentOutcomes.KINDS))
+        for chunk, at in itertools.product(range(run.chunks), merged):
+            (superseded,) = merged[at].get(_part(number, chunk, at), np.uint32)
+            outcomes.mark(chunk * run.chunk_records, superseded)
+        return outcomes
+
+
+def _part(*numbers: int) -> str:
+    """The name of a section."""
+    return ".".join(map(str, numbers))
+
+
+# ---- what the driver knows -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class LogScan:
+    """How far the scan of a log is.
+
+    Attributes:
+        folder: of its blobs.
+        tasks: scan its runs, in log order.
+        scanned: what the scans left, by number of the run.
+        merged: what the merges found, by their ranges [low, high).
+    """
+
+    folder: BlobFolder
+    tasks: Sequence[RunTask]
+    scanned: dict[int, ScannedBlob] = field(default_factory=dict)
+    merged: dict[tuple[int, int], MergedBlob] = field(default_factory=dict)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether all runs are scanned, and all ranges merged. Nothing is merged if there is only one chunk."""
+        if len(self.scanned) < len(self.tasks):
+            return False
+        return self._chunks < 2 or sum(high - low for low, high in self.merged) == self.tasks[0].ranges
+
+    @property
+    def _chunks(self) -> int:
+        return sum(run.chunks for run in self.scanned.values())
+
+    @property
+    def spans(self) -> list[Span]:
+        """The offsets of all runs, in log order."""
+        return [self.scanned[number].span for number in range(len(self.tasks))]
+
+    @property
+    def entries(self) -> int:
+        """What the scans left."""
+        return sum(run.entries for run in self.scanned.values())
+
+    def merges(self, cores: int) -> list[MergeTask]:
+        """The merges that are still to be done, once all runs are scanned."""
+        if self.is_merged:
+            return []
+        runs = tuple(self.scanned[number] for number in range(len(self.tasks)))
+        ranges = runs[0].ranges
+        count = max(1, min(2 * cores, ranges, self.entries // MERGE_ENTRIES))
+        edges = itertools.pairwise(ranges * at // count for at in range(count + 1))
+        return [MergeTask(self.folder, runs, *edge) for edge in edges if edge not in self.merged]
+
+    def outcomes(self, numbers: Iterable[int]) -> RunOutcomes:
+        """The outcomes of some runs, once all that is to be merged is."""
+        return RunOutcomes(self.folder, {at: self.scanned[at] for at in numbers}, tuple(self.merged.values()))
+
+    def forget(self, path: str) -> None:
+        """Let what was in a lost blob be made again."""
+        self.scanned = {at: found for at, found in self.scanned.items() if found.blob.path != path}
+        self.merged = {key: found for key, found in self.merged.items() if found.blob.path != path}
+
+
+def scan_missing(each: Each, logs: Sequence[LogScan]) -> list[tuple[LogScan, int, Failure]]:
+    """Scan the runs that are not scanned; what failed, each with its log and the number of the run."""
+    places = [(log, at) for log in logs for at in range(len(log.tasks)) if at not in log.scanned]
+    tasks = [_ScanTask(log.tasks[at], log.folder) for log, at in places]
+    failures = []
+    results = each_caught(each, _scan, tasks, [task.size_bytes for task in tasks])
+    for (log, at), found in zip(places, results, strict=True):
+        if isinstance(found, Failure):
+            failures.append((log, at, found))
+        else:
+            log.scanned[at] = found
+    return failures
+
+
+def merge_missing(each: Each, logs: Sequence[LogScan], cores: int) -> dict[LogScan, Failure]:
+    """Merge what is not merged, of logs that are scanned; why that failed, by log."""
+    places = [(log, task) for log in logs for task in log.merges(cores)]
+    tasks = [task for _, task in places]
+    failures: dict[LogScan, Failure] = {}
+    results = each_caught(each, merge_blobs, tasks, [task.size_bytes for task in tasks])
+    for (log, task), found in zip(places, results, strict=True):
+        if isinstance(found, Failure):
+            failures.setdefault(log, found)
+        else:
+            log.merged[task.low, task.high] = found
+    return failures
+
+
+# ---- functions of tasks ----------------------------------------------------------------------------------------------
+
+
+class _HasPath(Protocol):
+    @property
+    def path(self) -> str:
+        """The log's directory, for errors."""
         ...
 
-    def close(self) -> None:
-        """Remove what was handed over."""
-        ...
+
+P = TypeVar("P", bound=_HasPath)
+
+
+def each_caught(each: Each, do: Callable[[P], Any], items: Sequence[P], sizes: Sequence[int]) -> list[Any]:
+    """Run a function on each item; the results, and a `Failure` in the place of each error."""
+    return each(functools.partial(_caught, do), items, sizes)
+
+
+def _caught(do: Callable[[P], T], item: P) -> T | Failure:
+    try:
+        return do(item)
+    except Exception as error:
+        return failure_of(error, item.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScanTask:
+    """Scans a run into a new blob of a folder."""
+
+    run: RunTask
+    folder: BlobFolder
+
+    @property
+    def path(self) -> str:
+        return self.run.path
+
+    @property
+    def size_bytes(self) -> int:
+        return self.run.size_bytes
+
+
+def _scan(task: _ScanTask) -> ScannedBlob:
+    return scan_into_blob(task.run, task.folder)
+
+
+def scan_into_blob(run: RunTask, folder: BlobFolder) -> ScannedBlob:
+    """Scan a run into a new blob: a section for each range of each chunk, and one for the outcomes.
+
+    Raises:
+        CorruptBatchError: a batch is damaged; or the run does not begin or end where a batch does.
+    """
+    chunks = entries = 0
+    with closing(folder.create("scan")) as writer:
+
+        def keep(chunk: Chunk) -> None:
+            nonlocal chunks, entries
+            for number, part in enumerate(chunk.in_ranges(run.ranges)):
+                writer.add(_part(chunks, number), *part.arrays)
+            chunks, entries = chunks + 1, entries + chunk.ordinals.size
+
+        found = run.scan(keep)
+        writer.add(_OUTCOMES, *found.outcomes.arrays)
+        return ScannedBlob(writer.finish(), chunks, run.ranges, found.chunk_records, entries, found.span)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """Merges some ranges of hashes.
+
+    Attributes:
+        folder: of the blobs.
+        runs: all of the log, in log order.
+        low, high: the ranges [low, high).
+    """
+
+    folder: BlobFolder
+    runs: tuple[ScannedBlob, ...]
+    low: int
+    high: int
+
+    @property
+    def path(self) -> str:
+        """Where the blobs are, for errors."""
+        return self.folder.path
+
+    @property
+    def size_bytes(self) -> int:
+        """A measure of what is read."""
+        return sum(run.entries for run in self.runs) * (self.high - self.low)
+
+
+def merge_blobs(task: MergeTask) -> MergedBlob:
+    """Merge ranges, one after the other: memory holds the entries of one range of all runs."""
+    places = [(run, chunk) for run, one in enumerate(task.runs) for chunk in range(one.chunks)]
+    with ExitStack() as files:
+        readers = [files.enter_context(closing(task.folder.open(run.blob))) for run in task.runs]
+        writer = files.enter_context(closing(task.folder.create("merge")))
+        for number in range(task.low, task.high):
+            found = [Chunk.of(readers[run].get(_part(chunk, number), *Chunk.KINDS)) for run, chunk in places]
+            for (run, chunk), superseded in zip(places, merge(found), strict=True):
+                writer.add(_part(run, chunk, number), superseded)
+        return MergedBlob(writer.finish(), task.low, task.high)

@@ -18,6 +18,7 @@ import itertools
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from cordwood.cleaning.plan import SegmentFacts
 from cordwood.cleaning.rewrite import Counts, Rules
@@ -111,6 +112,18 @@ class Cleaned:
                 for segment in segments:
                     counts.add(segment)
         return counts
+
+
+class KeySource(Protocol):
+    """Where a task gets what pass 1 found, if other tasks did it; a value that can be pickled."""
+
+    def load(self) -> ScannedKeys:
+        """Read it.
+
+        Raises:
+            LostSectionError: some of it is gone or damaged.
+        """
+        ...
 
 
 def clean_partition(

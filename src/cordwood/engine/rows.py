@@ -29,7 +29,6 @@ _KEY = struct.Struct("<7q")
 class Stage(IntEnum):
     """Who reads a row."""
 
-    ANSWER = 0  #: the driver; the data is a pickled value, without CRC and parts
     MERGE = 1
     REWRITE = 2
 

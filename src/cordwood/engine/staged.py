@@ -1,31 +1,39 @@
 """Runs the stages of large partitions, whoever runs tasks: what comes after what, and what is done again.
 
-What a task misses, because it was lost on its way or damaged, is made again, and then the task runs again, too. A run
-that does not end where a batch does (an index pointed into the middle of one) is scanned again with its whole segment.
+If what a task reads is lost or damaged, the task that wrote it runs again, and then the task that missed it. A run that
+does not end where a batch does (an index pointed into the middle of one) is scanned again with its whole segment.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from cordwood.cleaning.superseded import ENTRY_BYTES
 from cordwood.engine.division import run_bytes
-from cordwood.engine.exchange import Each, Exchange, StagedPartition
-from cordwood.engine.partition import Cleaned
-from cordwood.engine.stages import (
+from cordwood.engine.exchange import (
     MANY_RANGES,
     MANY_RECORDS,
     RANGES,
-    HeadersTask,
+    BlobFolder,
+    Each,
+    LogScan,
+    each_caught,
+    merge_missing,
+    scan_missing,
+)
+from cordwood.engine.stages import (
+    CutPartition,
+    GroupKeys,
     LogPlace,
+    TransactionsTask,
     ascends,
     combine,
+    cut_partition,
     group_ranges,
-    prepare,
+    runs_by_segment,
     transactional_batches,
 )
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
@@ -37,6 +45,44 @@ from cordwood.storage.log.view import LogView
 
 #: How often a task is run that misses something.
 _ATTEMPTS = 3
+#: Cleans, and has checked what was written, as `Jobs.clean` does.
+CleanEach = Callable[[Sequence[PartitionTask]], list[Output | Failure]]
+
+
+@dataclass(slots=True, eq=False)
+class _Partition:
+    """How far a partition is.
+
+    Attributes:
+        task: what is to be done.
+        log: of the partition.
+        folder: of its blobs.
+        place: of the log, for tasks.
+        run_bytes: how large runs should be.
+        headers: see `cut_partition`.
+        cut: its runs and groups; None: it is not cut yet.
+        scan: of its runs.
+        groups: what is rewritten, by number of the group.
+        outcome: what became of it, once that is known.
+        unordered: offsets do not ascend, so that one task has to clean it with a table.
+    """
+
+    task: PartitionTask
+    log: LogView
+    folder: BlobFolder
+    place: LogPlace
+    run_bytes: int
+    headers: Mapping[int, BatchRows] = field(default_factory=dict)
+    cut: CutPartition | None = None
+    scan: LogScan | None = None
+    groups: dict[int, Output] = field(default_factory=dict)
+    outcome: Output | Failure | None = None
+    unordered: bool = False
+
+    def group_bytes(self, number: int) -> int:
+        """The size of a group."""
+        bases = () if self.cut is None else self.cut.groups[number]
+        return sum(segment.size_bytes for segment in self.log.segments if segment.base_offset in bases)
 
 
 def clean_staged(
@@ -45,7 +91,7 @@ def clean_staged(
     outputs: str | None,
     progress: str,
     each: Each,
-    exchange: Exchange,
+    clean_each: CleanEach,
     cores: int,
     *,
     discard: bool = False,
@@ -55,142 +101,159 @@ def clean_staged(
     Args:
         fs: where they are.
         tasks: the partitions.
-        outputs: where folders for outputs are made; None: in the work folder of each partition.
+        outputs: where folders for outputs and blobs are made; None: in the work folder of each partition.
         progress: folder in which tasks say how much they read.
         each: runs functions as tasks.
-        exchange: scans and rewrites; it is closed at the end.
+        clean_each: rewrites groups.
         cores: tasks that run at once.
         discard: nothing is written but what tasks hand each other.
 
     Returns:
         the outcome of each; None where offsets do not ascend: then one task has to clean the partition.
     """
-    with closing(exchange):
-        partitions = [_open(fs, task, cores) for task in tasks]
-        _read_headers(partitions, progress, each)
-        for one in partitions:
-            _prepare(one, progress)
+    partitions: list[_Partition] = []
+    try:
+        for task in tasks:
+            partitions.append(_open(fs, task, outputs, progress, cores))
+        _read_headers(partitions, each)
+        for partition in partitions:
+            _cut(partition)
         for _ in range(_ATTEMPTS):
-            _scan(partitions, progress, exchange)
-            _rewrite(partitions, exchange)
-        for one in partitions:
-            if one.outcome is None and not one.unordered:
-                one.outcome = _combined(fs, one, outputs, discard=discard)
-    return [one.outcome for one in partitions]
+            _scan(partitions, each)
+            _merge(partitions, each, cores)
+            _rewrite(partitions, clean_each)
+        for partition in _waiting(partitions):
+            partition.outcome = _combined(fs, partition, outputs, discard=discard)
+    finally:
+        for partition in partitions:
+            remove_tree(fs, partition.folder.path)
+    return [partition.outcome for partition in partitions]
 
 
-def _open(fs: LocalFileSystem, task: PartitionTask, cores: int) -> StagedPartition:
+def _open(fs: LocalFileSystem, task: PartitionTask, outputs: str | None, progress: str, cores: int) -> _Partition:
     log = LogView(task.path, fs=fs, log_start_offset=task.log_start_offset)
-    return StagedPartition(task, log, run_bytes(task.size_bytes, cores))
+    folder = BlobFolder(task.location, f"{task.folder(outputs)}/{uuid4().hex}.blobs")
+    place = LogPlace(task.location, task.path, task.log_start_offset, task.progress(progress))
+    fs.make_directory(folder.path)
+    return _Partition(task, log, folder, place, run_bytes(task.size_bytes, cores))
 
 
-def _place(one: StagedPartition, progress: str) -> LogPlace:
-    return LogPlace(one.task.location, one.task.path, one.task.log_start_offset, one.task.progress(progress))
-
-
-def _waiting(partitions: Sequence[StagedPartition]) -> list[StagedPartition]:
+def _waiting(partitions: Iterable[_Partition]) -> list[_Partition]:
     return [one for one in partitions if one.outcome is None and not one.unordered]
 
 
-def _read_headers(partitions: Sequence[StagedPartition], progress: str, each: Each) -> None:
+def _read_headers(partitions: Sequence[_Partition], each: Each) -> None:
     places = [
-        (one, segment)
-        for one in partitions
-        if one.task.transactional
-        for segment in one.log.segments
-        if segment.base_offset < one.task.first_uncleanable
+        (partition, segment)
+        for partition in partitions
+        if partition.task.transactional
+        for segment in partition.log.segments
+        if segment.base_offset < partition.task.first_uncleanable
     ]
-    tasks = [HeadersTask(_place(one, progress), segment.base_offset) for one, segment in places]
+    tasks = [TransactionsTask(partition.place, segment.base_offset) for partition, segment in places]
     sizes = [segment.size_bytes for _, segment in places]
-    for (one, segment), found in zip(places, each(_headers_of, tasks, sizes), strict=True):
+    for (partition, segment), found in zip(places, each_caught(each, transactional_batches, tasks, sizes), strict=True):
         if isinstance(found, Failure):
-            one.outcome = one.outcome or found
+            partition.outcome = partition.outcome or found
         else:
-            one.headers = {**one.headers, segment.base_offset: found}
+            partition.headers = {**partition.headers, segment.base_offset: found}
 
 
-def _prepare(one: StagedPartition, progress: str) -> None:
-    task = one.task
+def _cut(partition: _Partition) -> None:
+    task = partition.task
     try:
-        one.prepared = prepare(
-            one.log,
-            _place(one, progress),
+        cut = cut_partition(
+            partition.log,
+            partition.place,
             first_dirty=task.first_dirty,
             first_uncleanable=task.first_uncleanable,
             part=task.part,
             settings=task.settings,
-            headers=one.headers,
-            run_bytes=one.run_bytes,
+            headers=partition.headers,
+            run_bytes=partition.run_bytes,
             ranges=MANY_RANGES if (task.records or 0) > MANY_RECORDS else RANGES,
             hash_secret=secrets.token_bytes(16),
             now_ms=task.now_ms,
         )
     except (CordwoodError, OSError) as error:
-        one.outcome = failure_of(error, task.path)
+        partition.outcome = failure_of(error, task.path)
+        return
+    partition.cut, partition.scan, partition.groups = cut, LogScan(partition.folder, cut.runs), {}
 
 
-def _scan(partitions: Sequence[StagedPartition], progress: str, exchange: Exchange) -> None:
+def _scan(partitions: Sequence[_Partition], each: Each) -> None:
     """Scan the runs that are not scanned."""
-    misaligned = _scan_runs(partitions, exchange)
-    for one in misaligned:
-        one.run_bytes, one.runs, one.groups = 1 << 62, {}, {}
-        _prepare(one, progress)
+    misaligned = _scan_runs(partitions, each)
+    for partition in misaligned:
+        partition.run_bytes = 1 << 62
+        _cut(partition)
     if misaligned:
-        _scan_runs(misaligned, exchange)
-    for one in _waiting(partitions):
-        one.unordered = not ascends(one.cut, one.summaries)
+        _scan_runs(misaligned, each)
+    for partition in _waiting(partitions):
+        assert partition.cut is not None and partition.scan is not None, "it was cut"
+        partition.unordered = not ascends(partition.cut, partition.scan.spans)
 
 
-def _scan_runs(partitions: Sequence[StagedPartition], exchange: Exchange) -> list[StagedPartition]:
+def _scan_runs(partitions: Sequence[_Partition], each: Each) -> list[_Partition]:
     """Scan; return the partitions whose runs may not begin and end where batches do."""
-    places = [
-        (one, number)
-        for one in _waiting(partitions)
-        if one.prepared is not None
-        for number in range(len(one.prepared.runs))
-        if number not in one.runs
-    ]
-    misaligned: list[StagedPartition] = []
-    for (one, number), found in zip(places, exchange.scan(places), strict=True):
-        run = one.cut.runs[number]
-        if not isinstance(found, Failure):
-            one.runs[number] = found
-        elif found.kind is FailureKind.DAMAGE and (run.start or run.end is not None):
-            misaligned.append(one)
-        elif one.outcome is None:
-            one.outcome = found
-    return list(dict.fromkeys(one for one in misaligned if one.outcome is None))
+    by_scan = {one.scan: one for one in _waiting(partitions) if one.scan is not None}
+    misaligned: dict[_Partition, None] = {}
+    for scan, number, failure in scan_missing(each, list(by_scan)):
+        partition = by_scan[scan]
+        if failure.kind is FailureKind.DAMAGE and partition.cut is not None and partition.cut.runs[number].is_part:
+            misaligned[partition] = None
+        elif partition.outcome is None:
+            partition.outcome = failure
+    return _waiting(misaligned)
 
 
-def _rewrite(partitions: Sequence[StagedPartition], exchange: Exchange) -> None:
-    """Rewrite the groups that are not rewritten."""
-    places: list[tuple[StagedPartition, int, PartitionTask]] = []
-    for one in _waiting(partitions):
-        for number, part in enumerate(group_ranges(one.cut, one.task.end)):
-            if number not in one.groups:
-                task = replace(one.task, part=part, size_bytes=one.group_bytes(number))
-                places.append((one, number, task))
-    for (one, number, _), found in zip(places, exchange.rewrite(places), strict=True):
-        if not isinstance(found, Failure):
-            one.groups[number] = found
-        elif found.kind is FailureKind.LOST:
-            for lost in exchange.lost_runs(one, found):
-                one.runs.pop(lost, None)
-        elif one.outcome is None:
-            one.outcome = found
+def _merge(partitions: Sequence[_Partition], each: Each, cores: int) -> None:
+    """Merge the hash ranges that are not merged."""
+    by_scan = {one.scan: one for one in _waiting(partitions) if one.scan is not None}
+    for scan, failure in merge_missing(each, list(by_scan), cores).items():
+        _note_failure(by_scan[scan], failure)
 
 
-def _combined(fs: LocalFileSystem, one: StagedPartition, outputs: str | None, *, discard: bool) -> Output | Failure:
+def _rewrite(partitions: Sequence[_Partition], clean_each: CleanEach) -> None:
+    """Rewrite the groups that are not rewritten, of partitions of which all is merged."""
+    places: list[tuple[_Partition, int, PartitionTask]] = []
+    for partition in _waiting(partitions):
+        cut, scan = partition.cut, partition.scan
+        if cut is None or scan is None or not scan.is_merged:
+            continue
+        for number, part in enumerate(group_ranges(cut, partition.task.end)):
+            if number not in partition.groups:
+                segments = runs_by_segment(cut, cut.groups[number])
+                outcomes = scan.outcomes([run for runs in segments.values() for run in runs])
+                scanned = GroupKeys(cut.latest_offset, segments, outcomes)
+                task = replace(partition.task, part=part, size_bytes=partition.group_bytes(number), scanned=scanned)
+                places.append((partition, number, task))
+    for (partition, number, _), found in zip(places, clean_each([task for _, _, task in places]), strict=True):
+        if isinstance(found, Failure):
+            _note_failure(partition, found)
+        else:
+            partition.groups[number] = found
+
+
+def _note_failure(partition: _Partition, failure: Failure) -> None:
+    """What is lost is made again in the next attempt; anything else is the partition's outcome."""
+    if failure.kind is FailureKind.LOST and partition.scan is not None:
+        partition.scan.forget(failure.lost)
+    elif partition.outcome is None:
+        partition.outcome = failure
+
+
+def _combined(fs: LocalFileSystem, partition: _Partition, outputs: str | None, *, discard: bool) -> Output | Failure:
     """One output of those of all groups, in one folder."""
-    prepared, task = one.prepared, one.task
-    if prepared is None or len(one.groups) < len(prepared.groups):
+    cut, scan, task = partition.cut, partition.scan, partition.task
+    if cut is None or scan is None or len(partition.groups) < len(cut.groups):
         what = f"{task.path}: what its tasks wrote for each other was lost {_ATTEMPTS} times"
         return Failure(FailureKind.LOST, what)
-    parts = [one.groups[number] for number in range(len(prepared.groups))]
+    parts = [partition.groups[number] for number in range(len(cut.groups))]
     folder = f"{task.folder(outputs)}/{uuid4().hex}"
     try:
-        cleaned: Cleaned = combine(one.log, prepared, [part.cleaned for part in parts], task.end)
-        cleaned = replace(cleaned, key_bytes=ENTRY_BYTES * sum(run.entries for run in one.summaries))
+        cleaned = combine(partition.log, cut, [part.cleaned for part in parts], task.end)
+        cleaned = replace(cleaned, key_bytes=ENTRY_BYTES * scan.entries)
         if not discard:
             fs.make_directory(folder)
             for part in parts:
@@ -201,13 +264,3 @@ def _combined(fs: LocalFileSystem, one: StagedPartition, outputs: str | None, *,
         return failure_of(error, task.path)
     files = tuple(sorted(file for part in parts for file in part.files))
     return Output(cleaned, folder, files, tuple(segment for part in parts for segment in part.segments))
-
-
-# ---- functions of tasks ----------------------------------------------------------------------------------------------
-
-
-def _headers_of(task: HeadersTask) -> BatchRows | Failure:
-    try:
-        return transactional_batches(task)
-    except Exception as error:
-        return failure_of(error, task.place.path)

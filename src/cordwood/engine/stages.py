@@ -1,32 +1,28 @@
-"""A clean of one partition by many tasks: any size, any number of keys, in a set amount of memory.
+"""What the tasks of one partition's clean do, beside the scans and merges of `engine.exchange`.
 
     headers   a segment       batches that belong to transactions; only if the partition has some
-    scan      a run           superseded within each chunk; what is left of the chunks, by hash range    → sections
-    merge     hash ranges     what newer chunks of any run supersede                                      → sections
+    scan      a run           see `engine.exchange`
+    merge     hash ranges     see there
     rewrite   a group         the bits of its runs; the same code as for a partition that is one task     → new segments
 
-What is in between is the driver's: `prepare` cuts the partition and follows its transactions over the headers, so that
-every run and group gets the trackers at its start; `combine` makes one output of those of the groups. How sections get
-from task to task is an exchange (`engine.exchange`). All stages work on plain values, for any scheduler.
+What is in between is the driver's: `cut_partition` cuts the partition and follows its transactions over the headers, so
+that every run and group gets the trackers at its start; `combine` makes one output of those of the groups. All stages
+work on plain values, for any scheduler; `engine.staged` runs them.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 from uuid import uuid4
 
 import numpy as np
-import numpy.typing as npt
 
 from cordwood.cleaning.rewrite import Counts
-from cordwood.cleaning.superseded import NEVER, Chunk, ScannedKeys, SegmentOutcomes, Span, joined, merge
+from cordwood.cleaning.superseded import NEVER, Chunk, ScannedKeys, ScannedRun, Span, joined
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine.blobs import Blob, BlobWriter
+from cordwood.engine.exchange import RunOutcomes
 from cordwood.engine.facts import cleanable_facts
 from cordwood.engine.partition import (
     Cleaned,
@@ -44,16 +40,10 @@ from cordwood.errors import DataError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.location import Location
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
-from cordwood.kernels.superseded import BUCKETS
 from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
-
-#: Into so many ranges the hashes are cut; a merge takes some of them, one after the other.
-RANGES = 64
-#: The same for a partition of more records than that, so that what is left of all chunks in one range stays small.
-MANY_RANGES, MANY_RECORDS = BUCKETS, 500_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +62,9 @@ class LogPlace:
     log_start_offset: int
     progress: str
 
-    def segment(self, base_offset: int, fs: LocalFileSystem) -> Segment:
+    def segment(self, base_offset: int) -> Segment:
         """A segment of it, whose reading is counted."""
+        fs = self.location.open()
         counted = Counted(fs, fs, f"{self.progress}/{uuid4().hex}")
         log = LogView(self.path, fs=counted, log_start_offset=self.log_start_offset)
         return next(one for one in log.segments if one.base_offset == base_offset)
@@ -83,16 +74,21 @@ class LogPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadersTask:
-    """Reads the headers of a segment."""
+class TransactionsTask:
+    """Reads what a segment has of transactions."""
 
     place: LogPlace
     base_offset: int
 
+    @property
+    def path(self) -> str:
+        """The log's directory, for errors."""
+        return self.place.path
 
-def transactional_batches(task: HeadersTask) -> BatchRows:
+
+def transactional_batches(task: TransactionsTask) -> BatchRows:
     """BATCH_ROW[batches]: the markers and the transactional data of a segment, all that a tracker looks at."""
-    segment = task.place.segment(task.base_offset, task.place.location.open())
+    segment = task.place.segment(task.base_offset)
     found = [np.empty(0, BATCH_ROW)]
     with segment.open() as file:
         for item in read_headers(file, base_offset=segment.base_offset):
@@ -102,18 +98,17 @@ def transactional_batches(task: HeadersTask) -> BatchRows:
     return np.concatenate(found)
 
 
-# ---- prepare ---------------------------------------------------------------------------------------------------------
+# ---- cut -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class RunTask:
-    """Scans a run.
+class CleanRun:
+    """A run of a partition that is cleaned; see `engine.exchange.RunTask`.
 
     Attributes:
         place: of the log.
         base_offset: of the run's segment.
-        start, end: see `Run`.
-        superseding, rewritten: see `Run`.
+        start, end, superseding: see `Run`.
         trackers: at its start.
         hash_secret: 16 bytes, the same for all runs.
         chunk_records: records of a chunk.
@@ -125,17 +120,33 @@ class RunTask:
     base_offset: int
     start: int
     end: int | None
+    size_bytes: int
     superseding: Superseding | None
-    rewritten: bool
     trackers: Trackers
     hash_secret: bytes = field(repr=False)
     chunk_records: int
     ranges: int
     now_ms: int
 
+    @property
+    def path(self) -> str:
+        """See `RunTask`."""
+        return self.place.path
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is not a whole segment."""
+        return bool(self.start) or self.end is not None
+
+    def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
+        """See `RunTask`."""
+        segment = self.place.segment(self.base_offset)
+        run = Run(segment, self.start, self.end, self.superseding, rewritten=True)
+        return scan_run(run, copy.deepcopy(self.trackers), self.hash_secret, self.now_ms, self.chunk_records, keep)
+
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class CutPartition:
     """A partition that is cut into tasks.
 
     Attributes:
@@ -146,14 +157,14 @@ class Prepared:
         latest_offset: the last offset of the dirty section.
     """
 
-    runs: tuple[RunTask, ...]
+    runs: tuple[CleanRun, ...]
     groups: tuple[tuple[int, ...], ...]
     states: tuple[CleanState, ...]
     next_tracker: AbortTracker | None
     latest_offset: int
 
 
-def prepare(
+def cut_partition(
     log: LogView,
     place: LogPlace,
     *,
@@ -166,7 +177,7 @@ def prepare(
     ranges: int,
     hash_secret: bytes,
     now_ms: int,
-) -> Prepared:
+) -> CutPartition:
     """Cut a partition into runs and groups.
 
     Args:
@@ -184,7 +195,7 @@ def prepare(
     dirty = dirty_section(log, facts, first_dirty, first_uncleanable, part, state)
     groups = planned_groups(log, facts, dirty.latest_offset + 1, first_uncleanable, part, settings)
     firsts = {group[0].base_offset for group in groups}
-    runs: list[RunTask] = []
+    runs: list[CleanRun] = []
     states: list[CleanState] = []
     next_tracker: AbortTracker | None = None
     at_once = chunk_records(settings.memory)
@@ -198,13 +209,14 @@ def prepare(
         rows = headers.get(base, np.empty(0, BATCH_ROW))
         starts = cut_positions(run.segment, run_bytes)
         for start, end in zip(starts, [*starts[1:], None], strict=True):
+            size_bytes = (run.segment.size_bytes if end is None else end) - start
             now = copy.deepcopy(trackers)
-            some = (run.superseding, run.rewritten, now, hash_secret, at_once, ranges, now_ms)
-            runs.append(RunTask(place, base, start, end, *some))
+            some = (run.superseding, now, hash_secret, at_once, ranges, now_ms)
+            runs.append(CleanRun(place, base, start, end, size_bytes, *some))
             behind = NEVER if end is None else end
             follow(rows[(rows["position"] >= start) & (rows["position"] < behind)], run.superseding, trackers)
     bases = tuple(tuple(segment.base_offset for segment in group) for group in groups)
-    return Prepared(tuple(runs), bases, tuple(states), next_tracker, dirty.latest_offset)
+    return CutPartition(tuple(runs), bases, tuple(states), next_tracker, dirty.latest_offset)
 
 
 def follow(rows: BatchRows, superseding: Superseding | None, trackers: Trackers) -> None:
@@ -235,164 +247,52 @@ def cut_positions(segment: Segment, run_bytes: int) -> list[int]:
     return found
 
 
-# ---- scan ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """What the scan of a run left, without its arrays.
-
-    Attributes:
-        chunks: how many there are.
-        ranges: into how many the hashes are cut.
-        chunk_records: records of each chunk, but the last.
-        entries: of all chunks.
-        span: the offsets of the records.
-    """
-
-    chunks: int
-    ranges: int
-    chunk_records: int
-    entries: int
-    span: Span
-
-
-#: The section of a blob with the outcomes of a run.
-OUTCOMES = "outcomes"
-#: Types of the arrays of `SegmentOutcomes`, and of `Chunk`.
-OUTCOME_KINDS = (np.uint32, np.uint32, np.int64, np.int32, np.uint8, np.uint8)
-CHUNK_KINDS = (np.uint64, np.uint32, np.int64)
-
-
-def part_name(chunk: int, number: int) -> str:
-    """The section of a blob with what is left of a chunk in a range of hashes."""
-    return f"{chunk}.{number}"
-
-
-def scan_into_blob(task: RunTask, fs: LocalFileSystem, path: str) -> tuple[Blob, RunSummary]:
-    """Scan a run into a new blob: a section for each range of each chunk, and one for the outcomes.
-
-    Raises:
-        CorruptBatchError: a batch is damaged; or the run does not begin or end where a batch does.
-    """
-    segment = task.place.segment(task.base_offset, fs)
-    run = Run(segment, task.start, task.end, task.superseding, task.rewritten)
-    chunks = entries = 0
-    with closing(BlobWriter(fs, path)) as writer:
-
-        def keep(chunk: Chunk) -> None:
-            nonlocal chunks, entries
-            for number, part in enumerate(chunk.in_ranges(task.ranges)):
-                writer.add(part_name(chunks, number), part.hashes, part.ordinals, part.starts)
-            chunks, entries = chunks + 1, entries + chunk.ordinals.size
-
-        found = scan_run(run, copy.deepcopy(task.trackers), task.hash_secret, task.now_ms, task.chunk_records, keep)
-        if task.rewritten:
-            of = found.outcomes
-            writer.add(OUTCOMES, of.positions, of.crcs, of.first_ordinals, of.counts, of.flags, of.bits)
-        return writer.finish(), RunSummary(chunks, task.ranges, task.chunk_records, entries, found.span)
-
-
-# ---- merge -----------------------------------------------------------------------------------------------------------
-
-
-def chunks_of(runs: Sequence[RunSummary]) -> list[tuple[int, int]]:
-    """(run, chunk) of all chunks of a partition, in log order; none if there is only one, as nothing is merged then."""
-    found = [(run, chunk) for run, one in enumerate(runs) for chunk in range(one.chunks)]
-    return found if len(found) > 1 else []
-
-
-def merge_range(parts: Iterable[Sequence[npt.NDArray[Any]]]) -> list[npt.NDArray[np.uint32]]:
-    """Merge one range of hashes of all chunks, in log order; for each the superseded ordinals (see `merge`)."""
-    return merge([Chunk(hashes.reshape(-1, 2), ordinals, starts) for hashes, ordinals, starts in parts])
-
-
 # ---- rewrite ---------------------------------------------------------------------------------------------------------
 
 
-class GroupSections(Protocol):
-    """What scans and merges left for the rewrite of a group. Arrays are asked for run by run, in the order below."""
-
-    def outcomes(self, run: int) -> Sequence[npt.NDArray[Any]]:
-        """What the scan of a run found, of `OUTCOME_KINDS`."""
-        ...
-
-    def superseded(self, run: int, chunk: int, number: int) -> npt.NDArray[np.uint32]:
-        """What the merge of a range found of a chunk: ordinals."""
-        ...
-
-
-class KeySource(Protocol):
-    """Where the rewrite of a group gets what scans and merges found; a value that can be pickled."""
-
-    def load(self, fs: LocalFileSystem) -> ScannedKeys:
-        """Read it.
-
-        Raises:
-            LostSectionError: some of it is gone or damaged.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class GroupRuns:
-    """The runs of a group.
+class GroupKeys:
+    """What the rewrite of a group gets of scans and merges; see `KeySource`.
 
     Attributes:
         latest_offset: the last offset of the dirty section.
-        runs: by base offset of the segment: number of each run among all, and what its scan left.
-        merged: whether there was anything to merge in this partition.
+        segments: the numbers of their runs, by the base offset of the segment.
+        outcomes: of these runs.
     """
 
     latest_offset: int
-    runs: Mapping[int, tuple[tuple[int, RunSummary], ...]]
-    merged: bool
+    segments: Mapping[int, Sequence[int]]
+    outcomes: RunOutcomes
 
-    def keys(self, sections: GroupSections) -> ScannedKeys:
-        """Put together what is superseded.
-
-        Raises:
-            LostSectionError: some of it is gone or damaged.
-        """
-        found = {
-            base: joined([self._of_run(number, run, sections) for number, run in runs])
-            for base, runs in self.runs.items()
-        }
-        return ScannedKeys(self.latest_offset, found)
-
-    def _of_run(self, number: int, run: RunSummary, sections: GroupSections) -> SegmentOutcomes:
-        found = SegmentOutcomes(*sections.outcomes(number))
-        if self.merged:
-            for chunk, at in itertools.product(range(run.chunks), range(run.ranges)):
-                found.mark(chunk * run.chunk_records, sections.superseded(number, chunk, at))
-        return found
+    def load(self) -> ScannedKeys:
+        """See `KeySource`."""
+        found = self.outcomes.load()
+        segments = {base: joined([found[number] for number in runs]) for base, runs in self.segments.items()}
+        return ScannedKeys(self.latest_offset, segments)
 
 
-def ascends(prepared: Prepared, runs: Sequence[RunSummary]) -> bool:
-    """Whether offsets ascend over all runs, as they do in a sound log."""
-    return ascending([run.span for run in runs], prepared.latest_offset)
+def runs_by_segment(cut: CutPartition, group: Sequence[int]) -> dict[int, list[int]]:
+    """The numbers of the runs of each segment of a group."""
+    found: dict[int, list[int]] = {base: [] for base in group}
+    for number, run in enumerate(cut.runs):
+        if run.base_offset in found:
+            found[run.base_offset].append(number)
+    return found
 
 
-def group_ranges(prepared: Prepared, end: int) -> list[GroupRange]:
+def ascends(cut: CutPartition, spans: Sequence[Span]) -> bool:
+    """Whether offsets ascend over all runs, as they do in a sound log; `spans`: of the runs."""
+    return ascending(spans, cut.latest_offset)
+
+
+def group_ranges(cut: CutPartition, end: int) -> list[GroupRange]:
     """The groups one by one, each with the state at its start; `end`: where the last one ends."""
-    ends = [*(group[0] for group in prepared.groups), end][1:]
-    parts = zip(prepared.groups, ends, prepared.states, strict=True)
+    ends = [*(group[0] for group in cut.groups), end][1:]
+    parts = zip(cut.groups, ends, cut.states, strict=True)
     return [GroupRange((group,), behind, state) for group, behind, state in parts]
 
 
-def group_runs(prepared: Prepared, runs: Sequence[RunSummary]) -> list[GroupRuns]:
-    """The runs of each group; `runs`: what the scans left, in the order of `prepared.runs`."""
-    by_base: dict[int, list[tuple[int, RunSummary]]] = {}
-    for number, (task, run) in enumerate(zip(prepared.runs, runs, strict=True)):
-        by_base.setdefault(task.base_offset, []).append((number, run))
-    merged = bool(chunks_of(runs))
-    return [
-        GroupRuns(prepared.latest_offset, {base: tuple(by_base[base]) for base in group}, merged)
-        for group in prepared.groups
-    ]
-
-
-def combine(log: LogView, prepared: Prepared, parts: Sequence[Cleaned], end: int) -> Cleaned:
+def combine(log: LogView, cut: CutPartition, parts: Sequence[Cleaned], end: int) -> Cleaned:
     """What was done with a partition, of what was done with its groups."""
     counts = Counts()
     for part in parts:
@@ -403,11 +303,11 @@ def combine(log: LogView, prepared: Prepared, parts: Sequence[Cleaned], end: int
     behind = [one.base_offset for one in log.segments if one.base_offset >= end]
     check_bases(log, [*(base for group in outputs for base in group), *behind])
     return Cleaned(
-        prepared.latest_offset + 1,
+        cut.latest_offset + 1,
         tuple(group for part in parts for group in part.replaced),
         outputs,
         counts,
         tuple(segment for part in parts for segment in part.segments),
         kept=frozenset(base for part in parts for base in part.kept),
-        carried=None if last is None else replace(last, key_pass_tracker=prepared.next_tracker),
+        carried=None if last is None else replace(last, key_pass_tracker=cut.next_tracker),
     )

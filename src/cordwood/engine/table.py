@@ -27,12 +27,12 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array
-from cordwood.cleaning.superseded import NEVER, Chunk, RunScan, SegmentOutcomes, window_keys
+from cordwood.cleaning.superseded import NEVER, Chunk, RunScan, SegmentOutcomes, merge, window_keys
 from cordwood.engine import sections
+from cordwood.engine.exchange import MANY_RANGES, RANGES
 from cordwood.engine.progress import Counters
 from cordwood.engine.readahead import records_of, segment_windows_from
 from cordwood.engine.rows import Row, RowReader, Stage, rows_of
-from cordwood.engine.stages import CHUNK_KINDS, MANY_RANGES, OUTCOME_KINDS, RANGES, merge_range
 from cordwood.errors import NotFoundError
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.columns import RecordColumns
@@ -315,7 +315,7 @@ def scan_rows(run: TableRun) -> Iterator[Row]:
         yield from sender.rows(closed)
     of = scan.finish().outcomes
     yield from sender.rows(closed)
-    pieces = sections.encode([of.positions, of.crcs, of.first_ordinals, of.counts, of.flags, of.bits])
+    pieces = sections.encode(of.arrays)
     yield from rows_of(Stage.REWRITE, run.number, (run.number, NONE, NONE), pieces)
 
 
@@ -337,7 +337,7 @@ class _ChunkSender:
             for number, part in enumerate(chunk.in_ranges(self._run.ranges)):
                 if part.ordinals.size:
                     section = (self._run.number, self._sent, number)
-                    pieces = sections.encode([part.hashes, part.ordinals, part.starts])
+                    pieces = sections.encode(part.arrays)
                     yield from rows_of(Stage.MERGE, self._run.first_range + number, section, pieces)
             self._sent += 1
         self._held = []
@@ -356,8 +356,8 @@ def merge_rows(rows: Iterable[Row]) -> Iterator[Row]:
         if stage != Stage.MERGE:
             yield from own
             continue
-        found = list(_sections(own, CHUNK_KINDS, f"hash range {target}"))
-        superseded = merge_range([arrays for _, arrays in found])
+        found = list(_sections(own, Chunk.KINDS, f"hash range {target}"))
+        superseded = merge([Chunk.of(arrays) for _, arrays in found])
         for (section, _), ordinals in zip(found, superseded, strict=True):
             if ordinals.size:
                 yield from rows_of(Stage.REWRITE, section[0], section, sections.encode([ordinals]))
@@ -386,7 +386,7 @@ def newest_records(rows: Iterable[Row], runs: Sequence[TableRun]) -> Iterator[tu
     for number, own in groupby(rows, key=lambda row: row.target):
         run = runs[number]
         reader = RowReader(own, run.source.path)
-        outcomes = SegmentOutcomes(*reader.get((number, NONE, NONE), *OUTCOME_KINDS))
+        outcomes = SegmentOutcomes(*reader.get((number, NONE, NONE), *SegmentOutcomes.KINDS))
         for (_, chunk, _), (ordinals,) in _sections(own, (np.uint32,), run.source.path):
             outcomes.mark(chunk * run.chunk_records, ordinals)
         for columns in _newest_of(run, outcomes):

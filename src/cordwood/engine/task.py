@@ -13,12 +13,11 @@ from cordwood.cleaning.plan import Choices, Compaction, Decision, Plan, SegmentF
 from cordwood.cleaning.waves import disk_bytes
 from cordwood.engine import check
 from cordwood.engine.facts import load_producers, segment_facts
-from cordwood.engine.partition import Cleaned, GroupRange
+from cordwood.engine.partition import Cleaned, GroupRange, KeySource
 from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings, clean_settings
-from cordwood.engine.stages import KeySource
 from cordwood.errors import CordwoodError, DataError, MemoryNeed, TooLittleMemoryError
 from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.checked import WantedLocation
@@ -109,7 +108,7 @@ class Failure:
         detail: where in our code, for a bug.
         memory: how much it would take, for too little memory.
         bytes_needed: how much room it would take, where that is known of a disk that is too small.
-        lost: path of the blob that is gone or damaged, or of the partition whose rows are.
+        lost: path of the blob that is gone or damaged.
         for_all: the part of `what` that is the same for other partitions, which may be said once for all of them.
     """
 
@@ -235,7 +234,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
             settings=task.settings,
             producers=producers,
             part=task.part,
-            scanned=None if task.scanned is None else task.scanned.load(fs),
+            scanned=None if task.scanned is None else task.scanned.load(),
         )
         # Its names need not last: the files are renamed to where they belong, and those names do.
         counted.flush()

@@ -90,7 +90,7 @@ _COLUMNS: Sequence[tuple[Column, Callable[[PartitionPlan], str], Callable[[PlanT
 )
 
 
-_MANY_TASKS = "cleaned by many tasks, which exchange blobs in the work folder (or rows: --exchange shuffle)"
+_MANY_TASKS = "cleaned by many tasks"
 
 
 def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:

@@ -6,7 +6,6 @@ checks the files that were written. If either process is killed, Spark runs both
 
 from __future__ import annotations
 
-import functools
 import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,13 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from cordwood.engine import progress
-from cordwood.engine.blob_exchange import BlobExchange
 from cordwood.engine.division import is_staged
-from cordwood.engine.exchange import Exchange, ExchangeName
 from cordwood.engine.progress import OnProgress
-from cordwood.engine.row_exchange import RowExchange
 from cordwood.engine.staged import clean_staged
-from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, run_task
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.spark.executors import check_executors
@@ -39,7 +35,6 @@ from cordwood.spark.packing import (
 )
 from cordwood.spark.session import collect, session
 from cordwood.spark.session import cores as cores_of
-from cordwood.spark.shuffle import SparkShuffle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +60,6 @@ class Jobs:
         master: str,
         on_progress: OnProgress | None,
         *,
-        exchange: ExchangeName = "blobs",
         archive: str | None = None,
         task_timeout: float | None = None,
     ) -> None:
@@ -77,7 +71,6 @@ class Jobs:
             spark: an existing session to use, which is left running; None: start one.
             master: Spark master for a session started here.
             on_progress: called with the number of bytes read so far.
-            exchange: how the tasks of one partition hand each other what they found.
             archive: the environment of executors for such a session; see `session`.
             task_timeout: seconds after which tasks that do nothing are given up; None: never.
         """
@@ -90,7 +83,6 @@ class Jobs:
         self._archive = archive
         self._task_timeout = task_timeout
         self._on_progress = on_progress
-        self._exchange_name = exchange
         self._running: SparkSession | None = None
         self._checked = False
         self._open = ExitStack()
@@ -171,27 +163,18 @@ class Jobs:
         if not chosen:
             return {}
 
-        own = shared_by([tasks[at] for at in chosen], cores)
-        each, exchange = self._each, self._exchange(outputs, discard, cores)
-        outcomes = clean_staged(self.fs, own, outputs, self.progress, each, exchange, cores, discard=discard)
-        found = dict(zip(chosen, outcomes, strict=True))
-        alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], outputs, discard)
-        return {at: one for at, one in found.items() if one is not None} | alone
-
-    def _exchange(self, outputs: str | None, discard: bool, cores: int) -> Exchange:
-        """How the tasks of one partition hand each other what they found."""
-        if self._exchange_name == "shuffle" and not self.location.in_this_process:
-            rewrite = functools.partial(run_task, outputs=outputs, progress=self.progress, discard=discard)
-            return RowExchange(SparkShuffle(self.session(), cores, rewrite, discard=discard))
-
         def clean_each(parts: Sequence[PartitionTask]) -> list[Output | Failure]:
             found = self._clean_whole(parts, range(len(parts)), outputs, discard)
             return [found[at] for at in range(len(parts))]
 
-        return BlobExchange(self.fs, outputs, self._each, clean_each, cores)
+        own = shared_by([tasks[at] for at in chosen], cores)
+        outcomes = clean_staged(self.fs, own, outputs, self.progress, self._each, clean_each, cores, discard=discard)
+        found = dict(zip(chosen, outcomes, strict=True))
+        alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], outputs, discard)
+        return {at: one for at, one in found.items() if one is not None} | alone
 
     def _each(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
-        """Run a function on each item; see `engine.staged.Each`."""
+        """See `engine.exchange.Each`."""
         if not items:
             return []
         running = None if self.location.in_this_process else self.session()
