@@ -34,7 +34,7 @@ from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.engine.table_result import TableResult
-from cordwood.fs.base import LocalFileSystem, Store
+from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.sizing.workload import Workload
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.node.groups import GroupListing
@@ -240,7 +240,7 @@ def plan_exact(
     master: str = LOCAL_MASTER,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
-    fs: LocalFileSystem | None = None,
+    fs: TargetStore | None = None,
     # Options:
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -325,7 +325,7 @@ def clean(
     master: str = LOCAL_MASTER,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
-    fs: LocalFileSystem | None = None,
+    fs: TargetStore | None = None,
     # Options:
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -817,7 +817,7 @@ def write_table(
     master: str = LOCAL_MASTER,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
-    fs: LocalFileSystem | None = None,
+    fs: TargetStore | None = None,
     # Options:
     topic: str | None = None,
     as_of: int | str | Mapping[int, int] | None = None,

@@ -32,7 +32,8 @@ from cordwood.engine.staged import clean_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.storage.log.files import read_file, remove_tree
+from cordwood.fs.folders import remove_tree
+from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers

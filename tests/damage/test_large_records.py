@@ -35,7 +35,7 @@ from cordwood.cli.main import app
 from cordwood.engine.partition import clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.log.files import temporary_directory
+from cordwood.fs.folders import temporary_directory
 from cordwood.storage.recovery.replay import Producers
 from cordwood.verification.compare import compare
 from cordwood.verification.facts import KeyRules, merge_facts

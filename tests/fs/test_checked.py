@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.fs.base import File, LocalFileSystem
-from cordwood.fs.checked import CheckedFileSystem, WantedLocation
+from cordwood.fs.base import File, TargetStore
+from cordwood.fs.checked import CheckedTargetStore, WantedLocation
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled
 from tests.fs import contract
-from tests.fs.contract import outcome
+from tests.fs.contract import target_outcome
 
 MIB = 1 << 20
 
@@ -35,12 +35,10 @@ def memory() -> MemoryFileSystem:
     [
         lambda fs: fs.open("/f").read_into(0, memoryview(bytearray(10 * MIB))),
         lambda fs: fs.open("/f").read(0, 10 * MIB),
-        lambda fs: fs.open_for_update("/f").read(0, 10 * MIB),
-        lambda fs: fs.open_for_update("/f").write(0, bytes(10 * MIB)),
         lambda fs: fs.create("/g").write(0, bytes(10 * MIB)),
     ],
 )
-def test_reads_and_writes_are_asked_for_every_four_mib(act: Callable[[LocalFileSystem], object]) -> None:
+def test_reads_and_writes_are_asked_for_every_four_mib(act: Callable[[TargetStore], object]) -> None:
     below, asked = memory(), 0
     with below.create("/f") as file:
         file.write(0, bytes(10 * MIB))
@@ -51,7 +49,7 @@ def test_reads_and_writes_are_asked_for_every_four_mib(act: Callable[[LocalFileS
         if asked > stops_after:
             raise StoppedError
 
-    fs, stops_after = CheckedFileSystem(below, check), 100
+    fs, stops_after = CheckedTargetStore(below, check), 100
     act(fs)
     assert asked == 3
     for stops_after in range(3):
@@ -64,14 +62,14 @@ def test_reads_and_writes_are_asked_for_every_four_mib(act: Callable[[LocalFileS
             assert below.stat("/g").size_bytes == stops_after * 4 * MIB
 
 
-@given(st.lists(contract.steps, max_size=20))
+@given(st.lists(contract.target_steps, max_size=20))
 def test_while_all_is_well_it_behaves_as_the_one_below(steps: list[tuple[Any, ...]]) -> None:
     plain, below = memory(), memory()
-    fs = CheckedFileSystem(below, lambda: None)
+    fs = CheckedTargetStore(below, lambda: None)
     for either in (plain, fs):
         either.make_directory("/folder")
     for step in steps:
-        assert outcome(fs, "/folder", *step) == outcome(plain, "/folder", *step)
+        assert target_outcome(fs, "/folder", *step) == target_outcome(plain, "/folder", *step)
 
 
 def test_blocks_of_a_file_are_shared_as_the_one_below_shares_them() -> None:
@@ -81,7 +79,7 @@ def test_blocks_of_a_file_are_shared_as_the_one_below_shares_them() -> None:
         if stopped:
             raise StoppedError
 
-    fs = CheckedFileSystem(below, check)
+    fs = CheckedTargetStore(below, check)
     source, target = fs.create("/f"), fs.create("/g")
     source.write(0, bytes(MIB))
     target.write_shared(0, bytes(MIB), source, 0)

@@ -20,8 +20,8 @@ from cordwood.fs.base import Bytes, LocalFileSystem, PutMode
 from cordwood.fs.memory import MemoryFileSystem, every_cut, lose_all
 from cordwood.fs.pooled import PooledFileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.changes.workspace import Workspace
-from tests.fs.contract import outcome, steps
+from cordwood.fs.workspace import Workspace
+from tests.fs.contract import local_outcome, local_steps
 from tests.fs.lock_holders import on_linux
 from tests.fs.trees import content, put, sync_everything, tree
 
@@ -534,13 +534,13 @@ def test_a_temporary_directory_is_new_and_private(fs: LocalFileSystem) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(steps, max_size=40))
+@given(st.lists(local_steps, max_size=40))
 def test_memory_answers_as_the_disk_does(script: list[tuple[str, ...]]) -> None:
     in_memory = memory(), memory(can_crash=False)
     with tempfile.TemporaryDirectory() as root:
         for step in script:
-            said = outcome(PosixFileSystem(), root, *step)
-            assert [outcome(one, "", *step) for one in in_memory] == [said, said], step
+            said = local_outcome(PosixFileSystem(), root, *step)
+            assert [local_outcome(one, "", *step) for one in in_memory] == [said, said], step
         assert [tree(one, "/") for one in in_memory] == [tree(PosixFileSystem(), root)] * 2
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cordwood.fs.base import is_full
 from cordwood.fs.memory import MemoryFileSystem, PowerCut, at_random, every_cut, keep_all, lose_all
-from tests.fs.contract import outcome, steps
+from tests.fs.contract import local_outcome, local_steps
 from tests.fs.trees import Tree, content, drawn, put, sync_everything, tree
 
 Act = Callable[[MemoryFileSystem], object]
@@ -410,31 +410,31 @@ def test_a_lost_creation_takes_all_below_it_along() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(steps, max_size=25), st.lists(steps, max_size=10), st.data())
+@given(st.lists(local_steps, max_size=25), st.lists(local_steps, max_size=10), st.data())
 def test_whatever_was_synced_survives_any_crash(
     before: list[tuple[str, ...]], after: list[tuple[str, ...]], data: st.DataObject
 ) -> None:
     fs = empty()
     fs.make_directory("kept")
     for step in before:
-        outcome(fs, "kept", *step)
+        local_outcome(fs, "kept", *step)
     sync_everything(fs)
     promised = tree(fs, "kept")
     # What happens elsewhere, and is not synced, must not matter.
     fs.make_directory("unsynced")
     for step in after:
-        outcome(fs, "unsynced", *step)
+        local_outcome(fs, "unsynced", *step)
     left = fs.crash(drawn(data))
     assert tree(left, "kept") == promised
     assert tree(left.crash(lose_all)) == tree(left)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(steps, max_size=30), st.integers(0, 2**32))
+@given(st.lists(local_steps, max_size=30), st.integers(0, 2**32))
 def test_crashing_changes_nothing_but_the_copy(script: list[tuple[str, ...]], seed: int) -> None:
     fs = empty()
     for step in script:
-        outcome(fs, "", *step)
+        local_outcome(fs, "", *step)
     before = tree(fs)
     assert tree(fs.crash(keep_all)) == before
     fs.crash(at_random(random.Random(seed)))
@@ -517,7 +517,7 @@ def test_without_crashes_memory_forgets_what_was_removed() -> None:
 
 
 @settings(max_examples=100)
-@given(st.lists(steps, max_size=40))
+@given(st.lists(local_steps, max_size=40))
 def test_sizes_by_name_follow_each_step(script: list[tuple[str, ...]]) -> None:
     told: dict[str, int] = {}
 
@@ -528,7 +528,7 @@ def test_sizes_by_name_follow_each_step(script: list[tuple[str, ...]]) -> None:
     for step in script:
         if step[0] == "link":
             continue  # the names of one file would share its size
-        outcome(fs, "", *step)
+        local_outcome(fs, "", *step)
         sizes: dict[str, int] = {}
         for path, data in tree(fs, "/").items():
             if data is not None:

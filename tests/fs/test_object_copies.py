@@ -23,9 +23,9 @@ import cordwood
 from cordwood.cli.main import app
 from cordwood.engine.results import Fate
 from cordwood.errors import CordwoodError, CorruptFileError, LockedError, RequestError
-from cordwood.fs.by_url import UrlFileSystem
+from cordwood.fs.by_url import UrlStore
 from cordwood.fs.manifest import MANIFEST, RUN, decode
-from cordwood.fs.object_files import ObjectFileSystem
+from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.fs.objects import Patience
 from cordwood.storage.changes.fetch import fetch_directory
 from tests.cli.running import ENVIRONMENT
@@ -266,7 +266,7 @@ cordwood.clean(sys.argv[1], output=sys.argv[2], spark=InThisProcess(), **json.lo
 
 def test_two_runs_never_make_one_copy(small: Path, server: Server, cleaned: dict[str, bytes]) -> None:
     url = f"s3://{BUCKET}/contended"
-    first = UrlFileSystem()
+    first = UrlStore()
     publish = "cordwood.fs.object_copy.ObjectCopy.publish"
     original = cordwood_publish()
 
@@ -299,12 +299,12 @@ def undisturbed() -> dict[str, Any]:
     return {}
 
 
-def hasty() -> UrlFileSystem:
+def hasty() -> UrlStore:
     """A file system that does not wait long for a server."""
-    return UrlFileSystem(ObjectFileSystem(HASTY))
+    return UrlStore(ObjectTargetStore(HASTY))
 
 
-def dumped(path: str, fs: UrlFileSystem) -> tuple[object, ...]:
+def dumped(path: str, fs: UrlStore) -> tuple[object, ...]:
     """All that reading says of a directory, without its path; the records of a log come last."""
     listing = cordwood.ls(path, fs=fs, index_entries=True)
     plan = cordwood.plan(path, fs=fs, **SMALL)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from cordwood.cli.main import app
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import PutMode
-from cordwood.fs.by_url import UrlFileSystem, file_system_for, local_path
+from cordwood.fs.by_url import UrlStore, file_system_for, local_path
 from cordwood.fs.objects import PART_BYTES, ObjectStore, Place, is_object_url, place_of
 from cordwood.fs.posix import PosixFileSystem
 from tests.fixtures import fixture
@@ -72,7 +72,7 @@ def test_a_url_of_another_kind_is_refused_and_a_path_is_not_a_url() -> None:
 
 
 def test_a_directory_is_there_as_long_as_an_object_is_in_it(root: str) -> None:
-    store = UrlFileSystem()
+    store = UrlStore()
     assert not store.exists(root) and store.list(root) == []
     store.put(f"{root}/d/e/f", b"abc")
     assert store.stat(root).is_directory and store.stat(f"{root}/d/").name == "d"
@@ -106,7 +106,7 @@ def test_a_bucket_or_object_that_is_missing_is_named(server: Server) -> None:
 
 
 def test_put_replaces_or_refuses_and_a_repeated_put_succeeds(root: str) -> None:
-    store = UrlFileSystem()
+    store = UrlStore()
     store.put(f"{root}/f", b"one", PutMode.CREATE)
     store.put(f"{root}/f", b"one", PutMode.CREATE)  # as a request does whose answer got lost
     with pytest.raises(FileExistsError):
@@ -118,7 +118,7 @@ def test_put_replaces_or_refuses_and_a_repeated_put_succeeds(root: str) -> None:
 
 def test_reads_at_any_position_give_the_bytes_of_the_object(root: str) -> None:
     data = os.urandom(3 * PART_BYTES + 12345)
-    store = UrlFileSystem()
+    store = UrlStore()
     store.put(f"{root}/f", data)
     ends = [0, 1, 65_535, 65_536, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES + 7, len(data) - 1, len(data)]
     with store.open(f"{root}/f") as file:
@@ -198,7 +198,7 @@ def test_a_command_says_of_a_bucket_what_it_says_of_a_directory(uploaded: tuple[
 
 
 def test_commands_read_what_is_in_memory() -> None:
-    directory, store = fixture("legacy-v0-before"), UrlFileSystem()
+    directory, store = fixture("legacy-v0-before"), UrlStore()
     for path in directory.rglob("*"):
         if path.is_file():
             store.put(f"memory://here/{path.relative_to(directory)}", path.read_bytes())

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import TargetStore
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, Throttle, throttled, throttled_store
 from tests.fs import contract
-from tests.fs.contract import outcome
+from tests.fs.contract import target_outcome
 
 RATE = 1_000_000
 PIECE = RATE // 50
@@ -49,7 +49,7 @@ def memory() -> MemoryFileSystem:
 class Processes:
     """Several processes that share one clock; the one that has waited longest goes on."""
 
-    def __init__(self, count: int, fs: LocalFileSystem | None = None, rate: int = RATE) -> None:
+    def __init__(self, count: int, fs: MemoryFileSystem | None = None, rate: int = RATE) -> None:
         self.fs = fs or memory()
         self.rate = rate
         self.now = 0.0
@@ -195,7 +195,7 @@ def test_a_rate_that_is_not_positive_is_refused(rate: int) -> None:
         Limit.of(rate, memory(), "/")
 
 
-def limited(folder: Path, rate: int = 50 * 1000) -> LocalFileSystem:
+def limited(folder: Path, rate: int = 50 * 1000) -> TargetStore:
     fs = PosixFileSystem()
     return throttled(fs, Limit.of(rate, fs, str(folder)))
 
@@ -236,11 +236,11 @@ def test_tasks_in_other_processes_share_the_limit(tmp_path: Path) -> None:
     assert store.location().in_this_process is fs.location().in_this_process is False
 
 
-@given(st.lists(contract.steps, max_size=20))
+@given(st.lists(contract.target_steps, max_size=20))
 def test_a_throttled_file_system_behaves_as_the_one_below(steps: list[tuple[Any, ...]]) -> None:
     plain, below = memory(), memory()
     fs = throttled(below, Limit.of(1 << 40, below, "/throttle"))
     for fs_or_below in (plain, fs):
         fs_or_below.make_directory("/folder")
     for step in steps:
-        assert outcome(fs, "/folder", *step) == outcome(plain, "/folder", *step)
+        assert target_outcome(fs, "/folder", *step) == target_outcome(plain, "/folder", *step)

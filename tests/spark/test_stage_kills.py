@@ -19,7 +19,7 @@ import pytest
 
 from cordwood.engine.results import Fate
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.changes.workspace import leftovers
+from cordwood.fs.workspace import leftovers
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from tests.commands.killing import wait_for
 from tests.spark.kill_cases import FEW_CLUSTER, FEW_LOCAL, Case, chosen, table

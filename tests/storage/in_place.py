@@ -9,6 +9,7 @@ from cordwood.engine.facts import load_producers
 from cordwood.engine.partition import clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.folders import remove_tree
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.backup import KeepFolder
@@ -17,7 +18,6 @@ from cordwood.storage.changes.swap import drop_segments, swap_in
 from cordwood.storage.formats import checkpoints, filenames, leader_epochs, producer_state
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import EpochEntry
-from cordwood.storage.log.files import remove_tree
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import LockedError, NotFoundError, RequestError
-from cordwood.fs.links import Link
+from cordwood.fs.base import Link
+from cordwood.fs.folders import remove_tree
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.workspace import Workspace, leftovers
 from cordwood.storage.changes.copy import Replacement, copy_partition, lay_out, remove_segments
-from cordwood.storage.changes.workspace import Workspace, leftovers
 from cordwood.storage.formats import checkpoints, filenames
-from cordwood.storage.log.files import copy_file, remove_tree
+from cordwood.storage.log.files import copy_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
 from cordwood.types import TopicPartition

@@ -44,12 +44,11 @@ from cordwood.commands.options import (
 )
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
-from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.by_url import UrlFileSystem, file_system_for
-from cordwood.fs.links import Link
-from cordwood.fs.object_copy import ObjectCopy
-from cordwood.fs.objects import is_object_url
+from cordwood.fs.base import Link, TargetStore
+from cordwood.fs.by_url import file_system_for
+from cordwood.fs.folders import mode_of
 from cordwood.fs.throttled import Limit, throttled
+from cordwood.fs.workspace import leftovers
 from cordwood.spark.jobs import Jobs
 from cordwood.storage.changes.copy import (
     DirectoryCopy,
@@ -62,9 +61,7 @@ from cordwood.storage.changes.copy import (
     remove_segments,
     replace_segments,
 )
-from cordwood.storage.changes.workspace import Workspace, leftovers
 from cordwood.storage.formats.filenames import DirectoryState
-from cordwood.storage.log.files import mode_of
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -79,7 +76,7 @@ def clean(
     copy: CopyOptions,
     run: RunOptions,
     *,
-    fs: LocalFileSystem | None = None,
+    fs: TargetStore | None = None,
     clock: Clock = system_clock,
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start; see `cordwood.clean`."""
@@ -92,7 +89,7 @@ def clean(
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node, sources, options.selection)  # or refuse it before a directory is recovered for it
     linked = Link.HARD if copy.link else None
-    with explain_full_disk(fs, output), _workspace(fs, output, read_only) as work:
+    with explain_full_disk(fs, output), fs.target(output, read_only) as work:
         fs = throttled(fs, Limit.of(run.tasks.rate, fs, work.progress))
         copies = lay_out(fs, node, sources, work.data)
         check_space(fs, work.path, copies, link=linked)
@@ -134,13 +131,6 @@ def clean(
     )
 
 
-def _workspace(fs: LocalFileSystem, output: str, read_only: Sequence[str]) -> Workspace | ObjectCopy:
-    """Where the copy is made: beside its name on a disk, at its place in an object store."""
-    if isinstance(fs, UrlFileSystem) and is_object_url(output):
-        return ObjectCopy(fs.objects, output, read_only)
-    return Workspace(fs, output, read_only)
-
-
 # ---- build -----------------------------------------------------------------------------------------------------------
 
 
@@ -160,7 +150,7 @@ class _Built:
 
 
 def _build(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     copies: Sequence[DirectoryCopy],
     plan: Plan,
     outcomes: Mapping[str, Output | Failure],
@@ -205,7 +195,7 @@ def _build(
 
 
 def _copy(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     node: Node,
     copy: DirectoryCopy,
     place: LocatedPartition,
@@ -226,13 +216,12 @@ def _copy(
     if log.ends_below_start:
         start = start_anew(fs, log, target, clean_shutdown=True).next_offset
         copy.recovery_points[place.name.topic_partition] = start
-        fs.sync_directory(target)
         return
     mine = LogView(target, fs=fs, log_start_offset=log.log_start_offset)
     complete_indexes(fs, mine, now_ms=now_ms, settings=recovery_settings(node, place.topic))
 
 
-def _retain(fs: LocalFileSystem, built: Sequence[_Built]) -> None:
+def _retain(fs: TargetStore, built: Sequence[_Built]) -> None:
     """Remove from the copy what retention takes."""
     for one in built:
         found = one.plan
@@ -240,7 +229,7 @@ def _retain(fs: LocalFileSystem, built: Sequence[_Built]) -> None:
             remove_segments(fs, one.target, found.retained_away, found.log_end_offset)
 
 
-def _measured(fs: LocalFileSystem, built: _Built) -> PartitionResult:
+def _measured(fs: TargetStore, built: _Built) -> PartitionResult:
     after = sum(info.size_bytes for info in fs.list(built.target) if info.name.endswith(".log"))
     found = built.plan
     return replace(

@@ -34,11 +34,9 @@ from cordwood.commands.in_place.work import Ledger, Work
 from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions, open_node, select_partitions
 from cordwood.commands.plan import make_plan
 from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
-from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock
-from cordwood.fs.objects import is_object_url
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.spark.jobs import Jobs
@@ -61,10 +59,8 @@ def clean_in_place(
     """Clean one broker's directories themselves; see `cordwood.clean_in_place`."""
     started = time.monotonic()
     fs = fs or PosixFileSystem()
-    paths = [local_path(path) for path in paths]
-    for path in filter(is_object_url, paths):
-        advice = f"Write a cleaned copy instead: cordwood clean {path} --output URL, or --output DIR"
-        raise RequestError(f"{path} is in an object store, where no file can be changed in place. {advice}")
+    advice = "Write a cleaned copy instead: cordwood clean {} --output URL, or --output DIR"
+    paths = [local_path(path, advice.format(path)) for path in paths]
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     with _locked(fs, sources, options, in_place, now_ms) as site:

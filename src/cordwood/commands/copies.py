@@ -11,13 +11,12 @@ from cordwood.commands.options import PlanOptions, recovery_settings
 from cordwood.commands.plan import make_plan, retain_after
 from cordwood.engine.task import Failure, FailureKind, Output, tasks_of
 from cordwood.errors import DataError, NoSpaceError
-from cordwood.fs.base import LocalFileSystem, is_full
-from cordwood.fs.links import Link
+from cordwood.fs.base import Link, TargetStore, is_full
+from cordwood.fs.folders import mode_of, remove_tree
+from cordwood.fs.workspace import leftovers
 from cordwood.spark.jobs import Jobs, stop_if_full
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
-from cordwood.storage.changes.workspace import leftovers
 from cordwood.storage.formats.filenames import DirectoryState
-from cordwood.storage.log.files import mode_of, remove_tree
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -26,7 +25,7 @@ from cordwood.threads import in_parallel
 
 
 def plan_recovered(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     node: Node,
     copies: Sequence[DirectoryCopy],
     restored: Mapping[str, object],
@@ -39,7 +38,7 @@ def plan_recovered(
 
 
 @contextlib.contextmanager
-def explain_full_disk(fs: LocalFileSystem, output: str) -> Iterator[None]:
+def explain_full_disk(fs: TargetStore, output: str) -> Iterator[None]:
     """Say of a disk that is full what came of that, and what else may take its room."""
     try:
         yield
@@ -69,7 +68,7 @@ def needs_recovery(copy: DirectoryCopy) -> bool:
 
 
 def recover_crashed(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     node: Node,
     copies: Sequence[DirectoryCopy],
     root: str,
@@ -84,9 +83,7 @@ def recover_crashed(
     return {copy.path: _load(fs, node, copy, now_ms, link=link) for copy in copies if needs_recovery(copy)}
 
 
-def _load(
-    fs: LocalFileSystem, node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None
-) -> dict[str, Recovered]:
+def _load(fs: TargetStore, node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) -> dict[str, Recovered]:
     """Make the copy of a directory as the next start of a broker would leave the directory.
 
     Returns:
@@ -194,7 +191,7 @@ def run_tasks(
 
 
 def with_retention(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     node: Node,
     copies: Sequence[DirectoryCopy],
     restored: Mapping[str, Mapping[str, Recovered]],
@@ -216,7 +213,7 @@ def with_retention(
 
 
 def recovered_partitions(
-    fs: LocalFileSystem, copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
+    fs: TargetStore, copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
 ) -> Iterator[tuple[DirectoryCopy, LocatedPartition, str, LogView]]:
     """Every partition with its path and log as it is loaded: its source, or a recovered copy."""
     for copy in copies:

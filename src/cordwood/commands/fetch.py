@@ -7,8 +7,8 @@ from collections.abc import Callable
 import cordwood.report.fetch  # noqa: F401 - so that a result can show itself
 from cordwood.commands.copies import explain_full_disk
 from cordwood.errors import RequestError
-from cordwood.fs.by_url import UrlFileSystem, file_system_for
-from cordwood.fs.objects import is_object_url
+from cordwood.fs.by_url import UrlStore
+from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.storage.changes.fetch import FetchResult, fetch_directory
 
 
@@ -34,18 +34,18 @@ def fetch(
         NoSpaceError: the disk is too small.
         CorruptFileError: a file does not have the checksum that the manifest of its copy lists.
     """
-    if not is_object_url(source):
+    objects = ObjectTargetStore()
+    fs = UrlStore(objects)
+    if fs.path_on_disk(source) is not None:
         raise RequestError(f"{source} is not in an object store. Give a URL, such as s3://BUCKET/PATH")
-    if is_object_url(target):
+    if fs.path_on_disk(target) is None:
         raise RequestError(f"{target} is in an object store. Give a directory of this machine")
-    fs = file_system_for([source, target])
-    assert isinstance(fs, UrlFileSystem), "the source is a URL"
     source = fs.absolute_path(source)
     with explain_full_disk(fs, target):
         return fetch_directory(
             fs,
             source,
             target,
-            has_checksums=fs.objects.store.is_finished_copy(source),
+            has_checksums=objects.is_finished_copy(source),
             on_bytes=on_progress or (lambda _done, _total: None),
         )

@@ -24,14 +24,12 @@ from cordwood.commands.copies import (
 from cordwood.commands.options import PlanOptions, RunOptions, open_node, select_partitions
 from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
-from cordwood.fs.links import Link
+from cordwood.fs.folders import temporary_directory
 from cordwood.spark.jobs import Jobs
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
-from cordwood.storage.changes.workspace import Workspace
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
-from cordwood.storage.log.files import temporary_directory
 from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition
@@ -43,7 +41,7 @@ def plan_exact(
     options: PlanOptions,
     run: RunOptions,
     *,
-    fs: LocalFileSystem | None = None,
+    fs: TargetStore | None = None,
     clock: Clock = system_clock,
 ) -> ExactPlan:
     """Plan a clean, and run it without writing, for exact figures instead of bounds; see `cordwood.plan_exact`."""
@@ -83,9 +81,9 @@ def plan_exact(
 
 
 @contextlib.contextmanager
-def _planned_in(fs: LocalFileSystem, folder: str) -> Iterator[Workspace]:
+def _planned_in(fs: TargetStore, folder: str) -> Iterator[Target]:
     """A work folder in a temporary one."""
-    with explain_full_disk(fs, folder), Workspace(fs, f"{folder}/plan", ()) as work:
+    with explain_full_disk(fs, folder), fs.target(f"{folder}/plan", ()) as work:
         yield work
 
 
@@ -106,7 +104,7 @@ def _with_exact_work_space(plan: Plan, outcomes: Mapping[str, Output | Failure])
 
 
 def _foretell(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     copies: Sequence[DirectoryCopy],
     plan: Plan,
     outcomes: Mapping[str, Output | Failure],

@@ -26,12 +26,11 @@ from cordwood.engine.table import HeadersTask, SegmentHeaders, TableRun, cut, ne
 from cordwood.engine.table_result import PartitionOffsets, TableResult
 from cordwood.engine.table_rows import TableFormat
 from cordwood.errors import RequestError
-from cordwood.fs.base import LocalFileSystem, Store
+from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
-from cordwood.fs.objects import is_object_url
+from cordwood.fs.folders import remove_tree, temporary_directory
 from cordwood.spark.session import LOCAL_MASTER, cores, is_on_this_machine, session
 from cordwood.spark.table_errors import raise_data_error
-from cordwood.storage.log.files import remove_tree, temporary_directory
 from cordwood.storage.node.node import Node
 from cordwood.threads import in_parallel
 
@@ -125,7 +124,7 @@ def prepare(
     return Prepared(point, runs, rows_format)
 
 
-def _file_system(paths: Sequence[str], options: TableOptions) -> LocalFileSystem:
+def _file_system(paths: Sequence[str], options: TableOptions) -> TargetStore:
     """What the paths lead to that a table is asked for with."""
     folders = [one.partition(":")[2] or None for one in (options.key, options.value)]
     earlier = options.since if isinstance(options.since, str) else None
@@ -229,7 +228,7 @@ def write_table(
     files: TableFileOptions,
     run: WriteRun,
     *,
-    fs: LocalFileSystem | None = None,
+    fs: TargetStore | None = None,
     clock: Clock = system_clock,
 ) -> TableResult:
     """Write a table to files; see `cordwood.write_table`."""
@@ -237,7 +236,7 @@ def write_table(
     fs = fs or _file_system([*paths, output], options)
     output = fs.absolute_path(output)
     writer_options = files.writer_options()
-    if is_object_url(output):
+    if fs.path_on_disk(output) is None:
         _check_uploads(output, run)
     with (
         table_folder(fs, output, list(map(fs.absolute_path, paths))) as folder,
@@ -282,7 +281,7 @@ def _write(
     output: str,
     format_name: str,
     writer_options: Mapping[str, str],
-    fs: LocalFileSystem,
+    fs: TargetStore,
 ) -> tuple[int, int, int]:
     """Write the rows; count all, deletes, and those that could not be decoded. Nothing is left after an error."""
     from pyspark.sql import Observation

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 
 from cordwood.commands.table_point import FACTS
 from cordwood.errors import RequestError
-from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.by_url import UrlFileSystem
-from cordwood.fs.object_copy import ObjectCopy
-from cordwood.fs.objects import is_object_url
-from cordwood.storage.log.files import temporary_directory, write_file
+from cordwood.fs.base import TargetStore
+from cordwood.fs.folders import temporary_directory
+from cordwood.storage.log.files import write_file
 from cordwood.threads import in_parallel
 
 
@@ -35,7 +33,7 @@ class TableFolder:
 
 
 @contextmanager
-def table_folder(fs: LocalFileSystem, output: str, sources: Sequence[str]) -> Iterator[TableFolder]:
+def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterator[TableFolder]:
     """The new folder of a table. In an object store nothing is left of it if the block ends with an error.
 
     Args:
@@ -47,8 +45,8 @@ def table_folder(fs: LocalFileSystem, output: str, sources: Sequence[str]) -> It
         RequestError: it exists.
         LockedError: another run is making it.
     """
-    if isinstance(fs, UrlFileSystem) and is_object_url(output):
-        with ObjectCopy(fs.objects, output, sources) as copy, temporary_directory(fs, "cordwood-table-") as staging:
+    if fs.path_on_disk(output) is None:
+        with fs.target(output, sources) as copy, temporary_directory(fs, "cordwood-table-") as staging:
             staged = f"{staging}/table"
 
             def upload(facts: bytes) -> None:
@@ -66,7 +64,7 @@ def table_folder(fs: LocalFileSystem, output: str, sources: Sequence[str]) -> It
     yield TableFolder(output, lambda facts: write_file(fs, f"{output}/{FACTS}", facts))
 
 
-def _files(fs: LocalFileSystem, folder: str) -> Iterator[str]:
+def _files(fs: TargetStore, folder: str) -> Iterator[str]:
     """All files but the checksums that Spark writes beside its own, for itself."""
     for info in fs.list(folder):
         path = f"{folder}/{info.name}"

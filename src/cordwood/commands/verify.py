@@ -17,15 +17,15 @@ from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
+from cordwood.fs.folders import temporary_directory
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled_store
-from cordwood.spark.executors import check_executors
+from cordwood.spark.executors import check_executors, paths_on_disk
 from cordwood.spark.hanging import given_up_after
 from cordwood.spark.session import LOCAL_MASTER, session
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
-from cordwood.storage.log.files import temporary_directory
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -82,7 +82,7 @@ def verify(
         with session(spark, master=master, archive=options.tasks.archive) as running:
             if not fs.location().in_this_process:
                 needs = "Name a folder that all machines share with TMPDIR"
-                check_executors(running, local, folder, [one.before.path for one in pairs], needs)
+                check_executors(running, local, folder, paths_on_disk(fs, (one.before.path for one in pairs)), needs)
             started = time.monotonic()
             with progress.Watch(local, folder, on_progress), given_up_after(local, folder, options.tasks.task_timeout):
                 verdicts = verify_pairs(running, fs, pairs, counters=progress.Counters(local.location(), folder))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cordwood.engine import sections
 from cordwood.engine.sections import LostSectionError
-from cordwood.fs.base import File, LocalFileSystem, ReadableFile
+from cordwood.fs.base import File, ReadableFile, TargetStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Blob:
 class BlobWriter:
     """Writes a new file, section after section."""
 
-    def __init__(self, fs: LocalFileSystem, path: str) -> None:
+    def __init__(self, fs: TargetStore, path: str) -> None:
         self._path = path
         self._file: File = fs.create(path)
         self._position = 0
@@ -74,7 +74,7 @@ class BlobReader:
         LostSectionError: from every method: the file is gone, or not as it was written.
     """
 
-    def __init__(self, fs: LocalFileSystem, blob: Blob) -> None:
+    def __init__(self, fs: TargetStore, blob: Blob) -> None:
         self._blob = blob
         try:
             self._file: ReadableFile = fs.open(blob.path)

@@ -26,7 +26,7 @@ import numpy as np
 from cordwood.cleaning.superseded import Chunk, ScannedRun, SegmentOutcomes, Span, merge
 from cordwood.engine.blobs import Blob, BlobReader, BlobWriter
 from cordwood.engine.task import Failure, failure_of
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import TargetStore
 from cordwood.fs.location import Location
 from cordwood.kernels.superseded import BUCKETS
 
@@ -87,7 +87,7 @@ class RunTask(Protocol):
 class BlobFolder:
     """Where the tasks of a log write blobs. A value that can be pickled."""
 
-    location: Location[LocalFileSystem]
+    location: Location[TargetStore]
     path: str
 
     def create(self, kind: str) -> BlobWriter:

@@ -31,7 +31,7 @@ from cordwood.engine.rewrite import WrittenGroup, rewrite_groups
 from cordwood.engine.scan import scan_keys
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import TargetStore
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
@@ -127,7 +127,7 @@ class KeySource(Protocol):
 
 
 def clean_partition(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     log: LogView,
     target: str,
     *,

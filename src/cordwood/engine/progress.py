@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from cordwood.fs.base import LocalFileSystem, ReadableFile, Store
+from cordwood.fs.base import Store, TargetStore
+from cordwood.fs.counted import CountedStore
 from cordwood.fs.location import Location
-from cordwood.fs.wrapped import WrappedReadableFile, WrappedStore
 from cordwood.storage.log.files import read_file
 from cordwood.types import override
 
@@ -23,7 +23,7 @@ _READ_EVERY_SECONDS = 0.25
 OnProgress = Callable[[int], None]
 
 
-class Counted(WrappedStore):
+class Counted(CountedStore):
     """A store that counts the bytes read from `.log` files, and writes the sum to a file now and then.
 
     Args:
@@ -32,21 +32,15 @@ class Counted(WrappedStore):
         path: of the file with the sum.
     """
 
-    def __init__(self, store: Store, fs: LocalFileSystem, path: str) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, fs: TargetStore, path: str) -> None:
+        super().__init__(store, suffix=".log")
         self._fs = fs
         self._path = path
-        self._bytes = 0
         self._written = time.monotonic()
 
     @override
-    def open(self, path: str) -> ReadableFile:
-        file = super().open(path)
-        return _CountedFile(file, self) if path.endswith(".log") else file
-
-    def count(self, size_bytes: int) -> None:
-        """Add some bytes."""
-        self._bytes += size_bytes
+    def add(self, count: int) -> None:
+        super().add(count)
         if time.monotonic() - self._written > _WRITE_EVERY_SECONDS:
             self.flush()
 
@@ -59,7 +53,7 @@ class Counted(WrappedStore):
         self._written = time.monotonic()
         try:
             with self._fs.create(self._path, exclusive=False) as file:
-                file.write(0, b"%d\n" % self._bytes)
+                file.write(0, b"%d\n" % self.bytes_read)
         except FileNotFoundError:
             raise
         except OSError:
@@ -75,7 +69,7 @@ class Counters:
         path: of the folder.
     """
 
-    location: Location[LocalFileSystem]
+    location: Location[TargetStore]
     path: str
 
     def counted(self, store: Store) -> Counted:
@@ -83,24 +77,10 @@ class Counters:
         return Counted(store, self.location.open(), f"{self.path}/{uuid4().hex}")
 
 
-class _CountedFile(WrappedReadableFile):
-    """A file whose windows are counted."""
-
-    def __init__(self, file: ReadableFile, counted: Counted) -> None:
-        super().__init__(file)
-        self._counted = counted
-
-    @override
-    def read_into(self, position: int, target: memoryview) -> int:
-        count = self._file.read_into(position, target)
-        self._counted.count(count)
-        return count
-
-
 class Watch:
     """Sums up what tasks wrote, while a `with` block runs."""
 
-    def __init__(self, fs: LocalFileSystem, path: str, on_progress: OnProgress | None) -> None:
+    def __init__(self, fs: TargetStore, path: str, on_progress: OnProgress | None) -> None:
         self._fs = fs
         self._path = path
         self._on_progress = on_progress
@@ -125,7 +105,7 @@ class Watch:
             self._on_progress(total(self._fs, self._path))
 
 
-def total(fs: LocalFileSystem, path: str) -> int:
+def total(fs: TargetStore, path: str) -> int:
     """The sum of all counters in a folder; a counter that is being written right now is counted next time."""
     done = 0
     for info in fs.list(path):

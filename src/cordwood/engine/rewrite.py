@@ -24,7 +24,7 @@ from cordwood.engine.readahead import (
 )
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError, RequestError
-from cordwood.fs.base import OWNER_WRITES, LocalFileSystem, ReadableFile
+from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
@@ -42,7 +42,7 @@ class GroupWriter:
 
     def __init__(
         self,
-        fs: LocalFileSystem,
+        fs: TargetStore,
         log: LogView,
         target: str,
         base_offset: int,
@@ -161,7 +161,7 @@ def kept_group(group: Sequence[Segment], newest: NewestOffsets, limits: IndexLim
 
 
 def rewrite_groups(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     log: LogView,
     target: str,
     groups: Sequence[Sequence[Segment]],
@@ -220,7 +220,7 @@ def rewrite_groups(
 class _Sources:
     """The files that are read, opened once more where outputs can share their blocks."""
 
-    def __init__(self, fs: LocalFileSystem, target: str) -> None:
+    def __init__(self, fs: TargetStore, target: str) -> None:
         self._fs, self._target = fs, target
         self._can_share: bool | None = None
         self._path = ""

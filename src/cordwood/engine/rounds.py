@@ -19,7 +19,7 @@ from cordwood.engine.facts import segment_facts
 from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import TargetStore
 from cordwood.fs.overlay import Overlay
 from cordwood.storage.formats.filenames import FileKind, offset_name, parse_file
 from cordwood.storage.log.segment import Segment
@@ -30,7 +30,7 @@ from cordwood.types import NONE
 
 
 def clean_in_rounds(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     log: LogView,
     target: str,
     *,
@@ -168,7 +168,7 @@ def _files_of(segment: Segment) -> dict[str, str]:
     return {offset_name(segment.base_offset, kind): f"{segment.directory}/{info.name}" for kind, info in infos.items()}
 
 
-def _after(fs: LocalFileSystem, target: str, suffix: str, files: Mapping[str, str], cleaned: Cleaned) -> dict[str, str]:
+def _after(fs: TargetStore, target: str, suffix: str, files: Mapping[str, str], cleaned: Cleaned) -> dict[str, str]:
     """The files of the log after a round. Outputs of the round before are removed, as they are no longer needed."""
     replaced = {base for group in cleaned.replaced for base in group}
     left = {}

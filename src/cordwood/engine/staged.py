@@ -38,9 +38,9 @@ from cordwood.engine.stages import (
 )
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
 from cordwood.errors import CordwoodError
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import TargetStore
+from cordwood.fs.folders import remove_tree
 from cordwood.kernels.layout import BatchRows
-from cordwood.storage.log.files import remove_tree
 from cordwood.storage.log.view import LogView
 
 #: How often a task is run that misses something.
@@ -86,7 +86,7 @@ class _Partition:
 
 
 def clean_staged(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     tasks: Sequence[PartitionTask],
     outputs: str | None,
     progress: str,
@@ -130,7 +130,7 @@ def clean_staged(
     return [partition.outcome for partition in partitions]
 
 
-def _open(fs: LocalFileSystem, task: PartitionTask, outputs: str | None, progress: str, cores: int) -> _Partition:
+def _open(fs: TargetStore, task: PartitionTask, outputs: str | None, progress: str, cores: int) -> _Partition:
     log = LogView(task.path, fs=fs, log_start_offset=task.log_start_offset)
     folder = BlobFolder(task.location, f"{task.folder(outputs)}/{uuid4().hex}.blobs")
     place = LogPlace(task.location, task.path, task.log_start_offset, task.progress(progress))
@@ -243,7 +243,7 @@ def _note_failure(partition: _Partition, failure: Failure) -> None:
         partition.outcome = failure
 
 
-def _combined(fs: LocalFileSystem, partition: _Partition, outputs: str | None, *, discard: bool) -> Output | Failure:
+def _combined(fs: TargetStore, partition: _Partition, outputs: str | None, *, discard: bool) -> Output | Failure:
     """One output of those of all groups, in one folder."""
     cut, scan, task = partition.cut, partition.scan, partition.task
     if cut is None or scan is None or len(partition.groups) < len(cut.groups):

@@ -37,7 +37,7 @@ from cordwood.engine.progress import Counted
 from cordwood.engine.scan import Run, Superseding, Trackers, ascending, chunk_records, runs_of, scan_run
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import DataError
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import TargetStore
 from cordwood.fs.location import Location
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
@@ -57,7 +57,7 @@ class LogPlace:
         progress: a folder in which tasks say how much they read.
     """
 
-    location: Location[LocalFileSystem]
+    location: Location[TargetStore]
     path: str
     log_start_offset: int
     progress: str

@@ -19,9 +19,9 @@ from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings, clean_settings
 from cordwood.errors import CordwoodError, DataError, MemoryNeed, TooLittleMemoryError
-from cordwood.fs.base import LocalFileSystem, is_full
+from cordwood.fs.base import TargetStore, is_full
 from cordwood.fs.checked import WantedLocation
-from cordwood.fs.discarding import DiscardingFileSystem
+from cordwood.fs.discarding import DiscardingStore
 from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
 from cordwood.storage.changes.copy import Replacement
@@ -54,7 +54,7 @@ class PartitionTask:
             wants the task's result any more. None: where the outputs of all tasks go, or the partition's work folder.
     """
 
-    location: Location[LocalFileSystem]
+    location: Location[TargetStore]
     path: str
     log_start_offset: int
     first_dirty: int
@@ -82,7 +82,7 @@ class PartitionTask:
         """Where it says how far it is; `of_all`: where tasks without a folder of their own do."""
         return of_all if self.work is None else f"{self.work}/{PROGRESS}"
 
-    def at(self, location: Location[LocalFileSystem]) -> PartitionTask:
+    def at(self, location: Location[TargetStore]) -> PartitionTask:
         """The same on another file system. It ends once the task's own folder is gone."""
         return replace(self, location=location if self.work is None else WantedLocation(location, self.work))
 
@@ -176,7 +176,7 @@ def whole_memory(choices: Choices) -> int:
     return memory_bytes() // 4 if choices.memory is None else choices.memory
 
 
-def tasks_of(plan: Plan, location: Location[LocalFileSystem]) -> list[PartitionTask]:
+def tasks_of(plan: Plan, location: Location[TargetStore]) -> list[PartitionTask]:
     """The partitions of a plan that are to be cleaned, of the file system at a location."""
     tasks = []
     memory = MemoryShare(whole_memory(plan.choices))
@@ -216,7 +216,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     folder = f"{task.folder(outputs)}/{attempt}"
     # A further round reads what the one before it wrote.
     kept = not discard or task.settings.offset_map_slots is not None
-    written = fs if kept else DiscardingFileSystem(fs, folder)
+    written = fs if kept else DiscardingStore(fs, folder)
     counted = Counted(written, fs, f"{task.progress(progress)}/{attempt}")
     try:
         written.make_directory(folder)

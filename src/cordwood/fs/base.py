@@ -1,8 +1,16 @@
 """What Cordwood needs of a file system. Nothing outside this folder opens a file.
 
-There are two protocols. A `Store` is enough to read logs and to write whole files; an object store can be one.
-A `LocalFileSystem` also changes files and directories in place, with the order of durability that crash safety needs.
-A function that only reads takes a `Store`; one that changes something in place takes a `LocalFileSystem`.
+There are three protocols, each with the promises of those before it:
+
+    Store             files are read at positions, and written and deleted as a whole
+    TargetStore       makes new directories, each whole or not there: files are created and renamed within one target,
+                      which nobody else sees until it is published
+    LocalFileSystem   changes files and directories in place, with atomic renames, links and locks, and durably in the
+                      order that the caller chooses
+
+An object store is a `TargetStore`. A function takes the least that it needs: one that reads takes a `Store`, one that
+makes a copy a `TargetStore`, and one that changes something in place a `LocalFileSystem`, so that the type checker
+refuses it a bucket.
 
 Paths are plain strings with `/`. Errors are Python's own: FileNotFoundError, FileExistsError, IsADirectoryError,
 NotADirectoryError, otherwise OSError with POSIX's errno. A verb that a file system does not support fails with an error
@@ -14,6 +22,7 @@ Every implementation derives from its protocol, so a missing verb is an error wh
 from __future__ import annotations
 
 import errno
+import os
 import posixpath
 import secrets
 from abc import abstractmethod
@@ -258,6 +267,14 @@ class Store(Protocol):
         """The path by which every process finds the same file; by default the path as it is."""
         return path
 
+    def real_path(self, path: str) -> str:
+        """The absolute path, without symlinks, `.` and `..`. Components that do not exist are kept."""
+        return self.absolute_path(path)
+
+    def path_on_disk(self, path: str) -> str | None:
+        """The path by which other programs on this machine find the file; None: it is on no disk of this machine."""
+        return None
+
     def lock_holder(self, path: str) -> LockHolder | None:
         """The process that holds the lock of a log directory; None: no process holds it, or the holder is unknown.
 
@@ -266,8 +283,140 @@ class Store(Protocol):
         return None
 
 
-class LocalFileSystem(Store, Protocol):
-    """A `Store` whose files and directories are changed in place, durably in the order that the caller chooses.
+class Link(Enum):
+    """Kinds of links: another name for a file, which takes no space for its bytes."""
+
+    HARD = "hard"  #: a second name of the same file, on the same disk; the original's link count changes
+    SYMBOLIC = "symbolic"  #: a file that names another one, on any disk; the original does not change at all
+
+
+class Target(Protocol):
+    """A new directory that is being made. It is whole, or it is not there; what is unfinished is removed.
+
+    Used as a `with` block: what was not published when the block ends is removed.
+
+    Attributes:
+        target: what the new directory will be called.
+        path: the folder that all of it is in meanwhile.
+        data: where the files of the new directory are made.
+        outputs: where tasks write files, which are then renamed into `data`.
+        progress: where tasks write their progress.
+    """
+
+    target: str
+    path: str
+    data: str
+    outputs: str
+    progress: str
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Give the new directory its name, once all that is in it is durable. Its files must be synced already.
+
+        Raises:
+            OSError: it does not get its name, and does not count.
+            LockedError: another run makes the same directory.
+        """
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class TargetStore(Store, Protocol):
+    """A `Store` in which new directories are made.
+
+    The verbs below are for files of one target, and for temporary files: whatever nobody else looks at yet. So none has
+    to be atomic, and names need not be durable before the target is published.
+    """
+
+    @override
+    def location(self) -> Location[TargetStore]:
+        return location_in_this_process(self)
+
+    @abstractmethod
+    def target(self, path: str, sources: Sequence[str]) -> Target:
+        """Begin a new directory.
+
+        Args:
+            path: of the directory; nothing is there, or an empty directory.
+            sources: directories that are only read; the new one may not be within one of them.
+
+        Raises:
+            RequestError: the directory cannot be made there.
+        """
+
+    @abstractmethod
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        """Create a file and open it for reading and writing, with the permissions `mode` less the process's umask.
+
+        With `exclusive`, an existing name is an error (FileExistsError); otherwise an existing file is truncated to 0.
+        """
+
+    @abstractmethod
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
+        """Make one directory, with the permissions `mode` less the process's umask; its parent must exist.
+
+        A store without directories does nothing.
+        """
+
+    def make_temporary_directory(self, prefix: str) -> str:
+        """Make a new directory for temporary files that no other user can read; return its path.
+
+        By default unsupported: an object store has no place for temporary files.
+        """
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), prefix)
+
+    @abstractmethod
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory (else ENOTEMPTY)."""
+
+    @abstractmethod
+    def rename(self, source: str, target: str) -> None:
+        """Give a file of a target another name there. A file that has the name is replaced."""
+
+    @abstractmethod
+    def unlink(self, path: str) -> None:
+        """Remove one name of a file. The file stays under its other names, and for processes that have it open."""
+
+    @abstractmethod
+    def sync_file(self, path: str) -> None:
+        """Make the bytes and times of a file durable, which nobody has open for writing."""
+
+    @abstractmethod
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        """Set a file's modification time; durable after its `sync`, or once its target is published."""
+
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        """Copy a file's bytes to a new name in the cheapest way available, sharing blocks where that is supported.
+
+        The copy gets the permissions `mode` less the process's umask. It is durable after a `sync` of the copy.
+
+        Raises:
+            FileExistsError: the name is in use.
+        """
+        with self.open(source) as original, self.create(target, mode=mode) as copied:
+            copy_bytes(original, copied)
+
+    def try_link(self, link: Link, source: str, target: str) -> bool:
+        """Make a link instead of a copy; return False where that is not supported for these paths."""
+        return False
+
+    def shares_blocks(self, path: str) -> bool:
+        """Whether copies on this directory's disk share blocks. May create small files there, and removes them."""
+        return False
+
+    def free_bytes(self, path: str) -> int | None:
+        """How many bytes this process may still write to the disk of a path; None if that is unknown."""
+        return None
+
+
+class LocalFileSystem(TargetStore, Protocol):
+    """A `TargetStore` whose files and directories are changed in place, durably in the order that the caller chooses.
 
     Bytes are durable after `sync` of the file. Names (creation, rename, unlink) are durable after `sync_directory` of
     their directory; a rename between two directories needs it for both.
@@ -283,28 +432,14 @@ class LocalFileSystem(Store, Protocol):
         """Open a file for reading. Writing to it fails with EBADF; `sync` makes the writes of others durable."""
 
     @abstractmethod
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        """Create a file and open it for reading and writing, with the permissions `mode` less the process's umask.
-
-        With `exclusive`, an existing name is an error (FileExistsError); otherwise an existing file is truncated to 0.
-        """
-
-    @abstractmethod
     def open_for_update(self, path: str) -> File:
         """Open an existing file for reading and writing."""
 
+    @override
     @abstractmethod
-    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        """Make one directory, with the permissions `mode` less the process's umask; its parent must exist."""
+    def make_temporary_directory(self, prefix: str) -> str: ...
 
-    @abstractmethod
-    def make_temporary_directory(self, prefix: str) -> str:
-        """Make a new directory for temporary files that no other user can read; return its path."""
-
-    @abstractmethod
-    def remove_directory(self, path: str) -> None:
-        """Remove an empty directory (else ENOTEMPTY)."""
-
+    @override
     @abstractmethod
     def rename(self, source: str, target: str) -> None:
         """Rename atomically. A file replaces an existing file; a directory replaces an empty directory."""
@@ -323,28 +458,20 @@ class LocalFileSystem(Store, Protocol):
         The name must be free (FileExistsError). Some file systems do not support it.
         """
 
-    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
-        """Copy a file's bytes to a new name in the cheapest way available, sharing blocks where that is supported.
+    @override
+    def try_link(self, link: Link, source: str, target: str) -> bool:
+        try:
+            (self.link if link is Link.HARD else self.symlink)(source, target)
+        except OSError as error:
+            if not is_unsupported(error):
+                raise
+            return False
+        return True
 
-        The copy gets the permissions `mode` less the process's umask. It is durable after a `sync` of the copy.
-
-        Raises:
-            FileExistsError: the name is in use.
-        """
-        with self.open(source) as original, self.create(target, mode=mode) as copied:
-            copy_bytes(original, copied)
-
-    def shares_blocks(self, path: str) -> bool:
-        """Whether copies on this directory's disk share blocks. May create small files there, and removes them."""
-        return False
-
-    def free_bytes(self, path: str) -> int | None:
-        """How many bytes this process may still write to the disk of a path; None if that is unknown."""
-        return None
-
-    @abstractmethod
-    def unlink(self, path: str) -> None:
-        """Remove one name of a file. The file stays under its other names, and for processes that have it open."""
+    @override
+    def sync_file(self, path: str) -> None:
+        with self.open(path) as file:
+            file.sync()
 
     @abstractmethod
     def sync_directory(self, path: str) -> None:
@@ -366,9 +493,9 @@ class LocalFileSystem(Store, Protocol):
     def absolute_path(self, path: str) -> str:
         """The path from the root, without `.` and `..`. Symlinks are not resolved."""
 
+    @override
     @abstractmethod
-    def real_path(self, path: str) -> str:
-        """The absolute path, without symlinks, `.` and `..`. Components that do not exist are kept."""
+    def real_path(self, path: str) -> str: ...
 
     def network_kind(self, path: str) -> str | None:
         """The kind of network file system that a path is on (`nfs4`, `cifs`); None: a local disk, or unknown.
@@ -376,10 +503,6 @@ class LocalFileSystem(Store, Protocol):
         Locks on a network file system do not keep out brokers on other hosts.
         """
         return None
-
-    @abstractmethod
-    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        """Set a file's modification time; durable after its `sync`."""
 
     @abstractmethod
     def set_owner(self, path: str, uid: int, gid: int) -> None:

@@ -1,42 +1,37 @@
-"""The file system that a path leads to: URLs of object stores, `file://` URLs and paths of this machine side by side.
+"""The store that a path leads to: URLs of object stores, `file://` URLs and paths of this machine side by side.
 
 So a command reads a bucket and writes to a directory of this machine, and what is below the commands knows only the one
-file system that it is given.
+store that it is given.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import (
-    Bytes,
-    DirectoryLock,
-    File,
-    FileInfo,
-    LocalFileSystem,
-    LockHolder,
-    PutMode,
-)
+from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.location import Location, location_in_this_process
-from cordwood.fs.object_files import ObjectFilesLocation, ObjectFileSystem
+from cordwood.fs.object_targets import ObjectTargetsLocation, ObjectTargetStore
 from cordwood.fs.objects import is_object_url
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import WrappedTargetStore
 from cordwood.types import override
 
-_FILE = "file://"
+#: With three slashes, or with one, as Spark writes it.
+_FILE = re.compile(r"file:(?://([^/]*))?(/.*|$)", re.DOTALL)
 
 
 def is_url(path: str) -> bool:
     """Whether a path is a URL: of an object store, or of a file."""
-    return path.startswith(_FILE) or is_object_url(path)
+    return is_object_url(path) or _FILE.fullmatch(path) is not None
 
 
-def file_system_for(paths: Iterable[str | None]) -> LocalFileSystem:
+def file_system_for(paths: Iterable[str | None]) -> TargetStore:
     """What the paths of a user lead to: this machine's file system, unless one is a URL.
 
     Raises:
@@ -50,7 +45,7 @@ def file_system_for(paths: Iterable[str | None]) -> LocalFileSystem:
             raise RequestError(f"{path}: {scheme}:// is not a kind of store that can be read. Give {kinds}")
     if not any(map(is_url, named)):
         return PosixFileSystem()
-    return UrlFileSystem(in_this_process=any(path.startswith("memory:") for path in named))
+    return UrlStore(in_this_process=any(path.startswith("memory:") for path in named))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,215 +54,90 @@ class UrlLocation:
 
     Attributes:
         objects: of the URLs of object stores.
-        in_this_process: these include some of `memory://`, which no other process sees.
     """
 
-    objects: ObjectFilesLocation
-    in_this_process: bool
+    objects: ObjectTargetsLocation
 
-    def open(self) -> UrlFileSystem:
-        """The file system."""
-        return UrlFileSystem(self.objects.open(), in_this_process=self.in_this_process)
+    @property
+    def in_this_process(self) -> bool:
+        """Never; see `UrlStore.location`."""
+        return False
+
+    def open(self) -> UrlStore:
+        """The store."""
+        return UrlStore(self.objects.open())
 
 
-class UrlFileSystem(LocalFileSystem):
+class UrlStore(WrappedTargetStore):
     """The files that paths and URLs lead to. A path of this machine is passed on to its file system.
 
     Args:
         objects: what is in object stores.
-        in_this_process: see `UrlLocation`.
+        in_this_process: these include some of `memory://`, which no other process sees.
     """
 
-    def __init__(self, objects: ObjectFileSystem | None = None, *, in_this_process: bool = False) -> None:
-        self.objects = objects or ObjectFileSystem()
+    def __init__(self, objects: ObjectTargetStore | None = None, *, in_this_process: bool = False) -> None:
+        self._objects = objects or ObjectTargetStore()
         self._local = PosixFileSystem()
+        super().__init__(self._local)  # which has the temporary files
         self._in_this_process = in_this_process
 
-    def _at(self, path: str) -> tuple[LocalFileSystem, str]:
-        """The file system of a path, and the path there."""
-        if is_object_url(path):
-            return self.objects, path
-        return self._local, local_path(path)
+    @override
+    def _at(self, path: str) -> tuple[TargetStore, str]:
+        return (self._objects, path) if is_object_url(path) else (self._local, local_path(path))
 
     @property
     @override
     def concurrency(self) -> int:
-        return self.objects.concurrency
+        return self._objects.concurrency
 
     @override
-    def location(self) -> Location[LocalFileSystem]:
-        if self._in_this_process:
-            return location_in_this_process(self)
-        return UrlLocation(self.objects.location(), in_this_process=False)
+    def location(self) -> Location[TargetStore]:
+        return location_in_this_process(self) if self._in_this_process else UrlLocation(self._objects.location())
 
     @override
-    def list(self, path: str) -> Sequence[FileInfo]:
-        fs, path = self._at(path)
-        return fs.list(path)
-
-    @override
-    def stat(self, path: str) -> FileInfo:
-        fs, path = self._at(path)
-        return fs.stat(path)
-
-    @override
-    def exists(self, path: str) -> bool:
-        fs, path = self._at(path)
-        return fs.exists(path)
-
-    @override
-    def open(self, path: str) -> File:
-        fs, path = self._at(path)
-        return fs.open(path)
-
-    @override
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        fs, path = self._at(path)
-        return fs.create(path, exclusive=exclusive, mode=mode)
-
-    @override
-    def open_for_update(self, path: str) -> File:
-        fs, path = self._at(path)
-        return fs.open_for_update(path)
-
-    @override
-    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        fs, path = self._at(path)
-        fs.make_directory(path, mode=mode)
-
-    @override
-    def remove_directory(self, path: str) -> None:
-        fs, path = self._at(path)
-        fs.remove_directory(path)
-
-    @override
-    def unlink(self, path: str) -> None:
-        fs, path = self._at(path)
-        fs.unlink(path)
-
-    @override
-    def sync_directory(self, path: str) -> None:
-        fs, path = self._at(path)
-        fs.sync_directory(path)
-
-    @override
-    def shares_blocks(self, path: str) -> bool:
-        fs, path = self._at(path)
-        return fs.shares_blocks(path)
-
-    @override
-    def free_bytes(self, path: str) -> int | None:
-        fs, path = self._at(path)
-        return fs.free_bytes(path)
-
-    @override
-    def lock_directory(self, path: str) -> DirectoryLock:
-        fs, path = self._at(path)
-        return fs.lock_directory(path)
-
-    @override
-    def lock_holder(self, path: str) -> LockHolder | None:
-        fs, path = self._at(path)
-        return fs.lock_holder(path)
-
-    @override
-    def absolute_path(self, path: str) -> str:
-        fs, path = self._at(path)
-        return fs.absolute_path(path)
-
-    @override
-    def real_path(self, path: str) -> str:
-        fs, path = self._at(path)
-        return fs.real_path(path)
-
-    @override
-    def network_kind(self, path: str) -> str | None:
-        fs, path = self._at(path)
-        return fs.network_kind(path)
-
-    @override
-    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        fs, path = self._at(path)
-        fs.set_mtime_ns(path, mtime_ns)
-
-    @override
-    def set_owner(self, path: str, uid: int, gid: int) -> None:
-        fs, path = self._at(path)
-        fs.set_owner(path, uid, gid)
-
-    @override
-    def set_mode(self, path: str, mode: int) -> None:
-        fs, path = self._at(path)
-        fs.set_mode(path, mode)
-
-    @override
-    def put(
-        self,
-        path: str,
-        data: Bytes,
-        mode: PutMode = PutMode.REPLACE,
-        *,
-        like: FileInfo | None = None,
-        beside: str | None = None,
-    ) -> None:
-        fs, path = self._at(path)
-        fs.put(path, data, mode, like=like, beside=beside)
-
-    @override
-    def delete(self, path: str) -> None:
-        fs, path = self._at(path)
-        fs.delete(path)
-
-    @override
-    def make_temporary_directory(self, prefix: str) -> str:
-        return self._local.make_temporary_directory(prefix)
+    def target(self, path: str, sources: Sequence[str]) -> Target:
+        store, path = self._at(path)
+        return store.target(path, [source for where, source in map(self._at, sources) if where is store])
 
     @override
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
         (there, source), (here, target) = self._at(source), self._at(target)
         if there is here:
             here.copy(source, target, mode=mode)
-        elif here is self.objects:
+        elif here is self._objects:
             with there.open(source) as original:
-                self.objects.copy_in(original, target)
+                self._objects.copy_in(original, target)
         else:
             with here.create(target, mode=mode) as copied:
-                self.objects.copy_out(source, copied)
+                self._objects.copy_out(source, copied)
 
     @override
     def rename(self, source: str, target: str) -> None:
-        fs, source, target = self._both_at(source, target)
-        fs.rename(source, target)
-
-    @override
-    def link(self, source: str, target: str) -> None:
-        fs, source, target = self._both_at(source, target)
-        fs.link(source, target)
-
-    @override
-    def symlink(self, source: str, target: str) -> None:
-        fs, source, target = self._both_at(source, target)
-        fs.symlink(source, target)
-
-    def _both_at(self, source: str, target: str) -> tuple[LocalFileSystem, str, str]:
-        """The file system of two paths; between two of them a name cannot be given."""
         (there, source), (here, target) = self._at(source), self._at(target)
         if there is not here:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), target)
-        return here, source, target
+        here.rename(source, target)
+
+    @override
+    def try_link(self, link: Link, source: str, target: str) -> bool:
+        (there, source), (here, target) = self._at(source), self._at(target)
+        return there is here and here.try_link(link, source, target)
 
 
-def local_path(path: str) -> str:
-    """The path on this machine that a `file://` URL stands for; any other path as it is.
+def local_path(path: str, advice: str = "Give a directory of this machine") -> str:
+    """The path on this machine that a user means: of a `file:` URL the path in it, any other path as it is.
 
     Raises:
-        RequestError: the URL names another machine.
+        RequestError: the URL names an object store, or another machine.
     """
-    if not path.startswith(_FILE):
+    if is_object_url(path):
+        raise RequestError(f"{path} is in an object store, where no file can be changed in place. {advice}")
+    match = _FILE.fullmatch(path)
+    if match is None:
         return path
-    host, slash, rest = path[len(_FILE) :].partition("/")
-    if host not in ("", "localhost"):
+    if match[1] not in (None, "", "localhost"):
         raise RequestError(
-            f"{path} names the machine {host}. Write a file on this machine with three slashes: file:///…"
+            f"{path} names the machine {match[1]}. Write a file on this machine with three slashes: file:///…"
         )
-    return unquote(slash + rest) or "/"
+    return unquote(match[2]) or "/"

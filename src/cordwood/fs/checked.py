@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cordwood.fs.base import Bytes, File, LocalFileSystem, ReadableFile, view_of
+from cordwood.fs.base import Bytes, File, ReadableFile, TargetStore, view_of
 from cordwood.fs.location import Location
-from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedReadableFile, WrappedTargetStore
 from cordwood.types import override
 
 #: Called again and again; raises once its caller has to stop.
@@ -24,30 +24,26 @@ _PIECE_BYTES = 4 << 20
 _LOOK_SECONDS = 0.05
 
 
-class CheckedFileSystem(WrappedFileSystem):
+class CheckedTargetStore(WrappedTargetStore):
     """A file system on which every read and write of a few MiB is asked for."""
 
-    def __init__(self, fs: LocalFileSystem, check: Check) -> None:
-        super().__init__(fs)
+    def __init__(self, store: TargetStore, check: Check) -> None:
+        super().__init__(store)
         self._check = check
 
     @override
-    def open(self, path: str) -> File:
-        return _CheckedFile(self._fs.open(path), self._check)
+    def open(self, path: str) -> ReadableFile:
+        return _CheckedReadableFile(self._store.open(path), self._check)
 
     @override
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        return _CheckedFile(self._fs.create(path, exclusive=exclusive, mode=mode), self._check)
-
-    @override
-    def open_for_update(self, path: str) -> File:
-        return _CheckedFile(self._fs.open_for_update(path), self._check)
+        return _CheckedFile(self._store.create(path, exclusive=exclusive, mode=mode), self._check)
 
 
-class _CheckedFile(WrappedFile):
-    """A file whose reads and writes are asked for, piece by piece."""
+class _CheckedReadableFile(WrappedReadableFile):
+    """A file whose reads are asked for, piece by piece."""
 
-    def __init__(self, file: File, check: Check) -> None:
+    def __init__(self, file: ReadableFile, check: Check) -> None:
         super().__init__(file)
         self._check = check
 
@@ -75,6 +71,15 @@ class _CheckedFile(WrappedFile):
             if len(part) < _PIECE_BYTES or not size_bytes:
                 return part if len(parts) == 1 else b"".join(parts)
 
+
+class _CheckedFile(_CheckedReadableFile, WrappedFile):
+    """A file whose reads and writes are asked for, piece by piece."""
+
+    _file: File
+
+    def __init__(self, file: File, check: Check) -> None:
+        super().__init__(file, check)
+
     @override
     def write(self, position: int, data: Bytes) -> None:
         view = view_of(data)
@@ -85,7 +90,7 @@ class _CheckedFile(WrappedFile):
     @override
     def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
         self._check()  # once: what is shared takes no time, whatever its size
-        if isinstance(source, _CheckedFile):
+        if isinstance(source, _CheckedReadableFile):
             source = source._file
         self._file.write_shared(position, data, source, source_position)
 
@@ -99,7 +104,7 @@ class WantedLocation:
         folder: every read and write fails with FileNotFoundError soon after it was removed.
     """
 
-    location: Location[LocalFileSystem]
+    location: Location[TargetStore]
     folder: str
 
     @property
@@ -107,7 +112,7 @@ class WantedLocation:
         """As the location below it."""
         return self.location.in_this_process
 
-    def open(self) -> LocalFileSystem:
+    def open(self) -> TargetStore:
         """The file system."""
         fs, folder, looked = self.location.open(), self.folder, 0.0
 
@@ -119,4 +124,4 @@ class WantedLocation:
                 if not fs.exists(folder):
                     raise FileNotFoundError(errno.ENOENT, "It was removed: nobody wants what the task writes", folder)
 
-        return CheckedFileSystem(fs, check)
+        return CheckedTargetStore(fs, check)

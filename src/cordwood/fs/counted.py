@@ -12,18 +12,24 @@ from cordwood.types import override
 class CountedStore(WrappedStore):
     """Delegates to another store, and counts, whatever thread reads.
 
+    Args:
+        store: to read from.
+        suffix: only files are counted whose names end so.
+
     Attributes:
         bytes_read: of all files together.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, suffix: str = "") -> None:
         super().__init__(store)
         self.bytes_read = 0
+        self._suffix = suffix
         self._lock = threading.Lock()
 
     @override
     def open(self, path: str) -> ReadableFile:
-        return _CountedFile(self._store.open(path), self)
+        file = super().open(path)
+        return _CountedFile(file, self) if path.endswith(self._suffix) else file
 
     def add(self, count: int) -> None:
         """So many bytes were read."""

@@ -12,22 +12,22 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cordwood.fs.base import Bytes, File, FileInfo, LocalFileSystem, copy_bytes, view_of
-from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.fs.base import Bytes, File, FileInfo, Link, ReadableFile, TargetStore, view_of
+from cordwood.fs.wrapped import WrappedTargetStore
 from cordwood.types import override
 
 
-class DiscardingFileSystem(WrappedFileSystem):
+class DiscardingStore(WrappedTargetStore):
     """Reads from another file system, except in one folder: there it keeps names, sizes, times and small files.
 
     Args:
-        fs: to read from.
-        folder: the folder that accepts writes. It need not exist in `fs`, and has no subfolders.
+        store: to read from.
+        folder: the folder that accepts writes. It need not exist in `store`, and has no subfolders.
         thrown_away: suffixes of the names whose bytes are discarded.
     """
 
-    def __init__(self, fs: LocalFileSystem, folder: str, *, thrown_away: tuple[str, ...] = (".log",)) -> None:
-        super().__init__(fs)
+    def __init__(self, store: TargetStore, folder: str, *, thrown_away: tuple[str, ...] = (".log",)) -> None:
+        super().__init__(store)
         self._folder = folder
         self._thrown_away = thrown_away
         self._files: dict[str, DiscardedFile] = {}
@@ -43,7 +43,7 @@ class DiscardingFileSystem(WrappedFileSystem):
         return self._files[path].info if path in self._files else super().stat(path)
 
     @override
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> ReadableFile:
         return self._files[path] if path in self._files else super().open(path)
 
     @override
@@ -58,26 +58,21 @@ class DiscardingFileSystem(WrappedFileSystem):
         pass
 
     @override
-    def sync_directory(self, path: str) -> None:
-        pass
-
-    @override
     def rename(self, source: str, target: str) -> None:
         file = self._files[target] = self._files.pop(source)
         file.path, file.info = target, replace(file.info, name=posixpath.basename(target))
 
     @override
-    def link(self, source: str, target: str) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), target)
-
-    @override
-    def symlink(self, source: str, target: str) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), target)
+    def try_link(self, link: Link, source: str, target: str) -> bool:
+        return False
 
     @override
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
-        with self.open(source) as original, self.create(target, mode=mode) as copied:
-            copy_bytes(original, copied)
+        TargetStore.copy(self, source, target, mode=mode)
+
+    @override
+    def sync_file(self, path: str) -> None:
+        pass
 
     @override
     def unlink(self, path: str) -> None:
@@ -87,16 +82,6 @@ class DiscardingFileSystem(WrappedFileSystem):
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         file = self._files[path]
         file.info = replace(file.info, mtime_ns=mtime_ns)
-
-    @override
-    def set_owner(self, path: str, uid: int, gid: int) -> None:
-        file = self._files[path]
-        file.info = replace(file.info, uid=uid, gid=gid)
-
-    @override
-    def set_mode(self, path: str, mode: int) -> None:
-        file = self._files[path]
-        file.info = replace(file.info, mode=mode)
 
 
 class DiscardedFile(File):

@@ -48,9 +48,11 @@ from cordwood.fs.base import (
     LocalFileSystem,
     LockHolder,
     ReadableFile,
+    Target,
     refuse_lock_file,
     view_of,
 )
+from cordwood.fs.workspace import Workspace
 from cordwood.types import override
 
 _ROOT = 1
@@ -563,6 +565,10 @@ class MemoryFileSystem(LocalFileSystem):
     @override
     def symlink(self, source: str, target: str) -> None:
         raise _error(errno.EOPNOTSUPP, target)
+
+    @override
+    def target(self, path: str, sources: Sequence[str]) -> Target:
+        return Workspace(self, path, sources)
 
     @override
     @_serialized

@@ -19,52 +19,54 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from cordwood.errors import LockedError, RequestError
-from cordwood.fs.base import PutMode
+from cordwood.fs.base import PutMode, Target
 from cordwood.fs.manifest import MANIFEST, OWN_NAMES, RUN, WORK, CopiedFile, Manifest
-from cordwood.fs.object_files import ObjectFileSystem
-from cordwood.fs.objects import is_object_url, normal_url
+from cordwood.fs.objects import ObjectStore, normal_url
+from cordwood.types import override
 
 #: Runs of this process that are at work.
 _at_work: set[str] = set()
 
 
-class ObjectCopy:
-    """The place of a new directory in an object store. What is unfinished at the end of the `with` block is removed.
+class ObjectCopy(Target):
+    """The place of a new directory in an object store; nothing is made beside it.
 
-    Attributes:
-        target: the URL of the new directory.
-        path, data: the same; nothing is made beside it.
-        progress: where tasks write their progress, on this machine.
+    Tasks write their progress to a folder of this machine.
     """
 
-    def __init__(self, objects: ObjectFileSystem, target: str, sources: Iterable[str]) -> None:
+    def __init__(
+        self, objects: ObjectStore, written: Callable[[str], CopiedFile], target: str, sources: Iterable[str]
+    ) -> None:
         """Refuse a target within a source.
+
+        Args:
+            objects: where the directory is made.
+            written: what is known of a file of the new directory.
+            target: the directory's URL.
+            sources: of objects that are only read.
 
         Raises:
             RequestError: with the reason.
         """
-        self._objects = objects
+        self._objects, self._written = objects, written
         self._progress = tempfile.TemporaryDirectory(prefix="cordwood-clean-", ignore_cleanup_errors=True)
         self.progress = self._progress.name
         self.target = self.path = self.data = objects.real_path(target)
         self._run = secrets.token_hex(8)
+        self.outputs = f"{self.target}/{WORK}/{self._run}"
         self._is_published = False
-        for source in filter(is_object_url, sources):
+        for source in sources:
             one, other = f"{self.target}/", f"{normal_url(source)}/"
             if one.startswith(other) or other.startswith(one):
                 raise RequestError(f"{self.target} cannot be made there: {source} is only read. Name a place beside it")
 
-    @property
-    def outputs(self) -> str:
-        """Where tasks write to."""
-        return f"{self.target}/{WORK}/{self._run}"
-
+    @override
     def __enter__(self) -> Self:
         self._begin()
         _at_work.add(self._run)
@@ -75,6 +77,7 @@ class ObjectCopy:
             raise
         return self
 
+    @override
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -91,8 +94,8 @@ class ObjectCopy:
             RequestError: something is there.
             LockedError: another run makes it.
         """
-        self._objects.store.run = self._run
-        names = {info.name for info, _ in self._objects.store.list_with_tags(self.target)}
+        self._objects.run = self._run
+        names = {info.name for info, _ in self._objects.list_with_tags(self.target)}
         if MANIFEST in names or (names and RUN not in names):
             raise RequestError(f"{self.target} exists and is not empty; give a new place for the copy")
         path = f"{self.target}/{RUN}"
@@ -108,10 +111,10 @@ class ObjectCopy:
             return
         except FileExistsError:
             pass
-        tags = {info.name: tag for info, tag in self._objects.store.list_with_tags(self.target)}
+        tags = {info.name: tag for info, tag in self._objects.list_with_tags(self.target)}
         if RUN not in tags:
             raise LockedError(f"{self.target} is being made by another run, which has just ended. Start again")
-        _check_dead(self.target, self._objects.store.content(path))
+        _check_dead(self.target, self._objects.content(path))
         try:
             self._objects.put_if_unchanged(path, data, tags[RUN])
         except OSError:
@@ -119,21 +122,16 @@ class ObjectCopy:
 
     def _is_mine(self) -> bool:
         path = f"{self.target}/{RUN}"
-        self._objects.store.forget(path)
+        self._objects.forget(path)
         try:
-            return self._run.encode() in self._objects.store.content(path)
+            return self._run.encode() in self._objects.content(path)
         except FileNotFoundError:
             return False
 
     # ---- publish -----------------------------------------------------------------------------------------------------
 
+    @override
     def publish(self) -> None:
-        """Write the manifest: from then on the directory counts.
-
-        Raises:
-            OSError: an object is not as it was written.
-            LockedError: another run has taken over.
-        """
         lost = f"{self.target} was taken over by another run, which took this one for dead. Nothing of this run counts"
         if not self._is_mine():
             raise LockedError(lost)
@@ -155,14 +153,14 @@ class ObjectCopy:
 
     def _files(self, directory: str) -> Iterator[CopiedFile]:
         """What is there, which must be what was written."""
-        for info, tag in self._objects.store.list_with_tags(directory):
+        for info, tag in self._objects.list_with_tags(directory):
             path = f"{directory}/{info.name}"
             if directory == self.target and info.name in OWN_NAMES:
                 continue
             if info.is_directory:
                 yield from self._files(path)
                 continue
-            written = self._objects.written(path)
+            written = self._written(path)
             if (info.size_bytes, tag) != (written.size_bytes, written.e_tag):
                 raise OSError(f"{path} is not what was written: somebody else writes to {self.target}")
             yield replace(written, path=posixpath.relpath(path, self.target))
@@ -182,20 +180,20 @@ class ObjectCopy:
             error.add_note(f"{self.target} holds what this run wrote; it does not count, and the next run removes it")
 
     def _remove_all(self, *, but: str) -> None:
-        for info, _ in self._objects.store.list_with_tags(self.target):
+        for info, _ in self._objects.list_with_tags(self.target):
             if info.is_directory:
                 self._remove(f"{self.target}/{info.name}")
             elif info.name != but:
-                self._objects.unlink(f"{self.target}/{info.name}")
+                self._objects.delete(f"{self.target}/{info.name}")
 
     def _remove(self, directory: str) -> None:
-        for info, _ in self._objects.store.list_with_tags(directory):
+        for info, _ in self._objects.list_with_tags(directory):
             path = f"{directory}/{info.name}"
             if info.is_directory:
                 self._remove(path)
             else:
                 with contextlib.suppress(FileNotFoundError):
-                    self._objects.unlink(path)
+                    self._objects.delete(path)
 
 
 def _check_dead(target: str, data: bytes) -> None:

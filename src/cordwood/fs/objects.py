@@ -435,6 +435,19 @@ class ObjectStore(Store):
             if not self._is(path, whole):
                 raise
 
+    def put_if_unchanged(self, path: str, data: bytes, e_tag: str | None) -> None:
+        """Replace an object unless somebody else has done so.
+
+        Raises:
+            OSError: with ESTALE: it is not the object with this ETag any more.
+        """
+        import obstore
+
+        bucket, key = place_of(path)
+        self.forget(path)
+        with explained(path):
+            obstore.put(client_of(bucket, self.patience), key, data, mode={"e_tag": e_tag or ""}, use_multipart=False)
+
     def forget(self, path: str) -> None:
         """An object changes: what was listed with it counts no more."""
         with self._lock:

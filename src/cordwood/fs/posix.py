@@ -25,12 +25,14 @@ from cordwood.fs.base import (
     LocalFileSystem,
     LockHolder,
     ReadableFile,
+    Target,
     copy_bytes,
     refuse_lock_file,
     view_of,
 )
 from cordwood.fs.location import Location
 from cordwood.fs.locks import RecordLock, lock_holder, network_file_system, record_lock
+from cordwood.fs.workspace import Workspace
 from cordwood.types import override
 
 #: Linux only. Unlike fsync it does not commit the journal, so other writers need not wait.
@@ -272,6 +274,14 @@ class PosixFileSystem(LocalFileSystem):
     def free_bytes(self, path: str) -> int | None:
         disk = os.statvfs(path)
         return disk.f_bavail * disk.f_frsize
+
+    @override
+    def target(self, path: str, sources: Sequence[str]) -> Target:
+        return Workspace(self, path, sources)
+
+    @override
+    def path_on_disk(self, path: str) -> str:
+        return path
 
     @override
     def unlink(self, path: str) -> None:

@@ -30,10 +30,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import Bytes, File, LocalFileSystem, ReadableFile, Store, view_of
+from cordwood.fs.base import Bytes, File, ReadableFile, Store, TargetStore, view_of
 from cordwood.fs.location import Location
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem, WrappedReadableFile, WrappedStore
+from cordwood.fs.wrapped import WrappedFile, WrappedReadableFile, WrappedStore, WrappedTargetStore
 from cordwood.types import override
 
 #: The folder of the counters, in the folder that tasks see.
@@ -61,7 +61,7 @@ class Throttle:
 
     def __init__(
         self,
-        fs: LocalFileSystem,
+        fs: TargetStore,
         folder: str,
         rate: int,
         clock: Callable[[], float] = time.monotonic,
@@ -146,11 +146,11 @@ class Limit:
     """
 
     rate: int
-    location: Location[LocalFileSystem]
+    location: Location[TargetStore]
     folder: str
 
     @classmethod
-    def of(cls, rate: int | None, fs: LocalFileSystem, folder: str) -> Limit | None:
+    def of(cls, rate: int | None, fs: TargetStore, folder: str) -> Limit | None:
         """A limit whose counters are in a folder that all tasks see; None: there is no rate.
 
         Raises:
@@ -189,21 +189,21 @@ def throttled_store(store: Store, limit: Limit | None) -> Store:
     return store if limit is None else ThrottledStore(store, limit)
 
 
-def throttled(fs: LocalFileSystem, limit: Limit | None) -> LocalFileSystem:
+def throttled(fs: TargetStore, limit: Limit | None) -> TargetStore:
     """A file system whose reads and writes are limited, and those of tasks on it; without a limit `fs` itself."""
-    return fs if limit is None else ThrottledFileSystem(fs, limit)
+    return fs if limit is None else ThrottledTargetStore(fs, limit)
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottledLocation:
-    """Where a throttled file system is.
+    """Where a throttled target store is.
 
     Attributes:
         location: of the file system below it.
         limit: of what is read and written.
     """
 
-    location: Location[LocalFileSystem]
+    location: Location[TargetStore]
     limit: Limit
 
     @property
@@ -211,9 +211,9 @@ class ThrottledLocation:
         """As the location below it."""
         return self.location.in_this_process
 
-    def open(self) -> LocalFileSystem:
+    def open(self) -> TargetStore:
         """The file system."""
-        return ThrottledFileSystem(self.location.open(), self.limit)
+        return ThrottledTargetStore(self.location.open(), self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,41 +254,37 @@ class ThrottledStore(WrappedStore):
         return _ThrottledReadableFile(self._store.open(path), self._limit.throttle())
 
 
-class ThrottledFileSystem(WrappedFileSystem):
-    """A file system whose reads and writes wait for the limit."""
+class ThrottledTargetStore(WrappedTargetStore):
+    """A target store whose reads and writes wait for the limit."""
 
-    def __init__(self, fs: LocalFileSystem, limit: Limit) -> None:
-        super().__init__(fs)
+    def __init__(self, store: TargetStore, limit: Limit) -> None:
+        super().__init__(store)
         self._limit = limit
         self._shares_blocks: dict[int, bool] = {}
 
     @override
-    def location(self) -> Location[LocalFileSystem]:
-        return ThrottledLocation(self._fs.location(), self._limit)
+    def location(self) -> Location[TargetStore]:
+        return ThrottledLocation(self._store.location(), self._limit)
 
     @override
-    def open(self, path: str) -> File:
-        return _ThrottledFile(self._fs.open(path), self._limit.throttle())
+    def open(self, path: str) -> ReadableFile:
+        return _ThrottledReadableFile(self._store.open(path), self._limit.throttle())
 
     @override
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        return _ThrottledFile(self._fs.create(path, exclusive=exclusive, mode=mode), self._limit.throttle())
-
-    @override
-    def open_for_update(self, path: str) -> File:
-        return _ThrottledFile(self._fs.open_for_update(path), self._limit.throttle())
+        return _ThrottledFile(self._store.create(path, exclusive=exclusive, mode=mode), self._limit.throttle())
 
     @override
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
         parent = posixpath.dirname(target) or "."
-        device = self._fs.stat(parent).device
+        device = self._store.stat(parent).device
         if device not in self._shares_blocks:
-            self._shares_blocks[device] = self._fs.shares_blocks(parent)
+            self._shares_blocks[device] = self._store.shares_blocks(parent)
         if self._shares_blocks[device]:
-            self._fs.copy(source, target, mode=mode)
+            self._store.copy(source, target, mode=mode)
         else:
             # Through this process, a buffer at a time: the kernel copies all at once.
-            LocalFileSystem.copy(self, source, target, mode=mode)
+            TargetStore.copy(self, source, target, mode=mode)
 
 
 class _ThrottledReadableFile(WrappedReadableFile):

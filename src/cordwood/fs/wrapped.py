@@ -9,12 +9,16 @@ from cordwood.fs.base import (
     DirectoryLock,
     File,
     FileInfo,
+    Link,
     LocalFileSystem,
     LockHolder,
     PutMode,
     ReadableFile,
     Store,
+    Target,
+    TargetStore,
 )
+from cordwood.fs.workspace import Workspace
 from cordwood.types import override
 
 
@@ -73,6 +77,10 @@ class WrappedStore(Store):
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    def _at(self, path: str) -> tuple[Store, str]:
+        """The store that has a path, and the path there: every verb goes through here."""
+        return self._store, path
+
     @property
     @override
     def concurrency(self) -> int:
@@ -80,87 +88,157 @@ class WrappedStore(Store):
 
     @override
     def list(self, path: str) -> Sequence[FileInfo]:
-        return self._store.list(path)
+        store, path = self._at(path)
+        return store.list(path)
 
     @override
     def stat(self, path: str) -> FileInfo:
-        return self._store.stat(path)
+        store, path = self._at(path)
+        return store.stat(path)
 
     @override
     def exists(self, path: str) -> bool:
-        return self._store.exists(path)
+        store, path = self._at(path)
+        return store.exists(path)
 
     @override
     def open(self, path: str) -> ReadableFile:
-        return self._store.open(path)
+        store, path = self._at(path)
+        return store.open(path)
 
     @override
     def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
-        self._store.put(path, data, mode)
+        store, path = self._at(path)
+        store.put(path, data, mode)
 
     @override
     def delete(self, path: str) -> None:
-        self._store.delete(path)
+        store, path = self._at(path)
+        store.delete(path)
 
     @override
     def absolute_path(self, path: str) -> str:
-        return self._store.absolute_path(path)
+        store, path = self._at(path)
+        return store.absolute_path(path)
+
+    @override
+    def real_path(self, path: str) -> str:
+        store, path = self._at(path)
+        return store.real_path(path)
+
+    @override
+    def path_on_disk(self, path: str) -> str | None:
+        store, path = self._at(path)
+        return store.path_on_disk(path)
 
     @override
     def lock_holder(self, path: str) -> LockHolder | None:
-        return self._store.lock_holder(path)
+        store, path = self._at(path)
+        return store.lock_holder(path)
 
 
-class WrappedFileSystem(LocalFileSystem):
-    """Delegates every verb to another file system, except `put` and `delete`, which use this object's other verbs."""
+class WrappedTargetStore(WrappedStore, TargetStore):
+    """Delegates every verb to another target store."""
+
+    _store: TargetStore
+
+    def __init__(self, store: TargetStore) -> None:
+        super().__init__(store)
+
+    @override
+    def _at(self, path: str) -> tuple[TargetStore, str]:
+        return self._store, path
+
+    @override
+    def target(self, path: str, sources: Sequence[str]) -> Target:
+        store, path = self._at(path)
+        return store.target(path, sources)
+
+    @override
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        store, path = self._at(path)
+        return store.create(path, exclusive=exclusive, mode=mode)
+
+    @override
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
+        store, path = self._at(path)
+        store.make_directory(path, mode=mode)
+
+    @override
+    def make_temporary_directory(self, prefix: str) -> str:
+        return self._store.make_temporary_directory(prefix)
+
+    @override
+    def remove_directory(self, path: str) -> None:
+        store, path = self._at(path)
+        store.remove_directory(path)
+
+    @override
+    def rename(self, source: str, target: str) -> None:
+        self._store.rename(source, target)
+
+    @override
+    def unlink(self, path: str) -> None:
+        store, path = self._at(path)
+        store.unlink(path)
+
+    @override
+    def sync_file(self, path: str) -> None:
+        store, path = self._at(path)
+        store.sync_file(path)
+
+    @override
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        store, path = self._at(path)
+        store.set_mtime_ns(path, mtime_ns)
+
+    @override
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        self._store.copy(source, target, mode=mode)
+
+    @override
+    def try_link(self, link: Link, source: str, target: str) -> bool:
+        return self._store.try_link(link, source, target)
+
+    @override
+    def shares_blocks(self, path: str) -> bool:
+        store, path = self._at(path)
+        return store.shares_blocks(path)
+
+    @override
+    def free_bytes(self, path: str) -> int | None:
+        store, path = self._at(path)
+        return store.free_bytes(path)
+
+
+class WrappedFileSystem(WrappedTargetStore, LocalFileSystem):
+    """Delegates every verb to another file system, except those that consist of others (`put`, `delete`, `target` …).
+
+    These use this object's other verbs.
+    """
+
+    _store: LocalFileSystem
 
     def __init__(self, fs: LocalFileSystem) -> None:
+        super().__init__(fs)
         self._fs = fs
 
-    @property
-    @override
-    def concurrency(self) -> int:
-        return self._fs.concurrency
+    put = LocalFileSystem.put
+    delete = LocalFileSystem.delete
+    sync_file = LocalFileSystem.sync_file
+    try_link = LocalFileSystem.try_link
 
     @override
-    def list(self, path: str) -> Sequence[FileInfo]:
-        return self._fs.list(path)
-
-    @override
-    def stat(self, path: str) -> FileInfo:
-        return self._fs.stat(path)
-
-    @override
-    def exists(self, path: str) -> bool:
-        return self._fs.exists(path)
+    def target(self, path: str, sources: Sequence[str]) -> Target:
+        return Workspace(self, path, sources)
 
     @override
     def open(self, path: str) -> File:
         return self._fs.open(path)
 
     @override
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        return self._fs.create(path, exclusive=exclusive, mode=mode)
-
-    @override
     def open_for_update(self, path: str) -> File:
         return self._fs.open_for_update(path)
-
-    @override
-    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        self._fs.make_directory(path, mode=mode)
-
-    @override
-    def make_temporary_directory(self, prefix: str) -> str:
-        return self._fs.make_temporary_directory(prefix)
-
-    @override
-    def remove_directory(self, path: str) -> None:
-        self._fs.remove_directory(path)
-
-    @override
-    def rename(self, source: str, target: str) -> None:
-        self._fs.rename(source, target)
 
     @override
     def link(self, source: str, target: str) -> None:
@@ -171,22 +249,6 @@ class WrappedFileSystem(LocalFileSystem):
         self._fs.symlink(source, target)
 
     @override
-    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
-        self._fs.copy(source, target, mode=mode)
-
-    @override
-    def shares_blocks(self, path: str) -> bool:
-        return self._fs.shares_blocks(path)
-
-    @override
-    def free_bytes(self, path: str) -> int | None:
-        return self._fs.free_bytes(path)
-
-    @override
-    def unlink(self, path: str) -> None:
-        self._fs.unlink(path)
-
-    @override
     def sync_directory(self, path: str) -> None:
         self._fs.sync_directory(path)
 
@@ -195,24 +257,8 @@ class WrappedFileSystem(LocalFileSystem):
         return self._fs.lock_directory(path)
 
     @override
-    def lock_holder(self, path: str) -> LockHolder | None:
-        return self._fs.lock_holder(path)
-
-    @override
-    def absolute_path(self, path: str) -> str:
-        return self._fs.absolute_path(path)
-
-    @override
-    def real_path(self, path: str) -> str:
-        return self._fs.real_path(path)
-
-    @override
     def network_kind(self, path: str) -> str | None:
         return self._fs.network_kind(path)
-
-    @override
-    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        self._fs.set_mtime_ns(path, mtime_ns)
 
     @override
     def set_owner(self, path: str, uid: int, gid: int) -> None:

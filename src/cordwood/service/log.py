@@ -34,6 +34,7 @@ from cordwood.errors import (
     RecordBatchTooLargeError,
 )
 from cordwood.fs.base import Bytes, LocalFileSystem, view_of
+from cordwood.fs.folders import remove_tree
 from cordwood.record.batch import Batch
 from cordwood.record.record import Record
 from cordwood.service import convenience
@@ -71,7 +72,6 @@ from cordwood.service.work_folder import remove_leftovers
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.formats.transaction_index import AbortedTransaction
-from cordwood.storage.log.files import remove_tree
 from cordwood.types import NONE, Codec
 
 _INT_MAX = 2**31 - 1

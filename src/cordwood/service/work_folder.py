@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from cordwood.engine.task import PROGRESS
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.folders import remove_tree
 from cordwood.storage.formats.filenames import WORK_FOLDER
-from cordwood.storage.log.files import remove_tree
 
 #: Cleans in place name their folders in the same way, and have one for the counters of all tasks.
 _OF_CLEANS = re.compile(f"[0-9a-f]{{32}}|{PROGRESS}")

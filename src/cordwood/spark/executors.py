@@ -11,12 +11,11 @@ import json
 import posixpath
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.objects import is_object_url
+from cordwood.fs.base import Store, TargetStore
 from cordwood.spark import probe
 from cordwood.spark.session import SETTINGS, collect, is_on_this_machine
 from cordwood.spark.session import cores as cores_of
@@ -47,8 +46,13 @@ _ADVICE = (
 )
 
 
+def paths_on_disk(store: Store, paths: Iterable[str]) -> list[str]:
+    """Those of some paths that lead to a disk, as other programs find them there."""
+    return [found for path in paths if (found := store.path_on_disk(path)) is not None]
+
+
 def check_executors(
-    spark: SparkSession, fs: LocalFileSystem | None, folder: str, paths: Sequence[str], needs: str = ""
+    spark: SparkSession, fs: TargetStore | None, folder: str, paths: Sequence[str], needs: str = ""
 ) -> None:
     """Ask each executor what it is and what it finds, unless the session is local and ours.
 
@@ -56,7 +60,7 @@ def check_executors(
         spark: the session.
         fs: the file system of the folder; None: no folder is needed.
         folder: of this run; tasks write to it.
-        paths: partitions that tasks read.
+        paths: partitions that tasks read from disks; an object store is the same for all.
         needs: what to do if an executor does not see the folder.
 
     Raises:
@@ -70,8 +74,7 @@ def check_executors(
         return
     if is_local:  # the same machine
         fs, paths = None, ()
-    # An object store is the same for all.
-    paths = [path for path in paths if not is_object_url(path)][:_PATHS_MAX]
+    paths = paths[:_PATHS_MAX]
     file, word = "", ""
     if fs is not None:
         file, word = f"{folder}/probe-{secrets.token_hex(4)}", f"probe {secrets.token_hex(16)}"

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from cordwood.errors import TasksHangError
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import TargetStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ _LOOK_SECONDS_MAX = 5.0
 class Hanging:
     """What the tasks of one job report, and since when it has been the same."""
 
-    def __init__(self, fs: LocalFileSystem, folder: str, seconds: float) -> None:
+    def __init__(self, fs: TargetStore, folder: str, seconds: float) -> None:
         self._fs, self._folder, self._seconds = fs, folder, seconds
         self._seen: object = None
         self._since = self._looked = time.monotonic()
@@ -55,7 +55,7 @@ class Hanging:
 
 
 @contextlib.contextmanager
-def given_up_after(fs: LocalFileSystem, folder: str, seconds: float) -> Iterator[None]:
+def given_up_after(fs: TargetStore, folder: str, seconds: float) -> Iterator[None]:
     """In the block, jobs end once their tasks have reported nothing new for so long.
 
     Args:
@@ -85,7 +85,7 @@ def looking() -> Look | None:
     return None if begin is None else begin()
 
 
-def _counters(fs: LocalFileSystem, folder: str) -> frozenset[tuple[str, int, int]]:
+def _counters(fs: TargetStore, folder: str) -> frozenset[tuple[str, int, int]]:
     found: list[tuple[str, int, int]] = []
     folders = [folder]
     for path in folders:  # grows

@@ -19,8 +19,8 @@ from cordwood.engine.progress import OnProgress
 from cordwood.engine.staged import clean_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
-from cordwood.fs.base import LocalFileSystem
-from cordwood.spark.executors import check_executors
+from cordwood.fs.base import TargetStore
+from cordwood.spark.executors import check_executors, paths_on_disk
 from cordwood.spark.hanging import given_up_after
 from cordwood.spark.packing import (
     RESULT_SCHEMA,
@@ -54,7 +54,7 @@ class Jobs:
 
     def __init__(
         self,
-        fs: LocalFileSystem,
+        fs: TargetStore,
         progress_folder: str,
         spark: SparkSession | None,
         master: str,
@@ -124,7 +124,7 @@ class Jobs:
             return []
         running = None if self.location.in_this_process else self.session()
         if running is not None and not self._checked:
-            check_executors(running, self.fs, self.progress, [task.path for task in tasks])
+            check_executors(running, self.fs, self.progress, paths_on_disk(self.fs, (task.path for task in tasks)))
             self._checked = True
         started = time.monotonic()
         cores = 1 if running is None else cores_of(running)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
+from cordwood.fs.folders import remove_tree
 from cordwood.storage.changes.backup import KeepFolder
 from cordwood.storage.changes.swap import Keep
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import WORK_FOLDER
-from cordwood.storage.log.files import remove_tree, write_file
+from cordwood.storage.log.files import write_file
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.types import TopicPartition

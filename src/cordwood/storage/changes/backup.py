@@ -33,10 +33,11 @@ from typing import Any
 
 from cordwood.errors import BadNameError, CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import FileInfo, LocalFileSystem
-from cordwood.storage.changes.workspace import is_within
+from cordwood.fs.folders import mode_of
+from cordwood.fs.workspace import is_within
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, is_component, parse_file
-from cordwood.storage.log.files import mode_of, read_file
+from cordwood.storage.log.files import read_file
 from cordwood.storage.log.recovered import files_after_swaps
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView

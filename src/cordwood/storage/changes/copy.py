@@ -1,17 +1,12 @@
-"""A copy of a data directory, made beside its final name. The source is only read.
+"""A copy of a data directory, made as a target of a store. The source is only read.
 
-    DIR2's parent/
-      .DIR2.cordwood-1f0c/           made first, removed in the end
-        data/                        becomes DIR2 by one rename, once everything in it is durable
-        outputs/                     what tasks write: cleaned segments, a folder per attempt
-        progress/                    how far they are
+So the copy is complete or does not exist, and the source stays as it was whatever fails (`fs.workspace` on a disk,
+`fs.object_copy` in an object store). A partition's directory then holds what a broker would make of it when it loads it
+(see `recovery`): leftovers of a deletion or clean are not copied, and segments that wait to be swapped in get their
+final names.
 
-So DIR2 is complete or does not exist, and DIR stays as it was whatever fails. A partition's directory then holds what a
-broker would make of it when it loads it (see `recovery`): leftovers of a deletion or clean are not copied, and segments
-that wait to be swapped in get their final names.
-
-Files are copied in the cheapest way that the file system has, keep their modification times, and are durable before
-DIR2 gets its name.
+Files are copied in the cheapest way that the store has, keep their modification times, and are durable before the copy
+is published.
 """
 
 from __future__ import annotations
@@ -21,8 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cordwood.errors import LockedError, NoSpaceError, RequestError
-from cordwood.fs.base import FileInfo, LocalFileSystem
-from cordwood.fs.links import Link
+from cordwood.fs.base import FileInfo, Link, TargetStore
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import (
     FileKind,
@@ -76,7 +70,7 @@ class Replacement:
 
 
 def copy_partition(
-    fs: LocalFileSystem, log: LogView, target: str, replacement: Replacement | None = None, *, link: Link | None = None
+    fs: TargetStore, log: LogView, target: str, replacement: Replacement | None = None, *, link: Link | None = None
 ) -> None:
     """Copy a partition as a broker would load it, with cleaned segments instead of those that they replace.
 
@@ -94,24 +88,22 @@ def copy_partition(
             copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if closed else None)
     if replacement is not None:
         _move_in(fs, target, replacement)
-    fs.sync_directory(target)
 
 
-def replace_segments(fs: LocalFileSystem, path: str, replacement: Replacement) -> None:
+def replace_segments(fs: TargetStore, path: str, replacement: Replacement) -> None:
     """Put cleaned segments into a copy of a partition that has not got its final name yet."""
     for info in fs.list(path):
         if not info.is_directory and replacement.removes(parse_file(info.name)):
             fs.unlink(f"{path}/{info.name}")
     _move_in(fs, path, replacement)
-    fs.sync_directory(path)
 
 
-def _move_in(fs: LocalFileSystem, path: str, replacement: Replacement) -> None:
+def _move_in(fs: TargetStore, path: str, replacement: Replacement) -> None:
     for name in replacement.names:
         fs.rename(f"{replacement.folder}/{name}", f"{path}/{name}")
 
 
-def remove_segments(fs: LocalFileSystem, path: str, base_offsets: Sequence[int], log_end_offset: int) -> None:
+def remove_segments(fs: TargetStore, path: str, base_offsets: Sequence[int], log_end_offset: int) -> None:
     """Remove segments from a copy of a partition. If none is left, it gets an empty one at the log end."""
     logs = 0
     for info in fs.list(path):
@@ -125,15 +117,13 @@ def remove_segments(fs: LocalFileSystem, path: str, base_offsets: Sequence[int],
     if not logs:
         for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
             write_file(fs, f"{path}/{filenames.offset_name(log_end_offset, kind)}", b"")
-    fs.sync_directory(path)
 
 
-def copy_unchanged(fs: LocalFileSystem, source: str, target: str) -> None:
+def copy_unchanged(fs: TargetStore, source: str, target: str) -> None:
     """Copy all regular files of a directory under their own names."""
     for info in fs.list(source):
         if not info.is_directory and info.name != filenames.LOCK:
             copy_file(fs, f"{source}/{info.name}", f"{target}/{info.name}")
-    fs.sync_directory(target)
 
 
 # ---- log directories -------------------------------------------------------------------------------------------------
@@ -172,14 +162,14 @@ class DirectoryCopy:
         names = [info.name for info in self.source.entries if info.is_directory and info.name not in known]
         return [f"{self.source.path}/{name}" for name in names] if self.whole else []
 
-    def copy_files(self, fs: LocalFileSystem) -> None:
+    def copy_files(self, fs: TargetStore) -> None:
         """Copy the directory's own files, except those that say how it was shut down."""
         if self.whole:
             for info in self.source.entries:
                 if not info.is_directory and info.name not in _REWRITTEN:
                     copy_file(fs, f"{self.source.path}/{info.name}", f"{self.path}/{info.name}")
 
-    def write_checkpoints(self, fs: LocalFileSystem) -> None:
+    def write_checkpoints(self, fs: TargetStore) -> None:
         """Write the checkpoints and the clean-shutdown file; call it once the partitions are durable."""
         changes = {
             filenames.CLEANER_OFFSETS: self.cleaner_offsets,
@@ -194,9 +184,8 @@ class DirectoryCopy:
         elif self.clean_shutdown:
             data = properties.encode_clean_shutdown(None)
             write_file(fs, f"{self.path}/{filenames.CLEAN_SHUTDOWN}", data)
-        fs.sync_directory(self.path)
 
-    def _write_checkpoint(self, fs: LocalFileSystem, name: str, changes: Mapping[TopicPartition, int]) -> None:
+    def _write_checkpoint(self, fs: TargetStore, name: str, changes: Mapping[TopicPartition, int]) -> None:
         source = self.source
         before = {
             filenames.CLEANER_OFFSETS: source.cleaner_offsets,
@@ -217,7 +206,7 @@ class DirectoryCopy:
 
 
 def lay_out(
-    fs: LocalFileSystem, node: Node, paths: Sequence[str], root: str, *, locked_too: bool = False
+    fs: TargetStore, node: Node, paths: Sequence[str], root: str, *, locked_too: bool = False
 ) -> list[DirectoryCopy]:
     """Where the copy of each log directory goes: to `root` if it was named itself, else to a folder in it.
 
@@ -295,7 +284,7 @@ def _version(info: FileInfo | None) -> tuple[int, int] | None:
 
 
 def check_space(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     folder: str,
     copies: Iterable[DirectoryCopy],
     *,

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cordwood.errors import BadNameError, NoSpaceError, NotFoundError
-from cordwood.fs.base import FileInfo, LocalFileSystem
+from cordwood.fs.base import FileInfo, TargetStore
 from cordwood.presentable import Presentable
-from cordwood.storage.changes.workspace import Workspace
 from cordwood.storage.formats import filenames
 from cordwood.storage.log.files import copy_file
 from cordwood.threads import in_parallel
@@ -43,7 +42,7 @@ class FetchResult(Presentable):
 
 
 def fetch_directory(
-    fs: LocalFileSystem, source: str, target: str, *, has_checksums: bool, on_bytes: Callable[[int, int], None]
+    fs: TargetStore, source: str, target: str, *, has_checksums: bool, on_bytes: Callable[[int, int], None]
 ) -> FetchResult:
     """Copy a directory with all that is in it.
 
@@ -66,7 +65,7 @@ def fetch_directory(
         raise NotFoundError(f"{source} does not exist, or holds no files")
     total = sum(info.size_bytes for _, info in files)
     done = 0
-    with Workspace(fs, target, [source]) as work:
+    with fs.target(target, [source]) as work:
         free = fs.free_bytes(work.path)
         if free is not None and total > free:
             where = posixpath.dirname(work.path)
@@ -82,13 +81,11 @@ def fetch_directory(
             on_bytes(done, total)
 
         in_parallel(fs.concurrency, one, files)
-        for directory in reversed(["", *directories]):
-            fs.sync_directory(f"{work.data}/{directory}".rstrip("/"))
         work.publish()
     return FetchResult(source, work.target, len(files), total, has_checksums, time.monotonic() - started)
 
 
-def _walk(fs: LocalFileSystem, source: str) -> tuple[list[str], list[tuple[str, FileInfo]]]:
+def _walk(fs: TargetStore, source: str) -> tuple[list[str], list[tuple[str, FileInfo]]]:
     """The directories, each behind the one that it is in, and the files, by their paths below the source."""
     directories: list[str] = []
     files: list[tuple[str, FileInfo]] = []

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from cordwood.errors import RequestError
 from cordwood.fs.base import FileInfo, LocalFileSystem
+from cordwood.fs.folders import remove_tree
 from cordwood.presentable import Presentable
 from cordwood.storage.changes.backup import (
     MANIFEST,
@@ -40,7 +41,7 @@ from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import complete, remove_unfinished, swap_in
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, parse_file
-from cordwood.storage.log.files import read_file, remove_tree
+from cordwood.storage.log.files import read_file
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.types import TopicPartition
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import functools
-import operator
 import posixpath
-import time
-from collections.abc import Iterator
 
-from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, LocalFileSystem, Store
-from cordwood.fs.links import Link, try_link
+from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, Store, TargetStore
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import parse_file
 
@@ -41,54 +35,10 @@ def why_unreadable(error: OSError) -> str:
     return f"cannot be read: {error.strerror or error}"
 
 
-_REMOVE_ATTEMPTS = 20
-_REMOVE_PAUSE_SECONDS = 0.1
-
-
-def mode_of(fs: Store, *paths: str) -> int:
-    """The permissions for a copy of several directories: those that all of them have."""
-    return functools.reduce(operator.and_, (fs.stat(path).mode for path in paths), 0o777) | 0o700
-
-
-def remove_tree(fs: LocalFileSystem, path: str) -> None:
-    """Remove a folder and its contents, even while an abandoned task still writes to it."""
-    for attempt in range(_REMOVE_ATTEMPTS):
-        try:
-            _remove(fs, path)
-            return
-        except FileNotFoundError:
-            continue
-        except OSError:
-            if attempt == _REMOVE_ATTEMPTS - 1:
-                raise
-            time.sleep(_REMOVE_PAUSE_SECONDS)
-
-
-def _remove(fs: LocalFileSystem, path: str) -> None:
-    if not fs.exists(path):
-        return
-    for info in fs.list(path):
-        if info.is_directory:
-            _remove(fs, f"{path}/{info.name}")
-        else:
-            fs.unlink(f"{path}/{info.name}")
-    fs.remove_directory(path)
-
-
-@contextlib.contextmanager
-def temporary_directory(fs: LocalFileSystem, prefix: str) -> Iterator[str]:
-    """A new directory that no other user can read; it is removed after the `with` block, with all that is in it."""
-    path = fs.make_temporary_directory(prefix)
-    try:
-        yield path
-    finally:
-        remove_tree(fs, path)
-
-
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def copy_file(fs: LocalFileSystem, source: str, target: str, *, link: Link | None = None) -> None:
+def copy_file(fs: TargetStore, source: str, target: str, *, link: Link | None = None) -> None:
     """Copy a file to a new name, with its modification time; on return its bytes are on disk.
 
     Args:
@@ -97,13 +47,12 @@ def copy_file(fs: LocalFileSystem, source: str, target: str, *, link: Link | Non
         target: path; nothing is there.
         link: make one instead, where the file system supports it.
     """
-    if link is not None and try_link(fs, link, source, target):
+    if link is not None and fs.try_link(link, source, target):
         return
     info = fs.stat(source)
     fs.copy(source, target, mode=info.mode | OWNER_WRITES)
     fs.set_mtime_ns(target, info.mtime_ns)
-    with fs.open(target) as copied:
-        copied.sync()
+    fs.sync_file(target)
 
 
 def chown_like(fs: LocalFileSystem, path: str, like: FileInfo) -> None:
@@ -113,11 +62,10 @@ def chown_like(fs: LocalFileSystem, path: str, like: FileInfo) -> None:
         fs.set_owner(path, like.uid, like.gid)
     if info.mode != like.mode:
         fs.set_mode(path, like.mode)
-    with fs.open(path) as file:
-        file.sync()
+    fs.sync_file(path)
 
 
-def write_file(fs: LocalFileSystem, path: str, data: Bytes) -> None:
+def write_file(fs: TargetStore, path: str, data: Bytes) -> None:
     """Create or overwrite a small file; its bytes are durable on return."""
     with fs.create(path, exclusive=False) as file:
         file.write(0, data)

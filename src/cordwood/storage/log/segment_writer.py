@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.fs.base import File, LocalFileSystem, ReadableFile
+from cordwood.fs.base import File, ReadableFile, TargetStore
 from cordwood.kernels import encode
 from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.storage.formats import offset_index, time_index, transaction_index
@@ -130,7 +130,7 @@ class SegmentWriter:
 
     def __init__(
         self,
-        fs: LocalFileSystem,
+        fs: TargetStore,
         directory: str,
         base_offset: int,
         limits: IndexLimits,

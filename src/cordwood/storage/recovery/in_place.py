@@ -24,11 +24,12 @@ from dataclasses import replace
 
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, LocalFileSystem
+from cordwood.fs.folders import remove_tree
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import Keep, complete, remove_unfinished, swap_in
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, PartitionFile, parse_file
-from cordwood.storage.log.files import chown_like, remove_tree
+from cordwood.storage.log.files import chown_like
 from cordwood.storage.log.recovered import stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
 from cordwood.storage.log.view import LogView

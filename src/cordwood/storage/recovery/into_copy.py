@@ -25,8 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
-from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES, LocalFileSystem
-from cordwood.fs.links import Link
+from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES, Link, TargetStore
 from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.control import coordinator_epoch
@@ -113,7 +112,7 @@ class Rewritten:
 
 
 def recover_into_copy(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     log: LogView,
     target: str,
     *,
@@ -141,12 +140,11 @@ def recover_into_copy(
         if new.stays(log, source, file):
             is_log = file is not None and file.kind is FileKind.LOG
             copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if is_log else None)
-    fs.sync_directory(target)
     return Recovered(new.next_offset, new.notes)
 
 
 def rewrite_unflushed(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     log: LogView,
     folder: str,
     *,
@@ -228,7 +226,7 @@ def rewrite_unflushed(
 
 
 def start_anew(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     log: LogView,
     folder: str,
     *,
@@ -267,18 +265,15 @@ def start_anew(
     return Rewritten(start, (*notes, note), frozenset(), {}, cut)
 
 
-def complete_indexes(
-    fs: LocalFileSystem, log: LogView, *, now_ms: int, settings: RecoverySettings | None = None
-) -> None:
+def complete_indexes(fs: TargetStore, log: LogView, *, now_ms: int, settings: RecoverySettings | None = None) -> None:
     """Give segments of a copy that lack an offset index their indexes. A damaged segment is left alone."""
     for _, paths in rewrite_indexes(fs, log, log.path, now_ms=now_ms, settings=settings, suffix=Temporary.TMP):
         for path in paths:
             fs.rename(path, path.removesuffix(Temporary.TMP))
-    fs.sync_directory(log.path)
 
 
 def rewrite_indexes(
-    fs: LocalFileSystem,
+    fs: TargetStore,
     log: LogView,
     folder: str,
     *,
@@ -447,13 +442,13 @@ def _epochs(log: LogView) -> LeaderEpochs:
     return leader_epochs.history(leader_epochs.decode(data, path), path)
 
 
-def _write_epochs(fs: LocalFileSystem, log: LogView, target: str, epochs: LeaderEpochs, next_offset: int) -> None:
+def _write_epochs(fs: TargetStore, log: LogView, target: str, epochs: LeaderEpochs, next_offset: int) -> None:
     entries = tuple(entry for entry in epochs.entries if entry.start_offset < next_offset)
     if entries or log.fs.exists(f"{log.path}/{FileKind.LEADER_EPOCHS}"):
         write_file(fs, f"{target}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode(entries))
 
 
-def _write_snapshot(fs: LocalFileSystem, target: str, producers: Producers, offset: int) -> None:
+def _write_snapshot(fs: TargetStore, target: str, producers: Producers, offset: int) -> None:
     name = offset_name(offset, FileKind.PRODUCER_SNAPSHOT)
     write_file(fs, f"{target}/{name}", producer_state.encode(producers.entries()))
 

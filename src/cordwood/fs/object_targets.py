@@ -1,11 +1,11 @@
-"""Object stores as a file system to make a directory in: files are written beside it first, and uploaded when complete.
+"""Object stores to make a directory in: files are written on this machine first, and uploaded when complete.
 
 An object is written whole or not at all, and cannot be changed. So a file that is created is a nameless temporary file
 of this machine, which a killed process cannot leave behind. It is uploaded by `sync`, or by `close`, and then takes no
 room here any more. Every object carries the CRC-32C of its bytes, and the time that its original was modified.
 
-What objects cannot do is refused: links, changes in place, renames of directories. Owners and permissions there are
-none.
+A rename copies the object and deletes the old one, so it is only for what nobody else looks at: the files of a target
+before it is published (`cordwood.fs.object_copy`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,11 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from cordwood.errors import CorruptFileError, RequestError
-from cordwood.fs.base import (
-    Bytes,
-    DirectoryLock,
-    File,
-    FileInfo,
-    LocalFileSystem,
-    PutMode,
-    ReadableFile,
-    refuse_lock_file,
-)
+from cordwood.errors import CorruptFileError
+from cordwood.fs.base import Bytes, File, FileInfo, ReadableFile, Target, TargetStore, refuse_lock_file
 from cordwood.fs.manifest import CopiedFile
-from cordwood.fs.objects import ObjectStore, Patience, client_of, explained, normal_url, place_of
+from cordwood.fs.object_copy import ObjectCopy
+from cordwood.fs.objects import ObjectLocation, ObjectStore, Patience, client_of, explained, normal_url, place_of
 from cordwood.fs.posix import PosixFile
 from cordwood.fs.wrapped import WrappedFile
 from cordwood.types import override
@@ -52,33 +44,20 @@ _CRC, _MTIME = "cordwood-crc32c", "cordwood-mtime-ns"
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectFilesLocation:
-    """All object stores, to write to; see `ObjectLocation`."""
+class ObjectTargetsLocation(ObjectLocation):
+    """All object stores, to make directories in."""
 
-    patience: Patience
-    run: str
-
-    @property
-    def in_this_process(self) -> bool:
-        """Never: every process that has credentials sees the same objects."""
-        return False
-
-    def open(self) -> ObjectFileSystem:
-        """The file system."""
-        return ObjectFileSystem(self.patience, self.run)
+    @override
+    def open(self) -> ObjectTargetStore:
+        return ObjectTargetStore(self.patience, self.run)
 
 
-class ObjectFileSystem(LocalFileSystem):
-    """The object stores that URLs lead to, for reading and for making a directory in.
-
-    Args:
-        patience: with their servers.
-        run: see `ObjectStore`.
-    """
+class ObjectTargetStore(ObjectStore, TargetStore):
+    """The object stores that URLs lead to, for reading and for making directories in."""
 
     def __init__(self, patience: Patience | None = None, run: str = "") -> None:
-        self.store = ObjectStore(patience, run)
-        self._lock = threading.Lock()
+        super().__init__(patience, run)
+        self._changes = threading.Lock()
         #: Files that are open for writing, by URL.
         self._staged: dict[str, _StagedFile] = {}
         #: Held by those who copy large files: each has some parts in memory.
@@ -86,42 +65,27 @@ class ObjectFileSystem(LocalFileSystem):
         #: What this process wrote or named, by URL.
         self._written: dict[str, CopiedFile] = {}
 
-    @property
     @override
-    def concurrency(self) -> int:
-        return self.store.concurrency
+    def location(self) -> ObjectTargetsLocation:
+        return ObjectTargetsLocation(self.patience, self.run)
 
     @override
-    def location(self) -> ObjectFilesLocation:
-        return ObjectFilesLocation(self.store.patience, self.store.run)
-
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    def target(self, path: str, sources: Sequence[str]) -> Target:
+        return ObjectCopy(self, self.written, path, sources)
 
     @override
     def list(self, path: str) -> Sequence[FileInfo]:
-        return [self._as_written(path, info) for info in self.store.list(path)]
+        return [self._as_written(path, info) for info in super().list(path)]
 
     @override
     def stat(self, path: str) -> FileInfo:
-        return self._as_written(posixpath.dirname(path.rstrip("/")), self.store.stat(path))
+        return self._as_written(posixpath.dirname(path.rstrip("/")), super().stat(path))
 
     def _as_written(self, directory: str, info: FileInfo) -> FileInfo:
         written = self._written.get(f"{directory.rstrip('/')}/{info.name}")
         if written is None or info.is_directory:
             return info
-        return FileInfo(info.name, info.size_bytes, written.mtime_ns, is_directory=False, mode=info.mode)
-
-    @override
-    def exists(self, path: str) -> bool:
-        return self.store.exists(path)
-
-    @override
-    def open(self, path: str) -> File:
-        path = normal_url(path)
-        file = _ReadOnlyFile(path, lambda: self.store.open(path))
-        if path not in self._written:
-            file.size()  # or it does not exist
-        return file
+        return replace(info, mtime_ns=written.mtime_ns)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -132,7 +96,7 @@ class ObjectFileSystem(LocalFileSystem):
         if exclusive and self.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         staged = _StagedFile(path, self._upload_staged, self._forget_staged)
-        with self._lock:
+        with self._changes:
             self._staged[path] = staged
         return staged
 
@@ -147,7 +111,7 @@ class ObjectFileSystem(LocalFileSystem):
         self._upload(file.path, pieces(), file.size(), file.mtime_ns, crc)
 
     def _forget_staged(self, file: _StagedFile) -> None:
-        with self._lock:
+        with self._changes:
             if self._staged.get(file.path) is file:
                 del self._staged[file.path]
 
@@ -173,9 +137,9 @@ class ObjectFileSystem(LocalFileSystem):
 
         attributes = {_CRC: crc, _MTIME: mtime_ns}
         known: Attributes = {name: str(value) for name, value in attributes.items() if value is not None}
-        self.store.forget(path)
+        self.forget(path)
         with explained(path):
-            client = client_of(bucket, self.store.patience)
+            client = client_of(bucket, self.patience)
             if size_bytes <= _PIECE_BYTES:
                 put = obstore.put(client, key, b"".join(counted()), attributes=known, use_multipart=False)
             else:
@@ -187,32 +151,6 @@ class ObjectFileSystem(LocalFileSystem):
         mtime_ns = time.time_ns() if mtime_ns is None else mtime_ns
         self._written[path] = CopiedFile(path, size_bytes, sent_crc, mtime_ns, put["e_tag"])
 
-    @override
-    def put(
-        self,
-        path: str,
-        data: Bytes,
-        mode: PutMode = PutMode.REPLACE,
-        *,
-        like: FileInfo | None = None,
-        beside: str | None = None,
-    ) -> None:
-        self.store.put(path, data, mode)
-
-    def put_if_unchanged(self, path: str, data: bytes, e_tag: str | None) -> None:
-        """Replace an object unless somebody else has done so.
-
-        Raises:
-            OSError: with ESTALE: it is not the object with this ETag any more.
-        """
-        import obstore
-
-        bucket, key = place_of(path)
-        self.store.forget(path)
-        with explained(path):
-            client = client_of(bucket, self.store.patience)
-            obstore.put(client, key, data, mode={"e_tag": e_tag or ""}, use_multipart=False)
-
     def copy_in(self, source: ReadableFile, target: str) -> None:
         """Upload a file that is open."""
         with self._limited_room:
@@ -221,7 +159,7 @@ class ObjectFileSystem(LocalFileSystem):
     @override
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
         # Through this process, not within the store: so its checksum is that of what a reader gets.
-        with self.store.open(source) as original:
+        with self.open(source) as original:
             self.copy_in(original, target)
 
     def copy_out(self, source: str, target: File) -> None:
@@ -230,9 +168,9 @@ class ObjectFileSystem(LocalFileSystem):
         Raises:
             CorruptFileError: its checksum is not the one in the manifest of its copy.
         """
-        listed = self.store.copied_file(source)
+        listed = self.copied_file(source)
         crc = position = 0
-        with self.store.open(source) as original:
+        with self.open(source) as original:
             for piece in _pieces_of(original):
                 target.write(position, piece)
                 position += len(piece)
@@ -254,8 +192,8 @@ class ObjectFileSystem(LocalFileSystem):
         if bucket != target_bucket:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
         written = self._written.get(source) or self._read_back(source)
-        client = client_of(bucket, self.store.patience)
-        self.store.forget(target)
+        client = client_of(bucket, self.patience)
+        self.forget(target)
         with explained(source):
             obstore.copy(client, key, target_key)
             meta = obstore.head(client, target_key)
@@ -271,15 +209,15 @@ class ObjectFileSystem(LocalFileSystem):
 
         bucket, key = place_of(path)
         with explained(path):
-            found = obstore.get(client_of(bucket, self.store.patience), key, options={"head": True})
+            found = obstore.get(client_of(bucket, self.patience), key, options={"head": True})
             attributes, meta = found.attributes, found.meta
         values = {str(name).lower(): str(value) for name, value in attributes.items()}
         if _CRC in values:
             crc = int(values[_CRC])
         else:  # the store kept no metadata
-            with self.store.open(path) as file:
+            with self.open(path) as file:
                 crc = functools.reduce(lambda crc, piece: crc32c.crc32c(piece, crc), _pieces_of(file), 0)
-        mtime_ns = int(values[_MTIME]) if _MTIME in values else self.store.stat(path).mtime_ns
+        mtime_ns = int(values[_MTIME]) if _MTIME in values else self.stat(path).mtime_ns
         return CopiedFile(path, int(meta["size"]), crc, mtime_ns, meta["e_tag"])
 
     def written(self, path: str) -> CopiedFile:
@@ -287,21 +225,27 @@ class ObjectFileSystem(LocalFileSystem):
         return self._written.get(path) or self._read_back(path)
 
     @override
-    def unlink(self, path: str) -> None:
+    def delete(self, path: str) -> None:
         self._written.pop(normal_url(path), None)
-        self.store.delete(path)
+        super().delete(path)
+
+    @override
+    def unlink(self, path: str) -> None:
+        self.delete(path)
 
     @override
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         path = normal_url(path)
-        with self._lock:
+        with self._changes:
             if (staged := self._staged.get(path)) is not None:
                 staged.set_mtime_ns(mtime_ns)
                 return
         # An object's metadata cannot be changed; the manifest will say it.
         self._written[path] = replace(self.written(path), mtime_ns=mtime_ns)
 
-    # ---- what an object store does not have --------------------------------------------------------------------------
+    @override
+    def sync_file(self, path: str) -> None:
+        """An object is durable as soon as it can be read."""
 
     @override
     def make_directory(self, path: str, *, mode: int = 0o777) -> None:
@@ -309,98 +253,12 @@ class ObjectFileSystem(LocalFileSystem):
 
     @override
     def remove_directory(self, path: str) -> None:
-        if self.store.list_with_tags(path):
+        if self.list_with_tags(path):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-
-    @override
-    def sync_directory(self, path: str) -> None:
-        """A name is durable as soon as its object is."""
-
-    @override
-    def set_owner(self, path: str, uid: int, gid: int) -> None:
-        """Objects belong to the bucket's owner."""
-
-    @override
-    def set_mode(self, path: str, mode: int) -> None:
-        """Who may read an object is for the bucket to say."""
-
-    @override
-    def link(self, source: str, target: str) -> None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), target)
-
-    symlink = link
-
-    @override
-    def open_for_update(self, path: str) -> File:
-        raise OSError(errno.EROFS, "an object cannot be changed, only written anew", path)
-
-    @override
-    def make_temporary_directory(self, prefix: str) -> str:
-        raise OSError(errno.EOPNOTSUPP, "temporary files are not made in an object store", prefix)
-
-    @override
-    def lock_directory(self, path: str) -> DirectoryLock:
-        raise RequestError(f"{path} is in an object store, where nothing can be locked or changed in place")
-
-    @override
-    def absolute_path(self, path: str) -> str:
-        return normal_url(path)
-
-    @override
-    def real_path(self, path: str) -> str:
-        return normal_url(path)
 
 
 def _pieces_of(file: ReadableFile) -> Iterator[bytes]:
     return (file.read(at, _PIECE_BYTES) for at in range(0, file.size(), _PIECE_BYTES))
-
-
-class _ReadOnlyFile(File):
-    """An object that is open for reading, or will be when something is read."""
-
-    def __init__(self, path: str, open_: Callable[[], ReadableFile]) -> None:
-        self.path = path
-        self._open = open_
-        self._file: ReadableFile | None = None
-
-    @property
-    def _opened(self) -> ReadableFile:
-        if self._file is None:
-            self._file = self._open()
-        return self._file
-
-    @override
-    def size(self) -> int:
-        return self._opened.size()
-
-    @override
-    def read_into(self, position: int, target: memoryview) -> int:
-        return self._opened.read_into(position, target)
-
-    @override
-    def read(self, position: int, size_bytes: int) -> bytes:
-        return self._opened.read(position, size_bytes)
-
-    @override
-    def write(self, position: int, data: Bytes) -> None:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
-
-    @override
-    def truncate(self, size_bytes: int) -> None:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
-
-    @override
-    def write_back(self, position: int, size_bytes: int) -> None:
-        """Nothing was written."""
-
-    @override
-    def sync(self) -> None:
-        """An object is durable as soon as it can be read."""
-
-    @override
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 class _StagedFile(WrappedFile):

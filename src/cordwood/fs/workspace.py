@@ -1,27 +1,29 @@
-"""The work folder in which a new directory is made; it is removed in the end."""
+"""A new directory of a local file system: made in a folder beside it, and named last.
+
+DIR2's parent/
+.DIR2.cordwood-1f0c/           made first, removed in the end
+data/                        becomes DIR2 by one rename, once everything in it is durable
+outputs/                     what tasks write, a folder per attempt
+progress/                    how far they are
+"""
 
 from __future__ import annotations
 
 import posixpath
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
 from cordwood.errors import NotFoundError, RequestError
-from cordwood.fs.base import LocalFileSystem
-from cordwood.storage.log.files import mode_of, remove_tree
+from cordwood.fs.base import LocalFileSystem, Target, TargetStore
+from cordwood.fs.folders import mode_of, remove_tree
+from cordwood.threads import in_parallel
+from cordwood.types import override
 
-# ---- the work folder -------------------------------------------------------------------------------------------------
 
-
-class Workspace:
-    """The folder in which a new directory is made. It is removed at the end of the `with` block, whatever happens.
-
-    Attributes:
-        target: what the new directory will be called.
-        path: of the folder.
-    """
+class Workspace(Target):
+    """The folder in which a new directory is made. It is removed at the end of the `with` block, whatever happens."""
 
     def __init__(self, fs: LocalFileSystem, target: str, sources: Iterable[str]) -> None:
         """Refuse a target that is not new or empty, or within a source.
@@ -32,25 +34,11 @@ class Workspace:
         self._fs = fs
         self._sources = tuple(sources)
         self.target = fs.real_path(target)
-        parent = posixpath.dirname(self.target)
-        _check_target(fs, self.target, parent, self._sources)
+        _check_target(fs, self.target, posixpath.dirname(self.target), self._sources)
         self.path = f"{work_folder_prefix(self.target)}{secrets.token_hex(4)}"
+        self.data, self.outputs, self.progress = (f"{self.path}/{name}" for name in ("data", "outputs", "progress"))
 
-    @property
-    def data(self) -> str:
-        """Where the new directory is made."""
-        return f"{self.path}/data"
-
-    @property
-    def outputs(self) -> str:
-        """Where tasks write to."""
-        return f"{self.path}/outputs"
-
-    @property
-    def progress(self) -> str:
-        """Where tasks write their progress."""
-        return f"{self.path}/progress"
-
+    @override
     def __enter__(self) -> Self:
         try:
             # Only its owner can read it; the new directory gets the permissions of its source.
@@ -63,14 +51,15 @@ class Workspace:
             raise
         return self
 
+    @override
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         remove_tree(self._fs, self.path)
 
+    @override
     def publish(self) -> None:
-        """Give the new directory its name; everything in it is durable already."""
-        self._fs.sync_directory(self.data)
+        in_parallel(self._fs.concurrency, self._fs.sync_directory, list(_directories(self._fs, self.data)))
         try:
             self._fs.rename(self.data, self.target)
             self._fs.sync_directory(posixpath.dirname(self.target))
@@ -81,13 +70,21 @@ class Workspace:
             raise
 
 
+def _directories(fs: LocalFileSystem, path: str) -> Iterator[str]:
+    """A directory and all below it."""
+    yield path
+    for info in fs.list(path):
+        if info.is_directory:
+            yield from _directories(fs, f"{path}/{info.name}")
+
+
 def work_folder_prefix(target: str) -> str:
     """How the paths of all work folders of a directory begin."""
     parent, name = posixpath.split(target)
     return f"{parent.rstrip('/')}/.{name}.cordwood-"
 
 
-def leftovers(fs: LocalFileSystem, target: str) -> list[str]:
+def leftovers(fs: TargetStore, target: str) -> list[str]:
     """Work folders that killed runs for the same directory left. Call it when this run has none."""
     parent, start = posixpath.split(work_folder_prefix(fs.real_path(target)))
     try:
