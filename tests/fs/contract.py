@@ -16,7 +16,7 @@ target_steps = st.one_of(
     st.tuples(st.just("write anew"), paths, small, st.binary(max_size=4)),
     st.tuples(st.just("read"), paths, small, small),
     st.tuples(st.sampled_from(["mkdir", "mkdir", "rmdir", "unlink", "list", "is_directory", "sync_file"]), paths),
-    st.tuples(st.sampled_from(["rename", "copy"]), paths, paths),
+    st.tuples(st.just("rename"), paths, paths),
 )
 local_steps = st.one_of(
     target_steps,
@@ -71,8 +71,6 @@ def _on_target(store: TargetStore, root: str, verb: str, path: str, *arguments: 
             store.sync_file(at)
         case "rename", (str(target),):
             store.rename(at, f"{root}/{target}")
-        case "copy", (str(target),):
-            store.copy(at, f"{root}/{target}")
         case _:
             raise AssertionError(f"no such step: {verb} {arguments}")
     return None
