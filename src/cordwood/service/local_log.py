@@ -26,7 +26,7 @@ from cordwood.service.segment import LogSegment, Place
 from cordwood.service.segments import LogSegments
 from cordwood.storage.changes import swap
 from cordwood.storage.changes.copy import Replacement
-from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
+from cordwood.storage.formats.filenames import Temporary, offset_name
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 
@@ -233,17 +233,14 @@ class LocalLog:
             return ()
         files = [name for one in old for name in one.file_names()]
         swap.own_like_old(self.fs, self.directory, replacement, old[0].base_offset)
-        begun = swap.begin(self.fs, self.directory, replacement, files)
-        behind = [one for one in old if offset_name(one.base_offset, FileKind.LOG) in begun.behind_the_end]
-        for segment in behind:
-            segment.change_suffix(Temporary.DELETED)
-            self.fs.sync_directory(self.directory)
-        for segment in old:
-            if segment not in behind:
-                segment.change_suffix(Temporary.DELETED)
-        self.fs.sync_directory(self.directory)
-        swap.into_place(self.fs, self.directory, begun.names)
-        begun.finish()
+        steps = swap.Swap.of(self.fs, self.directory, replacement, files, unlinks_old=False)
+        steps.commit()
+        with ExitStack() as held:
+            for segment in old:
+                held.enter_context(segment.names)
+            steps.finish()
+            for segment in old:
+                segment.take_suffix(Temporary.DELETED)
         new = [
             LogSegment(self.fs, self.directory, base, self.config, self.clock) for base in sorted(replacement.outputs)
         ]

@@ -214,8 +214,12 @@ class LogSegment:
                 new = f"{self.directory}/{offset_name(self.base_offset, kind + suffix)}"
                 if self._fs.exists(old):
                     self._fs.rename(old, new)
-            self._suffix = suffix
-            self._transactions.path = self.path(FileKind.TRANSACTION_INDEX)
+            self.take_suffix(suffix)
+
+    def take_suffix(self, suffix: Temporary) -> None:
+        """Its files were renamed, by a caller that holds `names`."""
+        self._suffix = suffix
+        self._transactions.path = self.path(FileKind.TRANSACTION_INDEX)
 
     def move_to(self, directory: str) -> None:
         """The partition's directory was renamed, by a caller that holds `names`."""

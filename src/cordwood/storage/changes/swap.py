@@ -22,13 +22,16 @@ such segments to the next clean. An output without any batch has no end above it
 
 A failure before the commit is undone; after it the next load, ours or a broker's, completes the swap.
 
+`Swap` holds the steps as values. A clean of files and a clean of a live log execute the same ones; a live log unlinks
+its old files later, when nobody reads them any more.
+
 Source: Kafka LocalLog.replaceSegments, LogLoader. Differs: Kafka renames everything with one sync of the directory.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cordwood.errors import RequestError
@@ -43,7 +46,107 @@ from cordwood.storage.log.segment import MAX_OFFSET, Segment
 #: have other names elsewhere, durably.
 Keep = Callable[[str, Sequence[str]], None]
 
-_LEFTOVERS = (Temporary.CLEANED, Temporary.SWAP, Temporary.DELETED)
+LIVE, CLEANED, SWAP, DELETED = Temporary.NONE, Temporary.CLEANED, Temporary.SWAP, Temporary.DELETED
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Changes of names that are durable before the next step begins.
+
+    Attributes:
+        renames: (path, new path), in order.
+        removes: paths, after the renames.
+        syncs: directories, at the end.
+    """
+
+    renames: tuple[tuple[str, str], ...]
+    removes: tuple[str, ...]
+    syncs: tuple[str, ...]
+
+
+def _suffixed(
+    partition: str, names: Iterable[str], now: Temporary, then: Temporary, removes: Iterable[str] = ()
+) -> Step:
+    """Files of a partition get another suffix; others go."""
+    renames = tuple((f"{partition}/{name}{now}", f"{partition}/{name}{then}") for name in names)
+    return Step(renames, tuple(f"{partition}/{name}" for name in removes), (partition,))
+
+
+def execute(fs: LocalFileSystem, steps: Iterable[Step]) -> None:
+    """Do one step after the other."""
+    for step in steps:
+        for source, target in step.renames:
+            fs.rename(source, target)
+        for path in step.removes:
+            fs.unlink(path)
+        for directory in step.syncs:
+            fs.sync_directory(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """All steps of a swap, decided before the first one.
+
+    Attributes:
+        until_commit: steps 1 to 3.
+        after_commit: steps 4 to 7.
+    """
+
+    fs: LocalFileSystem
+    partition: str
+    until_commit: tuple[Step, ...]
+    after_commit: tuple[Step, ...]
+
+    @classmethod
+    def of(
+        cls,
+        fs: LocalFileSystem,
+        partition: str,
+        replacement: Replacement,
+        old: Sequence[str],
+        *,
+        unlinks_old: bool = True,
+    ) -> Swap:
+        """The steps that replace the old files of a group by its outputs.
+
+        Args:
+            fs, partition, replacement: see `swap_in`.
+            old: names of the files that are to be replaced.
+            unlinks_old: otherwise they stay, as .deleted.
+        """
+        names = _with_transaction_index(fs, replacement, old)
+        outputs = tuple((f"{replacement.folder}/{name}", f"{partition}/{name}{CLEANED}") for name in names)
+        first_base = offset_name(min(replacement.outputs), ".")
+        first = [name for name in names if name.startswith(first_base)]
+        others = [name for name in names if name not in first]
+        until_commit = [Step(outputs, (), (replacement.folder, partition))]
+        until_commit += [_suffixed(partition, some, CLEANED, SWAP) for some in (others, first) if some]
+        behind = _behind_the_end(fs, replacement, old)
+        rest = [name for name in old if name not in behind]
+        gone = [f"{name}{DELETED}" for name in old] if unlinks_old else []
+        # What stands beside the outputs only until the old files are gone.
+        gone += set(names).difference(replacement.names)
+        after_commit = [_suffixed(partition, some, LIVE, DELETED) for some in (*([name] for name in behind), rest)]
+        after_commit += _into_place(partition, names, gone)
+        return cls(fs, partition, tuple(until_commit), tuple(after_commit))
+
+    def commit(self) -> None:
+        """Make the outputs count.
+
+        Raises:
+            OSError: the partition is as it was.
+        """
+        try:
+            execute(self.fs, self.until_commit)
+        except BaseException:
+            # No-op once every file is .swap: a loader may have seen that state, so none of them may vanish.
+            with contextlib.suppress(OSError):
+                remove_unfinished(self.fs, self.partition)
+            raise
+
+    def finish(self) -> None:
+        """Let the outputs take their places; durable on return."""
+        execute(self.fs, self.after_commit)
 
 
 def swap_in(
@@ -68,16 +171,9 @@ def swap_in(
         own_like_old(fs, partition, replacement, min(replacement.replaced))
     if keep is not None:
         keep(partition, old)
-    begun = begin(fs, partition, replacement, old)
-    for name in begun.behind_the_end:
-        _rename_all(fs, partition, [name], to=Temporary.DELETED)
-        old.remove(name)
-    _rename_all(fs, partition, old, to=Temporary.DELETED)
-    into_place(fs, partition, begun.names)
-    for info in fs.list(partition):
-        if info.name.endswith(Temporary.DELETED):
-            fs.unlink(f"{partition}/{info.name}")
-    begun.finish()
+    swap = Swap.of(fs, partition, replacement, old)
+    swap.commit()
+    swap.finish()
 
 
 def own_like_old(fs: LocalFileSystem, partition: str, replacement: Replacement, base_offset: int) -> None:
@@ -87,49 +183,6 @@ def own_like_old(fs: LocalFileSystem, partition: str, replacement: Replacement, 
         info = fs.stat(f"{replacement.folder}/{name}")
         if (info.uid, info.gid, info.mode) != (like.uid, like.gid, like.mode):
             chown_like(fs, f"{replacement.folder}/{name}", like)
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A swap whose outputs count from now on; what remains are the steps from 4 on.
-
-    Attributes:
-        names: of the files that come.
-        behind_the_end: logs of old segments that go first, one by one.
-    """
-
-    fs: LocalFileSystem
-    partition: str
-    replacement: Replacement
-    names: Sequence[str]
-    behind_the_end: Sequence[str]
-
-    def finish(self) -> None:
-        """Remove what stood beside the outputs only until the old files were gone; durable on return."""
-        for name in set(self.names).difference(self.replacement.names):
-            self.fs.unlink(f"{self.partition}/{name}")
-        self.fs.sync_directory(self.partition)
-
-
-def begin(fs: LocalFileSystem, partition: str, replacement: Replacement, old: Sequence[str]) -> Begun:
-    """Steps 1 to 3 of a swap.
-
-    Args:
-        fs, partition, replacement: see `swap_in`.
-        old: names of the files that are to be replaced.
-
-    Raises:
-        OSError: before the commit; the partition is as it was.
-    """
-    try:
-        names = _with_transaction_index(fs, replacement, old)
-        _commit(fs, partition, replacement, names)
-    except BaseException:
-        # No-op once every file is .swap: a loader may have seen that state, so none of them may vanish.
-        with contextlib.suppress(OSError):
-            remove_unfinished(fs, partition)
-        raise
-    return Begun(fs, partition, replacement, names, _behind_the_end(fs, partition, replacement, old))
 
 
 def drop_segments(
@@ -162,19 +215,17 @@ def drop_segments(
             write_file(fs, path, b"")
             chown_like(fs, path, like)
         fs.sync_directory(partition)
-    for some in (*([name] for name in logs), others):
-        _rename_all(fs, partition, some, to=Temporary.DELETED)
+    steps = [_suffixed(partition, names, LIVE, DELETED) for names in (*([name] for name in logs), others)]
     # Logs last, as in `complete`.
-    for name in (*others, *logs):
-        fs.unlink(f"{partition}/{name}{Temporary.DELETED}")
-    fs.sync_directory(partition)
+    steps.append(_suffixed(partition, (), LIVE, LIVE, [f"{name}{DELETED}" for name in (*others, *logs)]))
+    execute(fs, steps)
 
 
 def _old_files(fs: LocalFileSystem, partition: str, replacement: Replacement) -> list[str]:
     """The files that a replacement removes, in a partition without leftovers."""
     files = [info.name for info in fs.list(partition) if not info.is_directory]
     for name in files:
-        if name.endswith(_LEFTOVERS):
+        if name.endswith((CLEANED, SWAP, DELETED)):
             raise RequestError(
                 f"{partition}/{name} is left of an interrupted clean or deletion, so nothing was swapped in there. "
                 "The next clean, or broker, that loads the partition completes or removes it"
@@ -194,40 +245,20 @@ def _with_transaction_index(fs: LocalFileSystem, replacement: Replacement, old: 
     return [*replacement.names, name]
 
 
-def _commit(fs: LocalFileSystem, partition: str, replacement: Replacement, names: Sequence[str]) -> None:
-    for name in names:
-        fs.rename(f"{replacement.folder}/{name}", f"{partition}/{name}{Temporary.CLEANED}")
-    fs.sync_directory(replacement.folder)
-    fs.sync_directory(partition)
-    first = offset_name(min(replacement.outputs), ".")
-    others = [name for name in names if not name.startswith(first)]
-    if others:
-        _rename_all(fs, partition, others, Temporary.CLEANED, to=Temporary.SWAP)
-    _rename_all(fs, partition, [name for name in names if name.startswith(first)], Temporary.CLEANED, to=Temporary.SWAP)
-
-
-def _rename_all(
-    fs: LocalFileSystem, partition: str, names: Iterable[str], now: Temporary = Temporary.NONE, *, to: Temporary
-) -> None:
-    for name in names:
-        fs.rename(f"{partition}/{name}{now}", f"{partition}/{name}{to}")
-    fs.sync_directory(partition)
-
-
-def _behind_the_end(fs: LocalFileSystem, partition: str, replacement: Replacement, old: Iterable[str]) -> list[str]:
+def _behind_the_end(fs: LocalFileSystem, replacement: Replacement, old: Iterable[str]) -> list[str]:
     """Logs of old segments that a loader would not remove for the outputs, lowest first."""
     last = max(replacement.outputs)
     if max(replacement.replaced) <= last:
         return []
-    end = _end_of(fs, partition, last, Temporary.SWAP)
+    end = _end_of(fs, replacement.folder, last)
     logs = {offset_name(base, FileKind.LOG) for base in replacement.replaced if base >= end and base != last}
     return sorted(logs.intersection(old))
 
 
-def _end_of(fs: LocalFileSystem, folder: str, base_offset: int, suffix: str = "") -> int:
+def _end_of(fs: LocalFileSystem, folder: str, base_offset: int) -> int:
     """The offset behind the last batch of an output."""
     log, index = (
-        fs.stat(f"{folder}/{offset_name(base_offset, kind + suffix)}") for kind in (FileKind.LOG, FileKind.OFFSET_INDEX)
+        fs.stat(f"{folder}/{offset_name(base_offset, kind)}") for kind in (FileKind.LOG, FileKind.OFFSET_INDEX)
     )
     segment = Segment(fs, folder, SegmentFiles(base_offset, log, {FileKind.OFFSET_INDEX: index}))
     with segment.open() as file:
@@ -235,14 +266,13 @@ def _end_of(fs: LocalFileSystem, folder: str, base_offset: int, suffix: str = ""
     return next_offset(fs, segment.path, base_offset, start)
 
 
-def into_place(fs: LocalFileSystem, partition: str, names: Iterable[str]) -> None:
-    """Give .swap files their final names. Those of logs are durable in the end; the others only need a next sync."""
+def _into_place(partition: str, names: Iterable[str], removes: Iterable[str] = ()) -> Iterator[Step]:
+    """Steps 6 and 7: .swap files get their final names, logs one by one; what else is to go goes."""
     logs = sorted(name for name in names if name.endswith(FileKind.LOG))
+    others = [name for name in names if name not in logs]
     for name in logs:
-        _rename_all(fs, partition, [name], Temporary.SWAP, to=Temporary.NONE)
-    for name in names:
-        if name not in logs:
-            fs.rename(f"{partition}/{name}{Temporary.SWAP}", f"{partition}/{name}")
+        yield _suffixed(partition, [name], SWAP, LIVE)
+    yield _suffixed(partition, others, SWAP, LIVE, removes)
 
 
 # ---- what a swap left ------------------------------------------------------------------------------------------------
@@ -251,14 +281,12 @@ def into_place(fs: LocalFileSystem, partition: str, names: Iterable[str]) -> Non
 def remove_unfinished(fs: LocalFileSystem, partition: str) -> None:
     """Undo a swap before its commit. Its .cleaned files say which .swap files do not count, so they go last."""
     files = {info.name: parse_file(info.name) for info in fs.list(partition) if not info.is_directory}
-    bases = {
-        name: file.offset for name, file in files.items() if file is not None and file.temporary is Temporary.CLEANED
-    }
+    bases = {name: file.offset for name, file in files.items() if file is not None and file.temporary is CLEANED}
     if not bases:
         return
     first = min(bases.values())
     for name, file in files.items():
-        if file is not None and file.temporary is Temporary.SWAP and file.offset >= first:
+        if file is not None and file.temporary is SWAP and file.offset >= first:
             fs.unlink(f"{partition}/{name}")
     fs.sync_directory(partition)
     for name in bases:
@@ -272,11 +300,10 @@ def complete(fs: LocalFileSystem, partition: str) -> None:
     # Logs that are .deleted go last: they explain indexes without a log.
     gone = sorted(
         (action.file for action in actions if action.verb is Verb.DELETE),
-        key=lambda name: name.endswith(Temporary.DELETED),
+        key=lambda name: name.endswith(DELETED),
     )
     for name in gone:
         fs.unlink(f"{partition}/{name}")
     fs.sync_directory(partition)
     names = [action.target for action in actions if action.verb is Verb.RENAME and action.file not in gone]
-    into_place(fs, partition, names)
-    fs.sync_directory(partition)
+    execute(fs, _into_place(partition, names))
