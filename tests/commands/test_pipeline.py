@@ -342,14 +342,14 @@ def test_a_copy_during_which_a_broker_ran_is_not_published(tmp_path: Path, name:
 
 
 def test_links_need_no_room(tmp_path: Path) -> None:
-    source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "logs" / "orders-0")
+    source = copy_of(fixture("kraft-before") / "large-0", tmp_path / "logs" / "large-0")
     size = sum(path.stat().st_size for path in source.glob("*.log"))
     fs = Room(size - 1)
     with pytest.raises(NoSpaceError):
         clean(str(source), output=str(tmp_path / "new"), fs=fs)
     clean(str(source), output=str(tmp_path / "new"), link=True, fs=fs)
     first = "00000000000000000000.log"
-    assert (tmp_path / "new" / "orders-0" / first).stat().st_ino == (source / first).stat().st_ino
+    assert (tmp_path / "new" / "large-0" / first).stat().st_ino == (source / first).stat().st_ino
 
 
 def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path: Path) -> None:

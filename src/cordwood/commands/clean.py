@@ -17,8 +17,10 @@ is copied as it was, and the result says where it is damaged.
 
 from __future__ import annotations
 
+import contextlib
+import posixpath
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import cordwood.report.clean  # noqa: F401 - so that results can show themselves
@@ -44,7 +46,7 @@ from cordwood.commands.options import (
 )
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
-from cordwood.fs.base import Link, TargetStore
+from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import mode_of
 from cordwood.fs.throttled import Limit, throttled
@@ -89,10 +91,10 @@ def clean(
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node, sources, options.selection)  # or refuse it before a directory is recovered for it
     linked = Link.HARD if copy.link else None
-    with explain_full_disk(fs, output), fs.target(output, read_only) as work:
+    work = fs.target(output, read_only)
+    copies = lay_out(fs, node, sources, work.data)
+    with explain_full_disk(fs, output), _with_space(fs, copies, work, link=linked):
         fs = throttled(fs, Limit.of(run.tasks.rate, fs, work.progress))
-        copies = lay_out(fs, node, sources, work.data)
-        check_space(fs, work.path, copies, link=linked)
         restored = recover_crashed(fs, node, copies, work.data, now_ms, link=linked)
         plan = plan_recovered(fs, node, copies, restored, options)
         with Jobs(
@@ -129,6 +131,16 @@ def clean(
         clean_seconds=jobs.seconds,
         notes=tuple(notes),
     )
+
+
+@contextlib.contextmanager
+def _with_space(fs: TargetStore, copies: Sequence[DirectoryCopy], work: Target, *, link: Link | None) -> Iterator[None]:
+    """Make the work folder, if there is room for it and for the copies."""
+    parent = posixpath.dirname(work.path)
+    check_space(fs, parent, copies, link=link)
+    with work:
+        check_space(fs, parent, copies, link=link, work_folder=work.path)
+        yield
 
 
 # ---- build -----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from cordwood.cleaning.waves import Waves
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.in_place.load import Loaded, load
 from cordwood.commands.in_place.retain import retain
-from cordwood.commands.in_place.room import plan_waves
+from cordwood.commands.in_place.room import plan_waves, refuse_full_disks
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.wave import run_wave
 from cordwood.commands.in_place.work import Ledger, Work
@@ -71,6 +71,7 @@ def clean_in_place(
             ledger.failures |= loaded.failures
             plan = make_plan(sources, options.without_retention(), fs=fs)
             work = Work.of(plan, fs, ledger.failures)
+            work = refuse_full_disks(site, work, in_place.work_space, ledger.failures)
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))
             limited = throttled(fs, Limit.of(run.tasks.rate, fs, counters) if work.tasks else None)

@@ -57,8 +57,8 @@ def plan_exact(
         for copy in copies:
             copy.places = [one for one in copy.places if one in asked]
         to_load = [copy for copy in copies if needs_recovery(copy)]
-        advice = "Make room, or name another temporary folder with TMPDIR"
-        check_space(fs, work.path, to_load, link=Link.SYMBOLIC, advice=advice)
+        advice = "or name another temporary folder with TMPDIR"
+        check_space(fs, folder, to_load, link=Link.SYMBOLIC, advice=advice, work_folder=work.path)
         restored = recover_crashed(fs, node, copies, work.data, now_ms, link=Link.SYMBOLIC)
         plan = plan_recovered(fs, node, copies, restored, options)
         with Jobs(fs, work.progress, run.spark, run.master, run.on_progress) as jobs:

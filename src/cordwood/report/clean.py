@@ -238,6 +238,8 @@ def _summary(result: CleanResult) -> Iterator[str]:
     target = printable(result.target) or "after a clean"
     if result.in_place is not None:
         yield from _of_place(result.in_place)
+        if _is_unchanged(result):
+            yield "Nothing was changed"
         target = printable(", ".join(result.in_place.directories))
     yield f"{target}: {bytes_text(after)} of logs, {bytes_text(before)} before"
 
@@ -248,6 +250,15 @@ def _counted(count: int, words: str) -> str:
 
 def _is_done(result: CleanResult) -> bool:
     return bool(result.target) or result.in_place is not None
+
+
+def _is_unchanged(result: CleanResult) -> bool:
+    """Whether a clean in place failed before it changed anything; notes tell of recoveries and of finished groups."""
+    return (
+        bool(result.with_fate(Fate.FAILED))
+        and not result.with_fate(Fate.CLEANED)
+        and not any(one.notes or one.segments_retained_away for one in result.partitions)
+    )
 
 
 def _of_place(found: InPlace) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-from cordwood.cleaning.waves import Load, Waves, schedule
+from cordwood.cleaning.waves import Load, Waves, disk_bytes, schedule
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Work
 from cordwood.engine.task import Failure, FailureKind
@@ -49,11 +49,30 @@ class Room:
     def advice(self, needed_bytes: int) -> str:
         """What makes room for so much; empty if there is."""
         advice = []
-        if self.of_disk < needed_bytes:
-            advice.append(f"free at least {needed_bytes - self.of_disk:,} B of that disk")
+        if self.free_bytes is not None and self.of_disk < needed_bytes:
+            advice.append(f"free at least {needed_bytes + RESERVE_BYTES - self.free_bytes:,} B of that disk")
         if self.work_space is not None and self.work_space < needed_bytes:
             advice.append(f"give at least --work-space {needed_bytes}")
         return " and ".join(advice)
+
+
+def refuse_full_disks(site: Site, work: Work, work_space: int | None, failures: MutableMapping[str, Failure]) -> Work:
+    """Refuse partitions on disks that have no room for any output, before anything is written or Spark starts.
+
+    Args:
+        site: the directories.
+        work: what is to be done.
+        work_space: what outputs may take on a disk; None: its free space.
+        failures: the refused partitions are added.
+
+    Returns:
+        the work that is left.
+    """
+    loads = _loads(site, work)
+    rooms = _rooms(site, loads, work_space)
+    full = [path for path, load in loads.items() if rooms[load.device].of_disk < disk_bytes([1])]
+    failures.update(_too_large(full, loads, rooms, keeps_old=site.kept is not None))
+    return work.without(full)
 
 
 def plan_waves(
@@ -69,22 +88,33 @@ def plan_waves(
         failures: partitions that cannot be cleaned, or have no room, are added.
     """
     keeps_old = site.kept is not None
-    loads = {path: _load(site, work, path) for path in work.tasks}
-    disks = {load.device: path for path, load in loads.items()}
-    rooms = {device: Room(site.fs.free_bytes(path), work_space) for device, path in disks.items()}
+    loads = _loads(site, work)
+    rooms = _rooms(site, loads, work_space)
     sizes = {device: room.size_bytes for device, room in rooms.items()}
     waves = schedule(loads, sizes, kept=keeps_old)
     if len(waves.waves) > 1 or waves.too_large:
         loads = _tried(jobs, work, loads, failures)
         waves = schedule(loads, sizes, kept=keeps_old)
-    for path in waves.too_large:
-        failures[path] = _too_large(path, loads[path], rooms[loads[path].device], keeps_old=keeps_old)
+    failures.update(_too_large(waves.too_large, loads, rooms, keeps_old=keeps_old))
     return waves
 
 
-def _load(site: Site, work: Work, path: str) -> Load:
-    device = site.fs.stat(path).device
-    return Load(device, work.compaction(path).group_bytes, whole=work.plans[path].offset_map is not None)
+def _loads(site: Site, work: Work) -> dict[str, Load]:
+    """What each partition brings to the waves, as an upper bound."""
+    return {
+        path: Load(
+            site.fs.stat(path).device,
+            work.compaction(path).group_bytes,
+            whole=work.plans[path].offset_map is not None,
+        )
+        for path in work.tasks
+    }
+
+
+def _rooms(site: Site, loads: Mapping[str, Load], work_space: int | None) -> dict[int, Room]:
+    """The room on each disk."""
+    disks = {load.device: path for path, load in loads.items()}
+    return {device: Room(site.fs.free_bytes(path), work_space) for device, path in disks.items()}
 
 
 def _tried(
@@ -102,16 +132,27 @@ def _tried(
     return found
 
 
-def _too_large(path: str, load: Load, room: Room, *, keeps_old: bool) -> Failure:
-    """There is no room for a partition."""
-    whole = load.whole or keeps_old
-    needed = sum(load.group_bytes) if whole else max(load.group_bytes)
-    what = "its new segments take" if whole else "the new segments of its largest group take"
+def _too_large(
+    paths: Sequence[str], loads: Mapping[str, Load], rooms: Mapping[int, Room], *, keeps_old: bool
+) -> dict[str, Failure]:
+    """The failures of partitions that there is no room for."""
     because = ". With --keep-old, old segments make no room for new ones" if keeps_old else ""
-    advice = room.advice(needed) or "clean it in a run of its own: other partitions of this run take the room"
-    return Failure(
-        FailureKind.FULL,
-        f"{path}: {what} up to {needed:,} B at once, and {room}{because}. To clean it, {advice}",
-        bytes_needed=needed,
-        for_all=f"{room}{because}",
-    )
+    needs = {
+        path: sum(load.group_bytes) if load.whole or keeps_old else max(load.group_bytes, default=0)
+        for path, load in loads.items()
+    }
+    failures = {}
+    for path in paths:
+        load, needed = loads[path], needs[path]
+        room = rooms[load.device]
+        there = [needs[other] for other, its_load in loads.items() if its_load.device == load.device]
+        what = "its new segments take" if load.whole or keeps_old else "the new segments of its largest group take"
+        advice = room.advice(needed) or "clean it in a run of its own: other partitions of this run take the room"
+        advice_for_all = room.advice(sum(there) if keeps_old else max(there))
+        failures[path] = Failure(
+            FailureKind.FULL,
+            f"{path}: {what} up to {needed:,} B at once, and {room}{because}. To clean it, {advice}",
+            bytes_needed=needed,
+            for_all=f"{room}{because}" + (f". To clean all of them, {advice_for_all}" if advice_for_all else ""),
+        )
+    return failures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cordwood.cleaning.plan import Compaction, Decision, PartitionPlan, Plan
@@ -28,6 +28,13 @@ class Work:
         """What a plan says, without the partitions that failed."""
         tasks = {task.path: task for task in tasks_of(plan, fs.location()) if task.path not in failures}
         return cls({one.path: one for one in plan.partitions if one.path in tasks}, tasks)
+
+    def without(self, paths: Collection[str]) -> Work:
+        """The work without some partitions."""
+        return Work(
+            {path: one for path, one in self.plans.items() if path not in paths},
+            {path: one for path, one in self.tasks.items() if path not in paths},
+        )
 
     def compaction(self, path: str) -> Compaction:
         """Which segments of a partition are cleaned, and how."""

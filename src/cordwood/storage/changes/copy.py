@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from cordwood.errors import LockedError, NoSpaceError, RequestError
 from cordwood.fs.base import FileInfo, Link, TargetStore
-from cordwood.storage.formats import checkpoints, filenames, properties
+from cordwood.kernels.layout import HEADER_BYTES
+from cordwood.storage.formats import checkpoints, filenames, offset_index, properties, time_index
 from cordwood.storage.formats.filenames import (
     FileKind,
     PartitionFile,
@@ -25,16 +26,21 @@ from cordwood.storage.formats.filenames import (
     topic_fault,
 )
 from cordwood.storage.log.files import copy_file, read_file, write_file
-from cordwood.storage.log.recovered import files_after_recovery
+from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.types import TopicPartition
 
-_SPACE_ADVICE = (
-    "Make room, name a folder on another disk, or clean some topics' partitions at a time by naming their directories"
-)
+_SPACE_ADVICE = "name a folder on another disk, or clean some topics' partitions at a time by naming their directories"
+_BLOCK_BYTES = 4096
+#: For the work folder, what tasks report in it, checkpoints, and what directories grow by.
+_SLACK_BYTES = 64 * _BLOCK_BYTES
+_INDEX_ENTRY_BYTES = {
+    FileKind.OFFSET_INDEX: offset_index.ENTRY.itemsize,
+    FileKind.TIME_INDEX: time_index.ENTRY.itemsize,
+}
 #: Files of a log directory that are not simply copied.
 _REWRITTEN = {filenames.LOCK, filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS}
 
@@ -285,38 +291,68 @@ def _version(info: FileInfo | None) -> tuple[int, int] | None:
 
 def check_space(
     fs: TargetStore,
-    folder: str,
+    parent: str,
     copies: Iterable[DirectoryCopy],
     *,
     link: Link | None,
     advice: str = _SPACE_ADVICE,
+    work_folder: str | None = None,
 ) -> None:
     """Refuse copies that do not fit on the disk.
 
-    Only logs are counted: indexes may be mostly holes, and what a clean leaves is not known yet. So the sum is an upper
-    bound; a file that is linked or shares its blocks counts as nothing.
+    What a clean leaves is not known yet, so all files are counted, and the sum is an upper bound. A file that is linked
+    or shares its blocks counts as nothing.
 
     Args:
         fs: where all is.
-        folder: where the copies will be; it may be written to.
+        parent: the folder in which the copies will be.
         copies: of log directories.
         link: how logs of closed segments are linked.
-        advice: what to do when there is too little.
+        advice: what else to do when there is too little.
+        work_folder: a folder in it where files can be written, to see whether copies share their blocks. None: there is
+            none yet, and only a disk that has no room for one is refused.
 
     Raises:
         NoSpaceError: says how much is needed and how much is free.
     """
-    free = fs.free_bytes(folder)
-    device = fs.stat(folder).device
-    needed = 0
+    free = fs.free_bytes(parent)
+    if free is None:
+        return
+    device = fs.stat(parent).device
+    needed = _SLACK_BYTES
     for copy in copies:
         linked = link is Link.SYMBOLIC or (link is Link.HARD and fs.stat(copy.source.path).device == device)
-        for place in copy.places:
-            sizes = [segment.size_bytes for segment in place.log().segments]
-            needed += sum(sizes[-1:] if linked else sizes)
-    if free is None or needed <= free or fs.shares_blocks(folder):
+        needed += sum(_on_disk(info.size_bytes) for info in copy.source.entries if not info.is_directory)
+        needed += sum(_copy_bytes(copy.source, place, linked=linked) for place in copy.places)
+    if needed <= free:
+        return
+    if free >= _SLACK_BYTES and (work_folder is None or fs.shares_blocks(work_folder)):
         return
     raise NoSpaceError(
-        f"{posixpath.dirname(folder)} has {free:,} bytes free, and the copy needs up to {needed:,} for logs alone. "
-        f"Nothing was written. {advice}"
+        f"{parent} has {free:,} bytes free, and the copy needs up to {needed:,}. Nothing was changed. Free at least "
+        f"{needed - free:,} bytes there, {advice}"
     )
+
+
+def _copy_bytes(source: LogDirectory, place: LocatedPartition, *, linked: bool) -> int:
+    """The most that the copy of a partition takes on disk."""
+    log = place.log()
+    is_recovered = source.crashed and broker_would_load(place.name)
+    active = log.segments[-1] if log.segments else None
+    total = _BLOCK_BYTES
+    for info in log.entries:
+        file = None if info.is_directory else parse_file(info.name)
+        is_active = active is not None and file is not None and file.offset == active.base_offset
+        size = info.size_bytes
+        if file is not None and file.kind is FileKind.LOG and linked and not is_active:
+            size = 0
+        elif active is not None and is_active and is_recovered and file is not None and file.kind in _INDEX_ENTRY_BYTES:
+            # A broker that crashed left the indexes of its active segment preallocated. The copy has them built anew.
+            entries = active.size_bytes // HEADER_BYTES + 2
+            size = min(size, entries * _INDEX_ENTRY_BYTES[file.kind])
+        total += _on_disk(size)
+    return total
+
+
+def _on_disk(size_bytes: int) -> int:
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES

@@ -69,7 +69,8 @@ def fetch_directory(
         free = fs.free_bytes(work.path)
         if free is not None and total > free:
             where = posixpath.dirname(work.path)
-            raise NoSpaceError(f"{where} has {free:,} bytes free, and {source} has {total:,}. Nothing was written")
+            advice = f"Nothing was written. Free at least {total - free:,} bytes there"
+            raise NoSpaceError(f"{where} has {free:,} bytes free, and {source} has {total:,}. {advice}")
         for directory in directories:
             fs.make_directory(f"{work.data}/{directory}")
 
