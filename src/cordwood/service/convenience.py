@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cordwood.record.batch import MAX_SEQUENCE, encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
+from cordwood.service import turns
 from cordwood.service.local_log import FetchData
 from cordwood.service.producer_state import NO_GUARD, AppendOrigin
 from cordwood.service.validation import read_batches, read_records
@@ -142,6 +143,7 @@ def _committed(data: FetchData) -> Iterator[tuple[Record | None, int]]:
     aborted = sorted(data.aborted or (), key=lambda one: one.first_offset)
     open_ids: set[int] = set()
     for batch in read_batches(data.records):
+        turns.give_way()
         while aborted and aborted[0].first_offset <= batch.last_offset:
             open_ids.add(aborted.pop(0).producer_id)
         behind = batch.last_offset + 1

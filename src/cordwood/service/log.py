@@ -37,13 +37,13 @@ from cordwood.fs.base import Bytes, LocalFileSystem, view_of
 from cordwood.fs.folders import remove_tree
 from cordwood.record.batch import Batch
 from cordwood.record.record import Record
-from cordwood.service import convenience
+from cordwood.service import convenience, turns
 from cordwood.service.appending import Append, AppendInfo
 from cordwood.service.convenience import Pairs
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.leader_epochs import LeaderEpochCache
 from cordwood.service.loading import Loaded, Loader, apply, read_marker, rebuild_producer_state
-from cordwood.service.local_log import Bound, FetchData, LocalLog
+from cordwood.service.local_log import FetchData, LocalLog
 from cordwood.service.log_config import LogConfig
 from cordwood.service.lookup import (
     EARLIEST,
@@ -68,6 +68,7 @@ from cordwood.service.scheduler import Scheduled, Scheduler
 from cordwood.service.segment import LogSegment, SegmentGoneError
 from cordwood.service.topic_id import TopicIdFile
 from cordwood.service.validation import assign_plain
+from cordwood.service.watermarks import Watermarks
 from cordwood.service.work_folder import remove_leftovers
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerEntry
@@ -121,13 +122,7 @@ class Log:
         self._snapshots = loaded.snapshots
         self._producers = loaded.snapshots.state
         self._epochs = loaded.epochs
-        self._log_start_offset = loaded.log_start_offset
-        self._high_watermark = loaded.log_start_offset
-        #: Whether a batch is known to begin at the high watermark.
-        self._watermark_is_placed = False
-        #: The end of reads up to the high watermark, and the segments that it is of.
-        self._placed: tuple[Bound, tuple[LogSegment, ...]] | None = None
-        self._first_unstable_offset: int | None = None
+        self._watermarks = Watermarks(local, loaded.log_start_offset)
         self._expiry: Scheduled = local.scheduler.schedule(
             "PeriodicProducerExpirationCheck",
             lambda: self.remove_expired_producers(local.clock()),
@@ -170,7 +165,7 @@ class Log:
     @property
     def log_start_offset(self) -> int:
         """The lowest offset that a consumer gets."""
-        return self._log_start_offset
+        return self._watermarks.now.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -180,18 +175,17 @@ class Log:
     @property
     def high_watermark(self) -> int:
         """What lies below it is on all replicas that count."""
-        return self._high_watermark
+        return self._watermarks.now.high_watermark
 
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the earliest transaction starts that is open, or whose marker is not replicated."""
-        return self._first_unstable_offset
+        return self._watermarks.now.first_unstable_offset
 
     @property
     def last_stable_offset(self) -> int:
         """What lies below it is decided: a reader of committed records stops here."""
-        unstable = self._first_unstable_offset
-        return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
+        return self._watermarks.now.last_stable_offset
 
     @property
     def recovery_point(self) -> int:
@@ -329,7 +323,8 @@ class Log:
         """
         assigned = None if origin is AppendOrigin.RAFT_LEADER else magic
         append = Append(self.name, origin, leader_epoch, self.config, assigned)
-        return self._append(append, records, guard, transaction_version)
+        with turns.Appending():
+            return self._append(append, records, guard, transaction_version)
 
     def append_as_follower(self, records: Bytes, leader_epoch: int) -> AppendInfo:
         """Append batches with the offsets that their leader gave them.
@@ -342,7 +337,8 @@ class Log:
             OffsetsOutOfOrderError, UnexpectedAppendOffsetError, CorruptRecordError, LogError: it is refused.
         """
         append = Append(self.name, AppendOrigin.REPLICATION, leader_epoch, self.config, None)
-        return self._append(append, records, NO_GUARD, UNKNOWN_VERSION)
+        with turns.Appending():
+            return self._append(append, records, NO_GUARD, UNKNOWN_VERSION)
 
     def _append(self, append: Append, records: Bytes, guard: int, transaction_version: int) -> AppendInfo:
         self._maybe_flush_metadata_file()
@@ -353,7 +349,7 @@ class Log:
                 info = self._append_plain(append, data, guard, transaction_version)
                 if info is not None:
                     return info
-            info, batches = append.analyse(data, self._log_start_offset)
+            info, batches = append.analyse(data, self.log_start_offset)
             if not batches:
                 return info
             del data[info.valid_bytes :]
@@ -376,7 +372,7 @@ class Log:
             if batch is None:
                 return None
             info = AppendInfo(
-                *(offset, batch.last_offset, batch.max_timestamp, NONE, self._log_start_offset, append.leader_epoch),
+                *(offset, batch.last_offset, batch.max_timestamp, NONE, self.log_start_offset, append.leader_epoch),
                 *(Codec.NONE, len(data), batch.last_offset),
             )
             return self._append_placed(data, [batch], info, append.origin, guard, transaction_version)
@@ -410,13 +406,13 @@ class Log:
                 first_offset=duplicate.first_offset,
                 last_offset=duplicate.last_offset,
                 append_time=duplicate.timestamp,
-                log_start_offset=self._log_start_offset,
+                log_start_offset=self.log_start_offset,
                 is_duplicate=True,
             )
         segment = local.segments.active
         segment.append(info.last_offset, data, batches)
         local.move_end(info.last_offset + 1)
-        if self._high_watermark >= local.log_end_offset:
+        if self.high_watermark >= local.log_end_offset:
             self._set_high_watermark(local.log_end_offset)
         self._finish_append(segment, appends, completed)
         if local.log_end_offset - local.recovery_point >= local.config.flush_messages:
@@ -507,7 +503,7 @@ class Log:
             # With the new base offset: recovery of the segment can begin with this snapshot.
             self._producers.end_offset = segment.base_offset
             snapshot = self._snapshots.take(sync=False)
-            if self._high_watermark >= local.log_end_offset:
+            if self.high_watermark >= local.log_end_offset:
                 self._set_high_watermark(local.log_end_offset)
             local.scheduler.schedule("flush-log", lambda: self._flush_rolled(segment.base_offset, snapshot))
             return segment
@@ -555,11 +551,10 @@ class Log:
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, between log start and log end; returns it."""
         with self._lock:
-            start = self._log_start_offset
-            self._set_high_watermark(min(max(offset, start), self._local.log_end_offset))
-            if offset < start:
-                self._watermark_is_placed = False  # as in Kafka, even at the log end
-            return self._high_watermark
+            start = self.log_start_offset
+            # As in Kafka, one that was below the log start is looked up, even at the log end.
+            self._set_high_watermark(min(max(offset, start), self._local.log_end_offset), is_placed=offset >= start)
+            return self.high_watermark
 
     def maybe_increment_high_watermark(self, offset: int) -> int | None:
         """Raise the high watermark; returns the old one, None if it is not below.
@@ -572,51 +567,27 @@ class Log:
                 raise IllegalArgumentError(
                     f"High watermark {offset} update exceeds current log end offset {self._local.log_end_offset}"
                 )
-            old = self._high_watermark
+            old = self.high_watermark
             if offset <= old:
                 return None
             self._set_high_watermark(offset)
             return old
 
-    def _set_high_watermark(self, offset: int) -> None:
-        if offset < 0:
-            raise IllegalArgumentError("High watermark offset should be non-negative")
-        self._high_watermark = offset
-        self._watermark_is_placed = offset == self._local.log_end_offset
-        self._placed = None
+    def _set_high_watermark(self, offset: int, *, is_placed: bool = True) -> None:
+        self._watermarks.set_high_watermark(offset, is_placed=is_placed)
         self._producers.on_high_watermark(offset)
         self._update_first_unstable()
-
-    def _place_high_watermark(self) -> int:
-        """The high watermark for a reader: one inside a batch becomes the first offset of that batch, as in Kafka."""
-        if not self._watermark_is_placed:
-            with self._lock:
-                asked, segments = self._high_watermark, self._local.segments.all
-                bound = self._local.bound(asked)
-                self._set_high_watermark(self._local.base_of_batch(asked))
-                self._watermark_is_placed = True
-                # Of batches that overlap, as a follower may have them, its offset alone would find another one.
-                self._placed = bound._replace(offset=self._high_watermark), segments
-        return self._high_watermark
-
-    def _bound(self, end: int) -> Bound:
-        """Where a read up to an offset ends."""
-        if self._placed is not None:
-            bound, segments = self._placed
-            if bound.offset == end == self._high_watermark and segments is self._local.segments.all:
-                return bound
-        return self._local.bound(end)
 
     def _update_first_unstable(self) -> None:
         unstable = self._producers.first_unstable()
         if unstable is None:
-            self._first_unstable_offset = None
+            self._watermarks.set_first_unstable_offset(None)
             return
         offset, is_placed = unstable
-        if not is_placed or offset < self._log_start_offset:
+        if not is_placed or offset < self.log_start_offset:
             # Only a batch's first offset will do: readers stop between batches.
-            offset = self._local.base_of_batch(max(offset, self._log_start_offset))
-        self._first_unstable_offset = offset
+            offset = self._local.base_of_batch(max(offset, self.log_start_offset))
+        self._watermarks.set_first_unstable_offset(offset)
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Raise the log start offset; returns whether it was below.
@@ -629,16 +600,16 @@ class Log:
             self._lock,
             local.guarded("increasing log start offset"),
         ):
-            if offset > self._high_watermark:
+            if offset > self.high_watermark:
                 raise OffsetOutOfRangeError(
                     f"Cannot increment the log start offset to {offset} of partition {self.name} since it is larger "
-                    f"than the high watermark {self._high_watermark}"
+                    f"than the high watermark {self.high_watermark}"
                 )
             local.check_open()
-            if offset <= self._log_start_offset:
+            if offset <= self.log_start_offset:
                 return False
-            self._log_start_offset = offset
-            if self._high_watermark < offset:
+            self._watermarks.set_log_start_offset(offset)
+            if self.high_watermark < offset:
                 self._set_high_watermark(offset)
             local.recovery_point = max(local.recovery_point, offset)
             self._epochs.truncate_from_start(offset)
@@ -657,11 +628,11 @@ class Log:
             raise PolicyViolationError(
                 f"Records of partition {self.name} can not be deleted due to the configured policy"
             )
-        offset = self._high_watermark if offset == NONE else offset
+        offset = self.high_watermark if offset == NONE else offset
         if offset < 0:
             raise OffsetOutOfRangeError(f"The offset {offset} for partition {self.name} is not valid")
         self.maybe_increment_log_start_offset(offset)
-        return self._log_start_offset
+        return self.log_start_offset
 
     # ---- leader epochs -----------------------------------------------------------------------------------------------
 
@@ -696,12 +667,13 @@ class Log:
             OffsetOutOfRangeError: the offset is below the log start or above the log end.
             IllegalArgumentError: `max_bytes` is negative.
         """
+        turns.give_way()
         local = self._local
         with local.guarded("reading"):
-            if start_offset < self._log_start_offset:
+            if start_offset < self.log_start_offset:
                 raise OffsetOutOfRangeError(
                     f"Received request for offset {start_offset} for partition {self.name}, but we only have log "
-                    f"segments starting from offset: {self._log_start_offset}."
+                    f"segments starting from offset: {self.log_start_offset}."
                 )
             while True:
                 segments = local.segments.all
@@ -712,14 +684,10 @@ class Log:
                         return data
 
     def _read(self, start_offset: int, max_bytes: int, isolation: FetchIsolation, min_one_message: bool) -> FetchData:
-        local, committed = self._local, isolation is FetchIsolation.TXN_COMMITTED
-        end = self.log_end_offset
-        if isolation is not FetchIsolation.LOG_END:
-            end = self._place_high_watermark()
-            if committed and self._first_unstable_offset is not None:
-                end = min(end, self._first_unstable_offset)
-        bound = self._bound(end)
-        return local.read(start_offset, max_bytes, bound, min_one_message=min_one_message, with_aborted=committed)
+        committed = isolation is FetchIsolation.TXN_COMMITTED
+        at_end = isolation is FetchIsolation.LOG_END
+        bound = self._local.end if at_end else self._watermarks.bound(committed=committed)
+        return self._local.read(start_offset, max_bytes, bound, min_one_message=min_one_message, with_aborted=committed)
 
     def fetch_offset_by_timestamp(self, timestamp: int) -> FoundRecord | None:
         """The first record with this timestamp or a later one; None: there is none.
@@ -734,8 +702,8 @@ class Log:
         with local.guarded("fetching offset by timestamp"):
             if timestamp in (EARLIEST, EARLIEST_LOCAL):
                 first = self._epochs.entries[:1]
-                known = bool(first) and first[0].start_offset <= self._log_start_offset
-                return FoundRecord(self._log_start_offset, leader_epoch=first[0].epoch if known else None)
+                known = bool(first) and first[0].start_offset <= self.log_start_offset
+                return FoundRecord(self.log_start_offset, leader_epoch=first[0].epoch if known else None)
             if timestamp == LATEST:
                 return FoundRecord(self.log_end_offset, leader_epoch=self._epochs.latest_epoch)
             if timestamp < 0 and timestamp != MAX_TIMESTAMP:
@@ -744,7 +712,7 @@ class Log:
                 with contextlib.suppress(SegmentGoneError):
                     if timestamp == MAX_TIMESTAMP:
                         return newest_record(local.segments.all)
-                    return first_record_since(local.segments.all, timestamp, self._log_start_offset)
+                    return first_record_since(local.segments.all, timestamp, self.log_start_offset)
 
     # ---- retention ---------------------------------------------------------------------------------------------------
 
@@ -765,7 +733,7 @@ class Log:
 
     def _delete_below_start(self) -> int:
         return self._delete_oldest(
-            lambda _, following: following is not None and following.base_offset <= self._log_start_offset
+            lambda _, following: following is not None and following.base_offset <= self.log_start_offset
         )
 
     def _delete_by_size(self) -> int:
@@ -801,7 +769,7 @@ class Log:
             for segment, following in zip(segments, (*segments[1:], None), strict=True):
                 upper = self.log_end_offset if following is None else following.base_offset
                 is_last_and_empty = following is None and segment.size_bytes == 0
-                if self._high_watermark < upper or not is_deletable(segment, following) or is_last_and_empty:
+                if self.high_watermark < upper or not is_deletable(segment, following) or is_last_and_empty:
                     break
                 deletable.append(segment)
             if deletable:
@@ -873,9 +841,9 @@ class Log:
                 return True
             self._delete_snapshots(local.truncate_to(offset))
             self._epochs.truncate_from_end(offset)
-            self._log_start_offset = min(offset, self._log_start_offset)
+            self._watermarks.set_log_start_offset(min(offset, self.log_start_offset))
             self._rebuild_producers(offset)
-            if self._high_watermark >= local.log_end_offset:
+            if self.high_watermark >= local.log_end_offset:
                 self._set_high_watermark(local.log_end_offset)
             return True
 
@@ -889,14 +857,14 @@ class Log:
             local.truncate_fully_and_start_at(offset)
             self._epochs.clear()
             self._snapshots.truncate_fully_and_start_at(offset)
-            self._log_start_offset = offset if log_start_offset is None else log_start_offset
+            self._watermarks.set_log_start_offset(offset if log_start_offset is None else log_start_offset)
             self._rebuild_producers(offset)
             self._set_high_watermark(local.log_end_offset)
 
     def _rebuild_producers(self, offset: int) -> None:
         self._local.check_open()
         rebuild_producer_state(
-            self._snapshots, self._local.segments, self._log_start_offset, offset, self._local.clock()
+            self._snapshots, self._local.segments, self.log_start_offset, offset, self._local.clock()
         )
 
     # ---- producers ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""Where readers of a live log begin and stop: log start offset, high watermark, first unstable offset.
+
+Readers take no lock: all of it is one value, which is replaced as a whole. Whoever changes the log also holds the log's
+lock. A reader makes one change, and reads bytes for it: it moves a high watermark that lies inside a batch to the first
+offset of the batch, unless somebody has set another one meanwhile.
+
+Source: Kafka UnifiedLog.fetchHighWatermarkMetadata, UnifiedLog.fetchLastStableOffsetMetadata.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from cordwood.errors import IllegalArgumentError
+from cordwood.service.local_log import Bound, LocalLog
+from cordwood.service.segment import LogSegment
+
+
+class Marks(NamedTuple):
+    """The offsets at one moment.
+
+    Attributes:
+        log_start_offset: the lowest that a consumer gets.
+        high_watermark: what lies below it is on all replicas that count.
+        first_unstable_offset: where the earliest transaction starts that is open, or whose marker is not replicated.
+        placed: where the batch of the high watermark begins, and in which segments; None: it was not looked up yet.
+    """
+
+    log_start_offset: int
+    high_watermark: int
+    first_unstable_offset: int | None = None
+    placed: tuple[Bound, tuple[LogSegment, ...]] | None = None
+
+    @property
+    def last_stable_offset(self) -> int:
+        """What lies below it is decided: a reader of committed records stops here."""
+        unstable = self.first_unstable_offset
+        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+
+
+class Watermarks:
+    """The offsets of one log.
+
+    Attributes:
+        now: as they are.
+    """
+
+    def __init__(self, local: LocalLog, log_start_offset: int) -> None:
+        self.now = Marks(log_start_offset, log_start_offset)
+        self._local = local
+        #: Held while `now` is replaced.
+        self._lock = threading.Lock()
+
+    def set_log_start_offset(self, offset: int) -> None:
+        """Move the log start offset."""
+        with self._lock:
+            self.now = self.now._replace(log_start_offset=offset)
+
+    def set_first_unstable_offset(self, offset: int | None) -> None:
+        """Move the first unstable offset."""
+        if offset != self.now.first_unstable_offset:
+            with self._lock:
+                self.now = self.now._replace(first_unstable_offset=offset)
+
+    def set_high_watermark(self, offset: int, *, is_placed: bool = True) -> None:
+        """Move the high watermark; with `is_placed`, a batch will begin at it if it is the end of the log."""
+        if offset < 0:
+            raise IllegalArgumentError("High watermark offset should be non-negative")
+        end = self._local.end
+        placed = (end, self._local.segments.all) if is_placed and offset == end.offset else None
+        with self._lock:
+            start, _, unstable, _ = self.now
+            self.now = Marks(start, offset, unstable, placed)
+
+    def bound(self, *, committed: bool) -> Bound:
+        """Where a reader stops: at the high watermark, or with `committed` at the last stable offset.
+
+        Raises:
+            SegmentGoneError: the segments have changed meanwhile.
+        """
+        marks = self.now
+        while marks.placed is None:
+            placed = self._place(marks.high_watermark)
+            with self._lock:
+                if self.now is marks:
+                    self.now = marks._replace(high_watermark=placed[0].offset, placed=placed)
+                marks = self.now
+        bound, segments = marks.placed
+        if committed and marks.last_stable_offset < bound.offset:
+            return self._local.bound(marks.last_stable_offset)
+        # Of batches that overlap, as a follower may have them, the offset alone would find another one.
+        return bound if segments is self._local.segments.all else self._local.bound(bound.offset)
+
+    def _place(self, offset: int) -> tuple[Bound, tuple[LogSegment, ...]]:
+        """Where the first batch begins whose last offset is at or above an offset; the end of the log without one."""
+        # In this order: if there is no such batch, none has been appended since `end` was read.
+        segments, end = self._local.segments.all, self._local.end
+        found = self._local.find(offset) if offset < end.offset else None
+        if found is None:
+            return end, segments
+        segment, place = found
+        return Bound(segment.first_offset(place), segment.base_offset, place.position), segments
