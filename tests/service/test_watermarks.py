@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_while_somebody_changes_the_log_readers_read_on(mark: int, isolation: Fe
     log = log_with_mark(mark)
     with log.unchanged():
         for offset in (0, mark, log.log_end_offset):
-            reader = beside(lambda at=offset: log.read(at, 1000, isolation))
+            reader = beside(partial(log.read, offset, 1000, isolation))
             reader.join(60)
             assert not reader.is_alive(), f"a reader at offset {offset} waits for the lock"
     assert log.high_watermark == (mark if isolation is FetchIsolation.LOG_END else mark // 2 * 2)
