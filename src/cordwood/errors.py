@@ -448,3 +448,7 @@ class KafkaStorageError(LogError):
     """A file could not be read or written, or the log directory failed before."""
 
     protocol_error = "KAFKA_STORAGE_ERROR"
+
+
+class HangingError(KafkaStorageError):
+    """The disk does not answer, and what waits for it is given up."""

@@ -6,14 +6,17 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from tests.service.nodes import ONE
 CORDWOOD = [sys.executable, "-m", "cordwood"]
 RUN = [*CORDWOOD, "run"]
 SECONDS_MAX = 120
+#: With a lower limit, nothing is left for the libraries of this program.
+FILES = 256
 
 
 def directory(tmp_path: Path) -> Path:
@@ -49,8 +54,13 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def started(*words: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([*RUN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def started(
+    *words: str, files: int | None = None, program: Sequence[str] = ("-m", "cordwood", "run")
+) -> Iterator[subprocess.Popen[str]]:
+    """A process, which may open so many files."""
+    limit = [] if files is None else ["prlimit", f"--nofile={files}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*limit, sys.executable, *program, *words], stdout=pipe, stderr=pipe, text=True) as process:
         try:
             yield process
         finally:
@@ -75,7 +85,9 @@ def test_a_log_is_cleaned_configs_are_read_anew_and_a_signal_shuts_down(tmp_path
     properties.write_text("")
     words = [str(path), "--json", "--port", "0", "--server-properties", str(properties)]
     with started(*words, "--config", "log.cleaner.backoff.ms=100") as process:
-        *_, ready = lines_until(process, lambda line: "/metrics" in line["message"])
+        loaded, ready = lines_until(process, lambda line: "/metrics" in line["message"])
+        assert loaded["message"] == f"loaded 1 log of {path}"
+        assert ready["message"].startswith(f"1 partition in {path}; ")
         url = ready["message"].rpartition(" ")[2]
         assert b"kafka_log_log_size" in urllib.request.urlopen(url, timeout=SECONDS_MAX).read()
         properties.write_text("log.cleanup.policy=compact\n")
@@ -91,6 +103,72 @@ def test_a_log_is_cleaned_configs_are_read_anew_and_a_signal_shuts_down(tmp_path
     assert (path / filenames.CLEAN_SHUTDOWN).exists()
     again = command("dump", str(path / "t-0"), "--format", "%o %s\n")
     assert again.stdout == "19 a19\n"
+
+
+def test_a_thousand_idle_slow_and_resetting_clients_change_nothing(tmp_path: Path) -> None:
+    path = directory(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # for our ends
+    words = ["--json", "--port", "0", "--config", "replica.high.watermark.checkpoint.interval.ms=100"]
+    with started(str(path), *words, files=FILES) as process, ExitStack() as clients:
+        clients.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        *_, ready = lines_until(process, lambda line: "/metrics" in line["message"])
+        url = ready["message"].rpartition(" ")[2]
+        port = int(url.split(":")[2].partition("/")[0])
+        for number in range(1_000):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", port), timeout=SECONDS_MAX))
+            if number % 4 == 1:
+                client.sendall(b"GET /metrics HT")
+            elif number % 4 == 2:
+                client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            elif number % 4 == 3:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.close()  # with a reset
+            if number % 200 == 199:
+                assert urllib.request.urlopen(url.replace("metrics", "health"), timeout=SECONDS_MAX).status == 200
+                assert b"kafka_log_log_size" in urllib.request.urlopen(url, timeout=SECONDS_MAX).read()
+                assert len(os.listdir(f"/proc/{process.pid}/fd")) < FILES // 2
+        process.send_signal(signal.SIGTERM)
+        lines = lines_until(process, lambda line: line["message"] == "clean shutdown")
+        assert process.wait(SECONDS_MAX) == 0
+        assert process.stderr is not None and process.stderr.read() == ""
+        assert [line for line in lines if line["level"] != "info"] == []
+    assert (path / filenames.CLEAN_SHUTDOWN).exists()
+
+
+#: `cordwood run` on a disk that does not write recovery points, nor ever says so.
+ON_A_DISK_THAT_HANGS = f"""
+import sys, time
+from cordwood.cli import main, run
+from cordwood.fs.posix import PosixFileSystem
+
+class Hanging(PosixFileSystem):
+    def create(self, path, **options):
+        while {filenames.RECOVERY_POINTS!r} in path:
+            time.sleep(1)
+        return super().create(path, **options)
+
+run.PosixFileSystem = Hanging
+main.app(sys.argv[1:])
+"""
+
+
+def test_when_the_disk_hangs_a_signal_ends_it_in_time_without_a_clean_shutdown(tmp_path: Path) -> None:
+    path = directory(tmp_path)
+    with started(str(path), "--json", "--port", "0", program=["-c", ON_A_DISK_THAT_HANGS, "run"]) as process:
+        lines_until(process, lambda line: "/metrics" in line["message"])
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(40) == 1
+        assert time.monotonic() - began < 20
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert re.fullmatch(
+        rf"cordwood: gave up waiting for the checkpoints of {path} to be written, for 1\d s \(since .* UTC\); "
+        r"this is no clean shutdown, the next start recovers\n",
+        said,
+    )
+    assert not (path / filenames.CLEAN_SHUTDOWN).exists()
 
 
 def test_a_directory_that_somebody_else_has_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,14 +18,16 @@ import pytest
 import cordwood
 from cordwood.config import overrides
 from cordwood.errors import ConfigError, NotFoundError, RequestError
+from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.service.health import HealthWatch
 from cordwood.service.log_manager import LogManager
 from cordwood.service.running import LiveNode, LiveOptions
-from cordwood.service.status import PartitionStatus, statuses
+from cordwood.service.status import PartitionStatus, statuses, worst_first
 from cordwood.storage.formats import filenames
 from cordwood.storage.node.directory import LogDirectory, Partition
-from cordwood.types import TopicPartition
+from cordwood.types import TopicPartition, override
 from tests.fixtures import copy_of, fixture
 from tests.service.live_logs import batch
 from tests.service.nodes import ONE, Node, until
@@ -187,11 +191,14 @@ def test_metrics_and_health_are_served_until_the_end(tmp_path: Path) -> None:
         assert "kafka_log_logcleaner_deadthreadcount 0.0" in lines
         assert any(line.startswith("kafka_log_logflushstats_logflushrateandtimems_count") for line in lines)
         assert "cordwood_healthy 1.0" in lines
+        node.look()
         assert get(node, "/health") == (200, '{\n "healthy": true,\n "problems": []\n}\n')
         assert get(node, "/else")[0] == 404
         port = node.port
+        other, loaded = LiveNode(PosixFileSystem(), [str(made(tmp_path / "other", t=1))], LiveOptions(port=port)), []
         with pytest.raises(RequestError, match=f"Port {port} of 127.0.0.1 cannot be used"):
-            LiveNode(PosixFileSystem(), [str(made(tmp_path / "other", t=1))], LiveOptions(port=port)).startup()
+            other.startup(lambda *progress: loaded.append(progress))
+        assert loaded == [], "that takes minutes, and is for nothing"
     with pytest.raises(OSError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
 
@@ -215,6 +222,65 @@ def test_health_is_red_with_the_reason_when_a_log_cannot_be_cleaned(tmp_path: Pa
         assert "cordwood_healthy 0.0" in get(node, "/metrics")[1]
 
 
+class Hanging(WrappedFileSystem):
+    """A disk on which a new log file is made only when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(PosixFileSystem())
+        self.answers, self.is_asked = threading.Event(), threading.Event()
+        self.answers.set()
+
+    @override
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        if path.endswith(".log"):
+            self.is_asked.set()
+            assert self.answers.wait(60)
+        return super().create(path, exclusive=exclusive, mode=mode)
+
+
+def test_while_the_disk_hangs_health_is_red_and_says_what_is_waited_for(tmp_path: Path) -> None:
+    fs = Hanging()
+    node = LiveNode(fs, [str(made(tmp_path, t=20))], LiveOptions(port=0))
+    node.startup()
+    stop = threading.Event()
+    looks = threading.Thread(target=node.run, args=(stop, threading.Event()))
+    looks.start()
+    assert get(node, "/health")[0] == 200
+    fs.is_asked.clear()
+    fs.answers.clear()
+    rolling = threading.Thread(target=node.manager.logs[ONE].roll)
+    rolling.start()
+    try:
+        assert fs.is_asked.wait(20)
+        until(lambda: get(node, "/health")[0] == 503)
+        (problem,) = json.loads(get(node, "/health")[1])["problems"]
+        assert re.fullmatch(
+            r"the logs were last looked at \d+ s ago: the look waits for the log t-0, for \d+ s "
+            r"\(since \d\d:\d\d:\d\d UTC\)",
+            problem,
+        )
+    finally:
+        fs.answers.set()
+    until(lambda: get(node, "/health")[0] == 200)
+    stop.set()
+    looks.join()
+    rolling.join()
+    node.shutdown()
+
+
+def test_the_worst_logs_are_listed_first() -> None:
+    node = Node("cleanup.policy=compact", "internal.segment.bytes=300", "log.cleaner.backoff.ms=1000000000")
+    node.manager.startup()
+    node.pass_time(1)
+    for topic, count in {"a": 1, "b": 30, "c": 30, "d": 30}.items():
+        node.append(TopicPartition(topic, 0), *(f"a{number}" for number in range(count)))
+    assert node.manager.cleaner is not None
+    node.manager.cleaner.manager.note_failure("d1", TopicPartition("c", 0), "why")
+    node.manager.cleaner.manager.note_failure("d2", TopicPartition("c", 0), "why")
+    found = worst_first(statuses(node.manager, node.now_ms, {}, {}))
+    assert [one.partition.topic for one in found] == ["c", "b", "d", "a"]
+
+
 # ---- what counts as not keeping up -----------------------------------------------------------------------------------
 
 
@@ -224,7 +290,7 @@ def watched(change: Callable[[Node], None] = lambda _: None) -> list[tuple[str, 
     node.manager.startup()
     node.pass_time(1)
     node.append(ONE, *(f"a{number}" for number in range(30)))
-    watch, found = HealthWatch(lambda: node.now_ms), []
+    watch, found = HealthWatch(clock=lambda: node.now_ms), []
     change(node)
     for _ in range(4):
         found.append(watch.look(node.manager, statuses(node.manager, node.now_ms, {}, {}), node.now_ms).problems)

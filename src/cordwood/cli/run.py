@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -21,16 +22,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, tell
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_INTERRUPTED, EXIT_OK, named, tell
 from cordwood.cli.options import with_options
 from cordwood.cli.run_demo import DEMO_CONFIGS, DemoWriter
-from cordwood.errors import KafkaStorageError, RequestError
+from cordwood.errors import HangingError, KafkaStorageError, RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.service.exporter import HOST
 from cordwood.service.health import Health
-from cordwood.service.running import LiveNode, LiveOptions
-from cordwood.service.status import PartitionStatus
-from cordwood.text import Column, bytes_text, printable, table
+from cordwood.service.http_server import HOST
+from cordwood.service.running import LiveNode, LiveOptions, supervised
+from cordwood.service.status import PartitionStatus, worst_first
+from cordwood.text import Column, bytes_text, names_text, number, printable, table
 from cordwood.types import override
 
 _COLUMNS = (
@@ -91,25 +92,44 @@ def _directories(given: Sequence[str], *, demo: bool) -> Iterator[list[str]]:
 def _run(paths: Sequence[str], options: LiveOptions, *, demo: bool, as_json: bool) -> int:
     stop, reload = threading.Event(), threading.Event()
     node = LiveNode(PosixFileSystem(), paths, options, is_new=demo)
-    with _signals(stop, reload), _Screen(as_json=as_json) as screen:
-        node.startup(screen.loading)
-        writer = DemoWriter(node.manager) if demo else None
-        try:
-            screen.say(
-                f"{len(node.manager.logs)} partitions in {len(paths)} directories; http://{HOST}:{node.port}/metrics"
-            )
-            if writer is not None:
-                writer.start()
-            node.run(stop, reload, screen.show)
-        except KafkaStorageError as error:
-            tell(str(error))
-            return EXIT_DAMAGE
-        finally:
-            if writer is not None:
-                writer.stop()
-            screen.say("shutting down: flushing and closing the logs")
-            node.shutdown()
-        screen.say("clean shutdown")
+    try:
+        with _signals(stop, reload), _Screen(as_json=as_json) as screen:
+
+            def live() -> int:
+                node.startup(screen.loading)
+                count = number(len(node.manager.logs), "partition")
+                screen.say(f"{count} in {names_text(paths)}; http://{HOST}:{node.port}/metrics")
+                return _live(node, screen, stop, reload, DemoWriter(node.manager) if demo else None)
+
+            return supervised(live, stop, node.waiting)
+    except HangingError as error:
+        tell(str(error))
+        code = EXIT_DAMAGE
+    except KeyboardInterrupt:
+        tell("interrupted")
+        code = EXIT_INTERRUPTED
+    sys.stdout.flush()
+    # An ordinary exit waits for all threads, and some may wait for the disk.
+    os._exit(code)
+
+
+def _live(
+    node: LiveNode, screen: _Screen, stop: threading.Event, reload: threading.Event, writer: DemoWriter | None
+) -> int:
+    """From the start to the shutdown."""
+    try:
+        if writer is not None:
+            writer.start()
+        node.run(stop, reload, screen.show)
+    except KafkaStorageError as error:
+        tell(str(error))
+        return EXIT_DAMAGE
+    finally:
+        if writer is not None:
+            writer.stop()
+        screen.say("shutting down: flushing and closing the logs")
+        node.shutdown()
+    screen.say("clean shutdown")
     return EXIT_OK
 
 
@@ -180,10 +200,10 @@ class _Screen:
         """So many logs of a directory are loaded."""
         self._loading[directory] = done, count
         if self._live is not None:
-            lines = [f"loading {path}: {one} of {all_} logs" for path, (one, all_) in self._loading.items()]
+            lines = [f"loading {path}: {one} of {number(all_, 'log')}" for path, (one, all_) in self._loading.items()]
             self._live.update(Text("\n".join(lines)))
         if done == count:
-            self.say(f"loaded {count} logs of {directory}")
+            self.say(f"loaded {number(count, 'log')} of {directory}")
 
     def show(self, statuses: Sequence[PartitionStatus], health: Health) -> None:
         """What is done to each log now."""
@@ -194,18 +214,13 @@ class _Screen:
 
 def _lines(statuses: Sequence[PartitionStatus], health: Health, lines_max: int) -> Iterator[str]:
     size = sum(one.size_bytes for one in statuses)
-    yield f"{len(statuses)} partitions, {bytes_text(size)}; {'healthy' if health.is_well else 'NOT HEALTHY:'}"
+    yield f"{number(len(statuses), 'partition')}, {bytes_text(size)}; {'healthy' if health.is_well else 'NOT HEALTHY:'}"
     yield from (f"  {printable(problem)}" for problem in health.problems)
     yield ""
-    ordered = sorted(statuses, key=_urgency)
+    ordered = worst_first(statuses)
     yield from table(_COLUMNS, [_row(one) for one in ordered[:lines_max]])
     if len(ordered) > lines_max:
         yield f"and {len(ordered) - lines_max:,} more"
-
-
-def _urgency(one: PartitionStatus) -> tuple[object, ...]:
-    """What is being cleaned comes first, then what has failed, then what is due, then by the dirty part."""
-    return one.state is None, one.uncleanable is None, not one.is_due, -(one.dirty_ratio or 0), one.partition
 
 
 def _row(one: PartitionStatus) -> list[str]:

@@ -1,12 +1,13 @@
-"""Whether live logs are well: whether the cleaner keeps up, and nothing has failed; with reasons.
+"""Whether live logs are well: whether the cleaner keeps up, nothing has failed, and the disk answers; with reasons.
 
-Source: none in Kafka, which leaves this to whoever reads its metrics.
+Source: none in Kafka, which leaves this to readers of its metrics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from cordwood.clock import Clock, monotonic_clock
 from cordwood.service.log_manager import LogManager
@@ -16,6 +17,8 @@ from cordwood.types import TopicPartition
 #: A log that is due for longer than this, or than some turns of the cleaner, waits for too long.
 PATIENCE_MS = 60_000
 _TURNS = 4
+#: A task, such as retention or a checkpoint, that runs for longer than this hangs.
+_TASK_PATIENCE_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,53 @@ class Health:
         return not self.problems
 
 
-class HealthWatch:
-    """Looks at a manager again and again, and remembers since when each log has been due."""
+class Waiting:
+    """What a thread waits for, as far as it has said so, and for how long; any thread may ask."""
 
-    def __init__(self, clock: Clock = monotonic_clock) -> None:
+    def __init__(self, what: str, clock: Clock = monotonic_clock) -> None:
+        self._clock = clock
+        self._now = what, clock()
+
+    def begin(self, what: str) -> None:
+        """From now on this is waited for."""
+        self._now = what, self._clock()
+
+    @property
+    def since_ms(self) -> int:
+        """When it began, on the monotonic clock."""
+        return self._now[1]
+
+    def __str__(self) -> str:
+        what, since_ms = self._now
+        seconds = (self._clock() - since_ms) / 1_000
+        return f"{what}, for {seconds:.0f} s (since {datetime.now(UTC) - timedelta(seconds=seconds):%H:%M:%S} UTC)"
+
+
+class HealthWatch:
+    """Looks at a manager again and again, and remembers since when each log has been due.
+
+    A look waits for the logs, and they wait for the disk. So the last one has an age, which tells of a disk that hangs.
+
+    Attributes:
+        waiting: what the look waits for.
+        period_ms: how far apart looks are to be.
+    """
+
+    def __init__(self, period_ms: int = 2_000, clock: Clock = monotonic_clock) -> None:
+        self.waiting = Waiting("the first look", clock)
+        self.period_ms = period_ms
         self._clock = clock
         self._due_since_ms: dict[TopicPartition, int] = {}
+        self._last = Health(("the logs are being loaded",)), clock()
+
+    def health(self) -> Health:
+        """What was wrong at the last look, and whether that was too long ago; waits for nothing."""
+        health, looked_ms = self._last
+        age_ms = self._clock() - looked_ms
+        if age_ms <= 2 * self.period_ms:
+            return health
+        old = f"the logs were last looked at {age_ms / 1_000:.0f} s ago: the look waits for {self.waiting}"
+        return Health((old, *health.problems))
 
     def look(self, manager: LogManager, statuses: Sequence[PartitionStatus], now_ms: int) -> Health:
         """What is wrong now.
@@ -51,10 +95,12 @@ class HealthWatch:
         found = [
             *_failed_directories(manager),
             *self._behind(manager, time_ms),
+            *_hanging_tasks(manager, time_ms),
             *_uncleanable(statuses),
-            *_late_transactions(manager, now_ms),
+            *self._late_transactions(manager, now_ms),
         ]
-        return Health(tuple(found))
+        self._last = Health(tuple(found)), self._clock()
+        return self._last[0]
 
     def _behind(self, manager: LogManager, time_ms: int) -> Iterator[str]:
         """The logs that wait for their clean for too long, as one problem."""
@@ -75,6 +121,22 @@ class HealthWatch:
             "threads, a higher log.cleaner.io.max.bytes.per.second or a higher min.cleanable.dirty.ratio help"
         )
 
+    def _late_transactions(self, manager: LogManager, now_ms: int) -> Iterator[str]:
+        for partition, log in manager.logs.items():
+            self.waiting.begin(f"the log {partition}")
+            if log.has_late_transaction(now_ms):
+                offset, producer_id = log.open_transactions()[0]
+                yield (
+                    f"a transaction in {partition}, of producer {producer_id} from offset {offset} on, is open for "
+                    "longer than any may be: nothing behind it is committed or cleaned"
+                )
+
+
+def _hanging_tasks(manager: LogManager, time_ms: int) -> Iterator[str]:
+    for name, since_ms in manager.running_tasks:
+        if time_ms - since_ms > _TASK_PATIENCE_MS:
+            yield f"the task {name} has been running for {(time_ms - since_ms) // 1_000} s: does the disk answer?"
+
 
 def _failed_directories(manager: LogManager) -> Iterator[str]:
     for failure in manager.failures.failures:
@@ -85,13 +147,3 @@ def _uncleanable(statuses: Sequence[PartitionStatus]) -> Iterator[str]:
     for one in statuses:
         if one.uncleanable is not None:
             yield f"{one.partition} cannot be cleaned, tried {one.uncleanable.failures} times: {one.reason}"
-
-
-def _late_transactions(manager: LogManager, now_ms: int) -> Iterator[str]:
-    for partition, log in manager.logs.items():
-        if log.has_late_transaction(now_ms):
-            offset, producer_id = log.open_transactions()[0]
-            yield (
-                f"a transaction in {partition}, of producer {producer_id} from offset {offset} on, is open for longer "
-                "than any may be: nothing behind it is committed or cleaned"
-            )

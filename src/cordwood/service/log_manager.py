@@ -248,29 +248,34 @@ class LogManager:
         with self._lock:
             return dict(self._current)
 
-    def shutdown(self, broker_epoch: int = -1) -> None:
+    def shutdown(self, broker_epoch: int = -1, *, on_wait: Callable[[str], None] = lambda _: None) -> None:
         """Flush and close all logs; a directory in which all goes well is marked as shut down properly.
 
         Without effect unless the manager runs. No file stays open, also none of a log that waits for its removal.
 
         Args:
             broker_epoch: goes into that mark.
+            on_wait: called with what may take long, before each.
         """
         if not self._is_started or self._is_shut_down:
             return
         self._is_shut_down = True
         if self.cleaner is not None:
+            on_wait("the cleaner's threads to end")
             self.cleaner.shutdown()
         if self._own is not None:
+            running = ", ".join(name for name, _ in self._own.running)
+            on_wait(f"tasks to end: {running}" if running else "tasks to end")
             self._own.shutdown()
+        on_wait("checkpoints to be written")
         self.checkpoint_high_watermarks()
         try:
             for directory in list(self._directories.values()):
-                self._close(directory, broker_epoch)
+                self._close(directory, broker_epoch, on_wait)
         finally:
             self._release()
 
-    def _close(self, directory: LiveDirectory, broker_epoch: int) -> None:
+    def _close(self, directory: LiveDirectory, broker_epoch: int, on_wait: Callable[[str], None]) -> None:
         """Close the logs of a directory, and say that it was shut down properly."""
 
         def close(log: Log) -> None:
@@ -278,11 +283,15 @@ class LogManager:
             log.close()
 
         with ThreadPoolExecutor(self._recovery_threads, f"log-closing-{directory.path}") as pool:
-            closed = [pool.submit(close, log) for log in self.all_logs if log.parent_directory == directory.path]
-        errors = [error for one in closed if (error := one.exception()) is not None]
+            logs = [log for log in self.all_logs if log.parent_directory == directory.path]
+            errors = []
+            for log, closed in [(log, pool.submit(close, log)) for log in logs]:
+                on_wait(f"the log {log.name} to be flushed and closed")
+                errors += [] if (error := closed.exception()) is None else [error]
         if errors:
             _log.warning("There was an error in one of the threads during LogManager shutdown", exc_info=errors[0])
             return
+        on_wait(f"the checkpoints of {directory.path} to be written")
         self._checkpoint_offsets(directory.path)
         if directory.was_clean or directory.is_loaded:
             try:
@@ -1019,6 +1028,11 @@ class LogManager:
         self.failures.maybe_add_offline_log_dir(directory, message, error)
 
     # ---- metrics -----------------------------------------------------------------------------------------------------
+
+    @property
+    def running_tasks(self) -> list[tuple[str, int]]:
+        """The tasks that run now in the manager's own threads: the name, and since when on the monotonic clock."""
+        return [] if self._own is None else self._own.running
 
     def metrics(self) -> dict[MetricName, Reading]:
         """All metrics as they are now, those of the logs and the cleaner too; see `docs/live-log.md` for the names."""

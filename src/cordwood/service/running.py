@@ -4,7 +4,7 @@ open      whose directories, and what is said of their topics; what nobody has s
 start     lock, load, recover; high watermarks and replicas as `plan` sees them
 serve     metrics and health over HTTP
 go on     until asked to stop; configs are read anew when asked to
-stop      a clean shutdown, as a broker does it
+stop      a clean shutdown, as a broker does it; if the disk hangs, none
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from cordwood.cleaning import selection
-from cordwood.clock import Clock, system_clock
-from cordwood.errors import KafkaStorageError
+from cordwood.clock import Clock, monotonic_clock, system_clock
+from cordwood.errors import HangingError, KafkaStorageError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.option import Option
 from cordwood.service.directory_loading import OnProgress
 from cordwood.service.explicit_configs import ExplicitConfigs, explicit_configs
-from cordwood.service.exporter import Exporter
-from cordwood.service.health import Health, HealthWatch
+from cordwood.service.exporter import routes
+from cordwood.service.health import Health, HealthWatch, Waiting
+from cordwood.service.http_server import HttpServer
 from cordwood.service.log import Log
 from cordwood.service.log_manager import LogManager
 from cordwood.service.status import PartitionStatus, statuses
@@ -37,6 +39,11 @@ _log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 #: Looking takes at most one part in so many.
 _LOOK_SHARE = 20
+#: How long a shutdown may wait for one thing, such as the flush of one log.
+PATIENCE_MS = 15_000
+_POLL_SECONDS = 0.1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +124,8 @@ class LiveNode:
         self._clock = clock
         self._node, self._explicit = self._read_configs()
         self.manager = LogManager(fs, self._log_dirs, self._explicit.layers, clock=clock)
-        self._watch = HealthWatch()
-        self._health = Health(())
-        self._statuses: list[PartitionStatus] = []
-        self._looking = threading.Lock()
-        self._exporter: Exporter | None = None
+        self._watch = HealthWatch(period_ms=int(LOOK_SECONDS * 1_000))
+        self._server: HttpServer | None = None
 
     def _read_configs(self) -> tuple[Node, ExplicitConfigs]:
         options = self._options
@@ -134,23 +138,43 @@ class LiveNode:
     @property
     def port(self) -> int:
         """Where metrics and health are."""
-        assert self._exporter is not None, "after the start"
-        return self._exporter.port
+        assert self._server is not None, "after the start"
+        return self._server.port
 
     def startup(self, on_progress: OnProgress | None = None) -> None:
-        """Lock the directories, load the logs, begin to clean and to answer.
+        """Take the port, lock the directories, load the logs, begin to clean; health says so meanwhile.
 
         Raises:
+            RequestError: the port is taken.
             LockedError: a broker, or another manager, has a directory.
             CordwoodError: a log cannot be loaded; see `LogManager.startup`.
         """
-        self.manager.startup(on_progress)
+        server = HttpServer(self._options.port)
         try:
-            self._adopt()
-            self._exporter = Exporter(self.manager.metrics, lambda: self._health, self._options.port)
+            server.start(routes(self.manager.metrics, self._watch.health))
+            self.waiting.begin("the logs to be loaded")
+
+            def loaded(directory: str, done: int, count: int) -> None:
+                self.waiting.begin(f"the logs of {directory} to be loaded, {done} of {count} are")
+                if on_progress is not None:
+                    on_progress(directory, done, count)
+
+            self.manager.startup(loaded)
+            try:
+                self._adopt()
+                self.look()
+            except BaseException:
+                self.manager.shutdown()
+                raise
         except BaseException:
-            self.manager.shutdown()
+            server.close()
             raise
+        self._server = server
+
+    @property
+    def waiting(self) -> Waiting:
+        """What the thread waits for that starts, looks or shuts down."""
+        return self._watch.waiting
 
     def _adopt(self) -> None:
         """Give each log what only the metadata and the user know; let none be cleaned that is being moved."""
@@ -185,11 +209,11 @@ class LiveNode:
 
     def look(self) -> tuple[list[PartitionStatus], Health]:
         """What is being done to each log, and whether all is well; `/health` answers with the last look."""
-        with self._looking:
-            now_ms = self._clock()
-            self._statuses = statuses(self.manager, now_ms, self._explicit.left_alone, self._explicit.only_compacted)
-            self._health = self._watch.look(self.manager, self._statuses, now_ms)
-            return self._statuses, self._health
+        now_ms, explicit = self._clock(), self._explicit
+        found = statuses(self.manager, now_ms, explicit.left_alone, explicit.only_compacted, self.waiting.begin)
+        health = self._watch.look(self.manager, found, now_ms)
+        self.waiting.begin("the next look")
+        return found, health
 
     def run(
         self,
@@ -211,11 +235,14 @@ class LiveNode:
         while not stop.wait(wait_seconds):
             if reload.is_set():
                 reload.clear()
+                self.waiting.begin("the configs to be read anew")
                 self._try_reload()
             began = time.monotonic()
             show(*self.look())
             # Of very many logs a look takes long; the cleaner is to have the time.
-            wait_seconds = max(LOOK_SECONDS, _LOOK_SHARE * (time.monotonic() - began))
+            took_seconds = time.monotonic() - began
+            wait_seconds = max(LOOK_SECONDS, _LOOK_SHARE * took_seconds)
+            self._watch.period_ms = int(1_000 * (wait_seconds + took_seconds))
             if not self.manager.live_log_dirs:
                 raise KafkaStorageError("No log directory is left: all of them failed")
 
@@ -228,6 +255,37 @@ class LiveNode:
 
     def shutdown(self) -> None:
         """Flush and close all logs; directories in which all goes well are marked as shut down properly."""
-        if self._exporter is not None:
-            self._exporter.close()
-        self.manager.shutdown()
+        if self._server is not None:
+            self._server.close()
+        self.manager.shutdown(on_wait=self.waiting.begin)
+
+
+def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, patience_ms: int = PATIENCE_MS) -> T:
+    """Do what a disk may hold up for good in a thread of its own, which is given up if it hangs after `stop`.
+
+    Args:
+        work: ends soon after `stop` is set.
+        stop: asks to end.
+        waiting: what `work` waits for.
+        patience_ms: how long it may wait for one thing then.
+
+    Raises:
+        HangingError: it is given up. Its threads still run; the process has to be ended without them.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="cordwood-run", daemon=True).start()
+    asked_ms: int | None = None
+    while not wait([future], _POLL_SECONDS).done:
+        now_ms = monotonic_clock()
+        if asked_ms is None and stop.is_set():
+            asked_ms = now_ms
+        if asked_ms is not None and now_ms - max(asked_ms, waiting.since_ms) > patience_ms:
+            raise HangingError(f"gave up waiting for {waiting}; this is no clean shutdown, the next start recovers")
+    return future.result()

@@ -84,6 +84,7 @@ class ThreadScheduler(Scheduler):
         self._changed = threading.Condition()
         self._queue: list[Scheduled] = []
         self._count = itertools.count()
+        self._running: dict[int, tuple[str, int]] = {}
         self._is_running = False
 
     def startup(self) -> None:
@@ -110,12 +111,20 @@ class ThreadScheduler(Scheduler):
                 self._changed.notify()
         return scheduled
 
+    @property
+    def running(self) -> list[tuple[str, int]]:
+        """The tasks that run now: the name, and since when on the clock."""
+        return list(self._running.values())
+
     def _work(self) -> None:
         while (scheduled := self._next()) is not None:
+            self._running[threading.get_ident()] = scheduled.name, self.clock()
             try:
                 scheduled.task()
             except Exception:
                 _log.exception("the task %s failed", scheduled.name)
+            finally:
+                del self._running[threading.get_ident()]
             if scheduled.period_ms > 0:
                 with self._changed:
                     if self._is_running:

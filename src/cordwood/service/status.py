@@ -5,7 +5,7 @@ The words about a compacted log are those of `plan`: the same rules decide, here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cordwood.cleaning import selection
@@ -61,7 +61,11 @@ class PartitionStatus:
 
 
 def statuses(
-    manager: LogManager, now_ms: int, left_alone: Mapping[str, Reason], only_compacted: Mapping[str, Reason]
+    manager: LogManager,
+    now_ms: int,
+    left_alone: Mapping[str, Reason],
+    only_compacted: Mapping[str, Reason],
+    waiting_for: Callable[[str], None] = lambda _: None,
 ) -> list[PartitionStatus]:
     """The status of each current log, by partition.
 
@@ -70,7 +74,9 @@ def statuses(
         now_ms: the time.
         left_alone: why a topic is neither compacted nor deleted from; see `ExplicitConfigs`.
         only_compacted: why a topic's limits of time and size do not count.
+        waiting_for: called with what may take long, before each.
     """
+    waiting_for("the cleaner's checkpoints")
     cleaner = None if manager.cleaner is None else manager.cleaner.manager
     known = {} if cleaner is None else cleaner.all_cleaner_checkpoints()
     configs: dict[str, TopicConfig] = {}
@@ -79,6 +85,7 @@ def statuses(
         if partition.topic not in configs:
             configs[partition.topic] = manager.topic_config(partition.topic)
         config = configs[partition.topic]
+        waiting_for(f"the log {partition}")
         one = _status(partition, log, config, cleaner, left_alone.get(partition.topic))
         if log.config.compact and cleaner is not None:
             one = _with_compaction(one, log, config, cleaner, known.get(partition), now_ms)
@@ -86,6 +93,16 @@ def statuses(
             one = replace(one, reason=only_compacted[partition.topic])
         found.append(one)
     return found
+
+
+def worst_first(found: Iterable[PartitionStatus]) -> list[PartitionStatus]:
+    """Logs whose clean failed, then those that are due or being cleaned, then the others; each by the dirty part."""
+
+    def rank(one: PartitionStatus) -> tuple[object, ...]:
+        waits = one.is_due or one.state is not None
+        return one.uncleanable is None, not waits, -(one.dirty_ratio or 0), one.partition
+
+    return sorted(found, key=rank)
 
 
 def _status(

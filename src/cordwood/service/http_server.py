@@ -1,0 +1,185 @@
+"""Answers GET over HTTP on this machine, whatever its clients do.
+
+A connection takes a descriptor, and storage needs those. So there are few connections at once, each for one answer, and
+only for seconds. A client that comes when all are in use takes the place of the one that has been idle for longest: a
+thousand that send nothing, or read slowly, cost as much as sixteen, and keep nobody else waiting.
+
+An answer is made in a thread of its own, which may hang with a disk; whoever asks for the same meanwhile gets the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from cordwood.errors import RequestError
+
+HOST = "127.0.0.1"
+CONNECTIONS_MAX = 16
+#: How long a request may take to come, an answer to be made, and to be taken.
+_SECONDS_MAX = 10.0
+_REQUEST_BYTES_MAX = 16 << 10
+#: Before the next attempt to accept, when this process has no descriptor left.
+_PAUSE_SECONDS = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client gets."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+    def encode(self) -> bytes:
+        """The bytes of the response."""
+        head = (
+            f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\nContent-Type: {self.content_type}\r\n"
+            f"Content-Length: {len(self.body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode("latin-1") + self.body
+
+
+#: Makes the answer for a path.
+Route = Callable[[], Answer]
+
+
+class HttpServer:
+    """A port of this machine, and a thread that answers on it.
+
+    Attributes:
+        port: the one that it has.
+    """
+
+    def __init__(self, port: int) -> None:
+        """Take the port; nobody is answered before `start`.
+
+        Args:
+            port: 0: any free one.
+
+        Raises:
+            RequestError: the port is taken.
+        """
+        try:
+            self._socket = socket.create_server((HOST, port))
+        except OSError as error:
+            raise RequestError(
+                f"Port {port} of {HOST} cannot be used: {error.strerror}. Give another one with --port, 0 for any"
+            ) from error
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        self._routes: Mapping[str, Route] = {}
+        self._answers: dict[str, Future[Answer]] = {}
+        self._clients: set[asyncio.Task[None]] = set()
+        #: Those that wait for their client, the one that has waited for longest first.
+        self._idle: dict[asyncio.Task[None], None] = {}
+        self._stopping: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="http-server", daemon=True)
+
+    def start(self, routes: Mapping[str, Route]) -> None:
+        """Answer from now on; a path that is none of `routes` is not found."""
+        self._routes = routes
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more, and give the port back."""
+        if self._thread.is_alive():
+            self._stopping.set_result(None)
+            self._thread.join()
+        self._socket.close()
+
+    async def _run(self) -> None:
+        accepting = asyncio.create_task(self._accept())
+        await asyncio.wrap_future(self._stopping)
+        accepting.cancel()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._socket)
+            except OSError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if len(self._clients) >= CONNECTIONS_MAX:
+                await self._drop_one()
+            task = loop.create_task(self._serve(connection))
+            self._clients.add(task)
+            self._idle[task] = None
+            task.add_done_callback(self._forget)
+
+    async def _drop_one(self) -> None:
+        """Make room for a client: the one that has been idle for longest goes, or else any."""
+        victim = next(iter(self._idle or self._clients))
+        victim.cancel()
+        await asyncio.wait([victim])
+        self._forget(victim)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._clients.discard(task)
+        self._idle.pop(task, None)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        with connection, contextlib.suppress(OSError):  # a client that is slow, or gone, has had its chance
+            connection.setblocking(False)
+            async with asyncio.timeout(_SECONDS_MAX):
+                request = await _request(connection)
+            self._idle.pop(task, None)
+            answer = await self._answer(request)
+            self._idle[task] = None
+            async with asyncio.timeout(_SECONDS_MAX):
+                await loop.sock_sendall(connection, answer.encode())
+
+    async def _answer(self, request: bytes) -> Answer:
+        method, _, rest = request.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+        if method != b"GET":
+            return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"There is only GET.\n")
+        if path not in self._routes:
+            return Answer(HTTPStatus.NOT_FOUND, f"There is {' and '.join(self._routes)}.\n".encode())
+        making = self._answers.get(path)
+        if making is None or making.done():
+            making = self._answers[path] = Future()
+            making.set_running_or_notify_cancel()
+            threading.Thread(target=_make, args=(self._routes[path], making), name=f"http {path}", daemon=True).start()
+        try:
+            async with asyncio.timeout(_SECONDS_MAX):
+                return await asyncio.wrap_future(making)
+        except TimeoutError:
+            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"No answer within {_SECONDS_MAX:.0f} s.\n".encode())
+        except Exception:
+            _log.exception("GET %s failed", path)
+            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"The log of this program says what failed.\n")
+
+
+def _make(route: Route, answer: Future[Answer]) -> None:
+    try:
+        answer.set_result(route())
+    except BaseException as error:
+        answer.set_exception(error)
+
+
+async def _request(connection: socket.socket) -> bytes:
+    """The head of a request.
+
+    Raises:
+        OSError: the client ends before, or sends more than a head may have.
+    """
+    loop, head = asyncio.get_running_loop(), b""
+    while b"\r\n\r\n" not in head:
+        data = await loop.sock_recv(connection, _REQUEST_BYTES_MAX)
+        if not data or len(head) + len(data) > _REQUEST_BYTES_MAX:
+            raise ConnectionError("no request")
+        head += data
+    return head
