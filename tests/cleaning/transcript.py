@@ -130,7 +130,7 @@ class Conversation:
             case "mtime":
                 self.log.set_mtime(int(words[0]), int(words[1]))
             case "expire":
-                self.log.producers.by_id.clear()
+                self.log.producers = Producers()
             case _:
                 raise ValueError(line)
 

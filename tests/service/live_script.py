@@ -228,7 +228,7 @@ class LiveScript:
                 return {}
             case "expire_producers":
                 log.remove_expired_producers(self.now_ms)
-                return {"producers": len(log.producers.active)}
+                return {"producers": len(log.producers.by_id)}
             case "producers":
                 return {"producers": producers(log)}
             case "read":
@@ -662,12 +662,12 @@ def state(log: Log) -> Step:
 def producers(log: Log) -> list[Step]:
     """What is known of producers."""
     found = []
-    for producer_id, one in sorted(log.producers.active.items()):
+    for producer_id, one in sorted(log.producers.by_id.items()):
         line: Step = {
             "id": producer_id,
             "epoch": one.epoch,
             "last_sequence": one.last_sequence,
-            "last_data_offset": one.last_data_offset,
+            "last_data_offset": one.last_offset,
             "last_ts": one.timestamp,
             "coordinator_epoch": one.coordinator_epoch,
         }

@@ -28,23 +28,14 @@ from cordwood.errors import (
 from cordwood.fs.base import LocalFileSystem
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.batch import Batch, to_batches
-from cordwood.record.control import control_type, coordinator_epoch
 from cordwood.service.leader_epochs import LeaderEpochCache
 from cordwood.service.log_config import LogConfig
-from cordwood.service.producer_state import (
-    UNKNOWN_VERSION,
-    AppendOrigin,
-    CompletedTransaction,
-    Marker,
-    ProducerAppend,
-    ProducerState,
-)
+from cordwood.service.producer_state import Marker, ProducerState, read_marker
 from cordwood.service.segment import LogSegment
 from cordwood.service.segments import LogSegments
 from cordwood.service.snapshots import ProducerSnapshots
 from cordwood.service.validation import read_records
 from cordwood.storage.formats.filenames import FileKind, Temporary, parse_file
-from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.recovery import Recovery, SegmentFiles, Verb, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter, fitting
@@ -72,49 +63,6 @@ class Loaded:
     discarded: tuple[LogSegment, ...]
 
 
-def read_marker(data: bytes | bytearray, batch: Batch) -> Marker | None:
-    """What a control batch of a buffer says; None: a clean has emptied it."""
-    records = read_records(data, batch)
-    if not records:
-        return None
-    record = records[0]
-    return Marker(control_type(record.key), coordinator_epoch(record.value), record.timestamp)
-
-
-def apply(
-    state: ProducerState,
-    appends: dict[int, ProducerAppend],
-    batch: Batch,
-    marker: Marker | None,
-    origin: AppendOrigin,
-    transaction_version: int = UNKNOWN_VERSION,
-) -> CompletedTransaction | None:
-    """Check a batch of a producer, and take it into its append; returns the transaction that it ends.
-
-    Args:
-        state: of all producers, before the append.
-        appends: by producer; one is added if there is none.
-        batch: with a producer id.
-        marker: of a control batch that is not empty.
-        origin: who appends.
-        transaction_version: of a marker.
-    """
-    append = appends.get(batch.producer_id)
-    if append is None:
-        append = appends[batch.producer_id] = state.prepare(batch.producer_id, origin)
-    completed = None
-    if not batch.is_control:
-        append.add(batch)
-    elif marker is not None:
-        completed = append.end(batch, marker, transaction_version)
-    if batch.is_transactional:
-        asked = state.verification(batch.producer_id)
-        # After a marker under transactions version 2 the next transaction may have begun to ask already.
-        if asked and not (asked.supports_epoch_bump and batch.is_control and batch.producer_epoch == asked.epoch):
-            state.end_verification(batch.producer_id)
-    return completed
-
-
 # ---- replay ----------------------------------------------------------------------------------------------------------
 
 
@@ -124,23 +72,8 @@ def _of_producers(segment: LogSegment, rows: BatchRows) -> Iterator[tuple[Batch,
         marker = None
         if batch.is_control and batch.record_count > 0:
             entry = segment.read_bytes(batch.position, batch.size_bytes)
-            marker = read_marker(entry, replace(batch, position=0))
+            marker = read_marker(read_records(entry, replace(batch, position=0)))
         yield batch, marker
-
-
-def _replay(state: ProducerState, segment: LogSegment, start: int, end: int) -> None:
-    """Take in the batches of a segment between two positions."""
-    for rows in segment.headers(start, end):
-        appends: dict[int, ProducerAppend] = {}
-        completed = []
-        for batch, marker in _of_producers(segment, rows):
-            done = apply(state, appends, batch, marker, AppendOrigin.REPLICATION)
-            if done is not None:
-                completed.append(done)
-        for append in appends.values():
-            state.update(append, is_replayed=True)
-        for done in completed:
-            state.complete(done)
 
 
 def rebuild_producer_state(
@@ -176,7 +109,9 @@ def rebuild_producer_state(
             begin = segment.find(start)
             end = segment.find(end_offset) if segment is last else None
             if begin is not None:
-                _replay(state, segment, begin.position, segment.size_bytes if end is None else end.position)
+                for rows in segment.headers(begin.position, None if end is None else end.position):
+                    for _ in state.take(_of_producers(segment, rows)):
+                        pass  # its entry in the transaction index is there
     state.end_offset = end_offset
     snapshots.take()
 
@@ -395,18 +330,8 @@ class Loader:
 
     @staticmethod
     def _replay_recovered(segment: LogSegment, rows: BatchRows, state: ProducerState) -> None:
-        for batch, marker in _of_producers(segment, rows):
-            appends: dict[int, ProducerAppend] = {}
-            done = apply(state, appends, batch, marker, AppendOrigin.REPLICATION)
-            for append in appends.values():
-                state.update(append, is_replayed=True)
-            if done is not None:
-                stable = state.last_stable_offset(done)
-                if done.is_aborted:
-                    segment.transactions.append(
-                        AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, stable)
-                    )
-                state.complete(done)
+        for aborted in state.take(_of_producers(segment, rows)):
+            segment.transactions.append(aborted)
         new = rows["magic"] == 2
         if new.any():
             state.end_offset = int(rows["last_offset"][new][-1]) + 1

@@ -42,7 +42,7 @@ from cordwood.service.appending import Append, AppendInfo
 from cordwood.service.convenience import Pairs
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.leader_epochs import LeaderEpochCache
-from cordwood.service.loading import Loaded, Loader, apply, read_marker, rebuild_producer_state
+from cordwood.service.loading import Loaded, Loader, rebuild_producer_state
 from cordwood.service.local_log import FetchData, LocalLog
 from cordwood.service.log_config import LogConfig
 from cordwood.service.lookup import (
@@ -59,20 +59,19 @@ from cordwood.service.producer_state import (
     NO_GUARD,
     UNKNOWN_VERSION,
     AppendOrigin,
-    CompletedTransaction,
     ProducerAppend,
     ProducerState,
-    RememberedBatch,
+    read_marker,
 )
 from cordwood.service.scheduler import Scheduled, Scheduler
 from cordwood.service.segment import LogSegment, SegmentGoneError
 from cordwood.service.topic_id import TopicIdFile
-from cordwood.service.validation import assign_plain
+from cordwood.service.validation import assign_plain, read_records
 from cordwood.service.watermarks import Watermarks
 from cordwood.service.work_folder import remove_leftovers
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerEntry
-from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.recovery.replay import CompletedTransaction, RememberedBatch
 from cordwood.types import NONE, Codec
 
 _INT_MAX = 2**31 - 1
@@ -445,8 +444,8 @@ class Log:
                     self._check_verified(batch, guard)
             marker = None
             if batch.is_control and batch.record_count > 0:
-                marker = read_marker(data, batch)
-            done = apply(state, appends, batch, marker, origin, transaction_version)
+                marker = read_marker(read_records(data, batch))
+            done = state.check(appends, batch, marker, origin, transaction_version)
             if done is not None:
                 completed.append(done)
         return None, appends, completed
@@ -471,12 +470,9 @@ class Log:
         for append in appends.values():
             state.update(append)
         for done in completed:
-            stable = state.last_stable_offset(done)
-            if done.is_aborted:
-                segment.transactions.append(
-                    AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, stable)
-                )
-            state.complete(done)
+            aborted = state.complete(done)
+            if aborted is not None:
+                segment.transactions.append(aborted)
         state.end_offset = self._local.log_end_offset
         self._update_first_unstable()
 
@@ -809,7 +805,7 @@ class Log:
     def producer_entries(self) -> tuple[ProducerEntry, ...]:
         """The producers that are known, as a snapshot would have them."""
         with self._lock:
-            return tuple(self._producers.entries())
+            return self._producers.entries()
 
     def swap_in(self, replacement: Replacement) -> None:
         """Put the outputs of a clean in the place of the segments of a group. Readers are not disturbed."""
@@ -872,7 +868,7 @@ class Log:
     def remove_expired_producers(self, now_ms: int) -> None:
         """Forget producers that have been silent for too long."""
         with self._lock:
-            self._producers.expire(now_ms)
+            self._producers.expire_all(now_ms)
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """(first offset, producer id) of each transaction that is open, or whose marker is not replicated."""

@@ -4,20 +4,19 @@ A producer with an id numbers its records. The log keeps its last five batches: 
 with the offsets it has already, and a batch that does not follow the last one is refused. A transaction is open from a
 producer's first transactional batch to its marker, and readers of committed data stop before the earliest open one.
 
-An append is checked against a copy of the state (`ProducerAppend`), which counts only once the bytes are written.
+What a producer becomes by each batch is in `storage.recovery.replay`; here is what a log that is written to refuses. An
+append is checked against a copy of the state (`ProducerAppend`), which counts only once the bytes are written.
 
-Source: Kafka ProducerStateManager, ProducerAppendInfo, ProducerStateEntry. `storage.recovery.replay` replays headers of
-a log that is only read, and refuses nothing.
+Source: Kafka ProducerStateManager, ProducerAppendInfo.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from cordwood.errors import (
     IllegalArgumentError,
@@ -27,11 +26,18 @@ from cordwood.errors import (
     TransactionCoordinatorFencedError,
 )
 from cordwood.record.batch import MAX_SEQUENCE, Batch
-from cordwood.storage.formats.producer_state import ProducerEntry
-from cordwood.types import NONE, ControlType
+from cordwood.record.control import control_type, coordinator_epoch
+from cordwood.record.record import Record
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.recovery.replay import (
+    CompletedTransaction,
+    OpenTransaction,
+    Producer,
+    Producers,
+    RememberedBatch,
+)
+from cordwood.types import NONE, ControlType, override
 
-#: How many batches of a producer are remembered.
-REMEMBERED_BATCHES = 5
 #: The largest epoch of a producer.
 MAX_EPOCH = 2**15 - 1
 #: The transaction version of a marker that nobody told: what replication and loading know.
@@ -47,108 +53,6 @@ class AppendOrigin(Enum):
     RAFT_LEADER = "raft_leader"
 
 
-class RememberedBatch(NamedTuple):
-    """What is kept of an appended batch."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_sequence(self) -> int:
-        """Of its first record; sequences go on at 0 after the largest."""
-        return (self.last_sequence - self.offset_delta) % (MAX_SEQUENCE + 1)
-
-    @property
-    def first_offset(self) -> int:
-        """Of its first record."""
-        return self.last_offset - self.offset_delta
-
-
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """What is known of one producer.
-
-    Attributes:
-        epoch: its newest; NONE if nothing is known.
-        batches: its last ones of that epoch, the oldest first.
-        coordinator_epoch: of its newest marker.
-        timestamp: of its newest batch or marker, milliseconds.
-        transaction_start: first offset of its open transaction; NONE if none is open.
-    """
-
-    epoch: int = NONE
-    batches: tuple[RememberedBatch, ...] = ()
-    coordinator_epoch: int = NONE
-    timestamp: int = NONE
-    transaction_start: int = NONE
-
-    @property
-    def last_sequence(self) -> int:
-        """Of its newest batch; NONE without one."""
-        return self.batches[-1].last_sequence if self.batches else NONE
-
-    @property
-    def last_data_offset(self) -> int:
-        """Of its newest batch; NONE without one."""
-        return self.batches[-1].last_offset if self.batches else NONE
-
-    def find_duplicate(self, batch: Batch) -> RememberedBatch | None:
-        """The remembered batch of the same epoch, first and last sequence."""
-        if batch.producer_epoch != self.epoch:
-            return None
-        sequences = batch.base_sequence, batch.last_sequence
-        return next((one for one in self.batches if (one.first_sequence, one.last_sequence) == sequences), None)
-
-    def in_epoch(self, epoch: int) -> Producer:
-        """The state in an epoch: a new one begins without batches."""
-        return self if epoch == self.epoch else replace(self, epoch=epoch, batches=())
-
-    def with_batch(self, batch: Batch) -> Producer:
-        """The state after a batch of data."""
-        known = RememberedBatch(
-            batch.last_sequence, batch.last_offset, batch.last_offset - batch.base_offset, batch.max_timestamp
-        )
-        before = self.batches[-REMEMBERED_BATCHES + 1 :] if batch.producer_epoch == self.epoch else ()
-        return Producer(
-            batch.producer_epoch,
-            (*before, known),
-            self.coordinator_epoch,
-            batch.max_timestamp,
-            self.transaction_start,
-        )
-
-    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether it is to be forgotten."""
-        return self.transaction_start == NONE and now_ms - self.timestamp >= expiration_ms
-
-
-class CompletedTransaction(NamedTuple):
-    """A transaction that a marker ended."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    is_aborted: bool
-
-
-class _Transaction(NamedTuple):
-    """A transaction that is open or just ended.
-
-    Attributes:
-        first_offset: of its data.
-        producer_id: whose.
-        is_placed: a batch was seen to begin at its first offset; a snapshot or a replay only names the offset.
-        last_offset: of its marker; NONE while it is open.
-    """
-
-    first_offset: int
-    producer_id: int
-    is_placed: bool
-    last_offset: int = NONE
-
-
 @dataclass(frozen=True, slots=True)
 class Marker:
     """What the record of a marker says."""
@@ -156,6 +60,14 @@ class Marker:
     kind: ControlType
     coordinator_epoch: int
     timestamp: int
+
+
+def read_marker(records: Sequence[Record]) -> Marker | None:
+    """What the records of a control batch say; None: a clean has emptied it."""
+    if not records:
+        return None
+    record = records[0]
+    return Marker(control_type(record.key), coordinator_epoch(record.value), record.timestamp)
 
 
 @dataclass(slots=True)
@@ -216,15 +128,16 @@ class ProducerAppend:
         self._check_epoch(batch.producer_epoch, batch.base_offset)
         if self.origin is AppendOrigin.CLIENT:
             self._check_sequence(batch)
-        updated = self.updated.with_batch(batch)
-        if updated.transaction_start != NONE and not batch.is_transactional:
+        old, is_transactional = self.updated, batch.is_transactional
+        if old.transaction_start != NONE and not is_transactional:
             raise InvalidTxnStateError(
                 f"Expected transactional write from producer {self.producer_id} at offset {batch.base_offset}"
             )
-        if updated.transaction_start == NONE and batch.is_transactional:
-            updated = replace(updated, transaction_start=batch.base_offset)
+        delta = batch.last_offset - batch.base_offset
+        known = RememberedBatch(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp)
+        self.updated = old.with_batch(batch.producer_epoch, known, is_transactional=is_transactional)
+        if self.updated.transaction_start != old.transaction_start:
             self.started.append(batch.base_offset)
-        self.updated = updated
 
     def end(self, batch: Batch, marker: Marker, transaction_version: int) -> CompletedTransaction | None:
         """Check a marker, and take it in; returns the transaction that it ends, if one is open."""
@@ -241,12 +154,7 @@ class ProducerAppend:
         if old.transaction_start != NONE:
             aborted = marker.kind is ControlType.ABORT
             completed = CompletedTransaction(self.producer_id, old.transaction_start, batch.base_offset, aborted)
-        self.updated = replace(
-            old.in_epoch(batch.producer_epoch),
-            coordinator_epoch=marker.coordinator_epoch,
-            timestamp=marker.timestamp,
-            transaction_start=NONE,
-        )
+        self.updated = old.with_marker(batch.producer_epoch, marker.timestamp, marker.coordinator_epoch)
         return completed
 
     def _check_epoch(self, epoch: int, offset: int, *, above: bool = False) -> None:
@@ -302,71 +210,107 @@ class ProducerAppend:
             )
 
 
-class ProducerState:
-    """All producers of a log, and its transactions.
+class ProducerState(Producers):
+    """All producers of a log that is written to, and its transactions.
 
     Attributes:
         end_offset: the state covers the batches below.
+        expiration_ms: `producer.id.expiration.ms`.
         transaction_verification: `transaction.partition.verification.enable`.
     """
 
     def __init__(self, *, expiration_ms: int, transaction_verification: bool = False) -> None:
+        super().__init__()
         self.end_offset = 0
+        self.expiration_ms = expiration_ms
         self.transaction_verification = transaction_verification
-        self._expiration_ms = expiration_ms
-        self._producers: dict[int, Producer] = {}
         self._verifications: dict[int, Verification] = {}
-        #: Open transactions in the order of their first offsets.
-        self._ongoing: list[_Transaction] = []
-        #: Those whose marker may not be replicated yet, in the same order.
-        self._unreplicated: list[_Transaction] = []
-
-    @property
-    def active(self) -> dict[int, Producer]:
-        """All producers by id; not to be changed."""
-        return self._producers
+        #: Transactions whose marker may not be replicated yet, in the order of their first offsets.
+        self._unreplicated: list[OpenTransaction] = []
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known: no producer, and no transaction that waits for its replication."""
-        return not self._producers and not self._unreplicated
+        return not self.by_id and not self._unreplicated
 
     def of(self, producer_id: int) -> Producer | None:
         """What is known of a producer."""
-        return self._producers.get(producer_id)
+        return self.by_id.get(producer_id)
 
     def fresh(self) -> ProducerState:
         """An empty state with the same limits."""
-        return ProducerState(expiration_ms=self._expiration_ms, transaction_verification=self.transaction_verification)
+        return ProducerState(expiration_ms=self.expiration_ms, transaction_verification=self.transaction_verification)
 
     # ---- an append ---------------------------------------------------------------------------------------------------
 
     def prepare(self, producer_id: int, origin: AppendOrigin) -> ProducerAppend:
         """The state of a producer, to check an append with."""
-        current = self._producers.get(producer_id, _UNKNOWN)
+        current = self.by_id.get(producer_id, _UNKNOWN)
         return ProducerAppend(producer_id, origin, current, self._verifications.get(producer_id))
+
+    def check(
+        self,
+        appends: dict[int, ProducerAppend],
+        batch: Batch,
+        marker: Marker | None,
+        origin: AppendOrigin,
+        transaction_version: int = UNKNOWN_VERSION,
+    ) -> CompletedTransaction | None:
+        """Check a batch of a producer, and take it into its append; returns the transaction that it ends.
+
+        Args:
+            appends: by producer; one is added if there is none.
+            batch: with a producer id.
+            marker: of a control batch that is not empty.
+            origin: who appends.
+            transaction_version: of a marker.
+        """
+        append = appends.get(batch.producer_id)
+        if append is None:
+            append = appends[batch.producer_id] = self.prepare(batch.producer_id, origin)
+        completed = None
+        if not batch.is_control:
+            append.add(batch)
+        elif marker is not None:
+            completed = append.end(batch, marker, transaction_version)
+        if batch.is_transactional:
+            asked = self.verification(batch.producer_id)
+            # After a marker under transactions version 2 the next transaction may have begun to ask already.
+            if asked and not (asked.supports_epoch_bump and batch.is_control and batch.producer_epoch == asked.epoch):
+                self.end_verification(batch.producer_id)
+        return completed
 
     def update(self, append: ProducerAppend, *, is_replayed: bool = False) -> None:
         """Take in an append whose bytes are written; `is_replayed`: long ago."""
-        self._producers[append.producer_id] = append.updated
+        self.by_id[append.producer_id] = append.updated
         for offset in append.started:
-            bisect.insort(self._ongoing, _Transaction(offset, append.producer_id, is_placed=not is_replayed))
+            bisect.insort(self.ongoing, OpenTransaction(offset, append.producer_id, is_placed=not is_replayed))
 
-    def last_stable_offset(self, completed: CompletedTransaction) -> int:
-        """Where the earliest transaction of another producer starts, else behind the marker."""
-        others = (one.first_offset for one in self._ongoing if one.producer_id != completed.producer_id)
-        return next(others, completed.last_offset + 1)
+    def take(self, batches: Iterable[tuple[Batch, Marker | None]]) -> Iterator[AbortedTransaction]:
+        """Take in batches of producers that the log has; yields the transactions that were aborted meanwhile.
 
-    def complete(self, completed: CompletedTransaction) -> None:
-        """A marker was written: the transaction is open no more, but unstable until its marker is replicated."""
-        at = bisect.bisect_left(self._ongoing, completed.first_offset, key=lambda one: one.first_offset)
-        if at == len(self._ongoing) or self._ongoing[at].first_offset != completed.first_offset:
+        Args:
+            batches: each with what its marker says, if it has one.
+        """
+        for batch, marker in batches:
+            appends: dict[int, ProducerAppend] = {}
+            completed = self.check(appends, batch, marker, AppendOrigin.REPLICATION)
+            self.update(appends[batch.producer_id], is_replayed=True)
+            aborted = self.complete(completed) if completed is not None else None
+            if aborted is not None:
+                yield aborted
+
+    @override
+    def close(self, completed: CompletedTransaction) -> OpenTransaction:
+        ended = super().close(completed)
+        if ended is None:
             raise IllegalArgumentError(
                 f"Attempted to complete a transaction which was not started: producer {completed.producer_id}, "
                 f"first offset {completed.first_offset}"
             )
-        ended = self._ongoing.pop(at)
+        # It is unstable until its marker is replicated.
         bisect.insort(self._unreplicated, ended._replace(last_offset=completed.last_offset))
+        return ended
 
     # ---- offsets -----------------------------------------------------------------------------------------------------
 
@@ -376,12 +320,12 @@ class ProducerState:
         Returns:
             its first offset, and whether it is known that a batch begins there; None without such a transaction.
         """
-        first = min((*self._ongoing[:1], *self._unreplicated[:1]), default=None)
+        first = min((*self.ongoing[:1], *self._unreplicated[:1]), default=None)
         return None if first is None else (first.first_offset, first.is_placed)
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """(first offset, producer id) of the transactions of `first_unstable`, in order."""
-        return sorted((one.first_offset, one.producer_id) for one in (*self._ongoing, *self._unreplicated))
+        return sorted((one.first_offset, one.producer_id) for one in (*self.ongoing, *self._unreplicated))
 
     def on_high_watermark(self, offset: int) -> None:
         """The high watermark rose: markers below it are replicated."""
@@ -397,53 +341,20 @@ class ProducerState:
 
     def clear(self) -> None:
         """Forget everything but what is being verified."""
-        self._producers = {}
-        self._ongoing = []
+        self.by_id = {}
+        self.ongoing = []
         self._unreplicated = []
 
-    def load(self, entries: Iterable[ProducerEntry], now_ms: int) -> None:
-        """Take in a snapshot, without the entries that are expired."""
-        for entry in entries:
-            batches: tuple[RememberedBatch, ...] = ()
-            if entry.last_offset >= 0:
-                last = entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp
-                batches = (RememberedBatch(*last),)
-            start = entry.current_transaction_first_offset
-            one = Producer(
-                entry.producer_epoch, batches, entry.coordinator_epoch, entry.timestamp, start if start >= 0 else NONE
-            )
-            if one.is_expired(now_ms, self._expiration_ms):
-                continue
-            self._producers[entry.producer_id] = one
-            if one.transaction_start != NONE:
-                bisect.insort(self._ongoing, _Transaction(one.transaction_start, entry.producer_id, is_placed=False))
-
-    def entries(self) -> Iterator[ProducerEntry]:
-        """The entries of a snapshot, in ascending order of their ids."""
-        for producer_id, one in sorted(self._producers.items()):
-            last = one.batches[-1] if one.batches else RememberedBatch(NONE, NONE, 0, NONE)
-            yield ProducerEntry(
-                producer_id,
-                one.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                one.timestamp,
-                one.coordinator_epoch,
-                one.transaction_start,
-            )
-
-    def expire(self, now_ms: int) -> None:
+    def expire_all(self, now_ms: int) -> None:
         """Forget producers, and verifications, that are too old."""
-        limit = self._expiration_ms
-        self._producers = {id: one for id, one in self._producers.items() if not one.is_expired(now_ms, limit)}
-        old = [id for id, one in self._verifications.items() if now_ms - one.timestamp >= limit]
+        self.expire(now_ms=now_ms, expiration_ms=self.expiration_ms)
+        old = [id for id, one in self._verifications.items() if now_ms - one.timestamp >= self.expiration_ms]
         for producer_id in old:
             del self._verifications[producer_id]
 
     def has_late_transaction(self, now_ms: int, limit_ms: int) -> bool:
         """Whether the open transaction with the smallest first offset got its last batch longer ago than the limit."""
-        producer = self._producers.get(self._ongoing[0].producer_id) if self._ongoing else None
+        producer = self.by_id.get(self.ongoing[0].producer_id) if self.ongoing else None
         return producer is not None and producer.timestamp > 0 and now_ms - producer.timestamp > limit_ms
 
     # ---- verification ------------------------------------------------------------------------------------------------
@@ -452,7 +363,7 @@ class ProducerState:
         self, producer_id: int, sequence: int, epoch: int, now_ms: int, *, supports_epoch_bump: bool
     ) -> int:
         """A guard for the appends of a producer's transaction; NO_GUARD: its transaction is open already."""
-        current = self._producers.get(producer_id)
+        current = self.by_id.get(producer_id)
         if current is not None:
             if epoch < current.epoch:
                 raise InvalidProducerEpochError(

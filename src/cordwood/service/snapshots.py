@@ -60,7 +60,7 @@ class ProducerSnapshots:
             return None
         path = self.path(offset)
         with self._fs.create(path, exclusive=False) as file:
-            file.write(0, producer_state.encode(tuple(self.state.entries())))
+            file.write(0, producer_state.encode(self.state.entries()))
             if sync:
                 file.sync()
         if sync:
@@ -112,7 +112,7 @@ class ProducerSnapshots:
             except CorruptFileError:
                 self.delete(latest)
                 continue
-            self.state.load(entries, now_ms)
+            self.state.load(entries, now_ms=now_ms, expiration_ms=self.state.expiration_ms)
             self._last_offset = self.state.end_offset = latest
             return
         self._last_offset = self.state.end_offset = log_start_offset

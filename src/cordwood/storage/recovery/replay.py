@@ -1,22 +1,30 @@
-"""Producer state, as a broker keeps it: the newest snapshot, and the batches after it.
+"""Producer state, as a broker keeps it: what each producer wrote last, and which transactions are open.
 
 It decides how a producer may continue, and what a clean must keep for it: its epoch, its newest data batch, the start
-of its open transaction, and the time of its last batch or marker.
+of its open transaction, and the time of its last batch or marker. A log that is read only is replayed here, and refuses
+nothing; a live log (`service.producer_state`) checks each batch first, and then takes the same steps.
 
-Source: Kafka ProducerStateManager, ProducerAppendInfo (origin REPLICATION: nothing is refused). `storage.check` has a
-replay of its own, on purpose: see the table in ARCHITECTURE.md.
+    a batch of data    its sequence and offsets are remembered; a higher epoch forgets those before
+                       a transactional one opens the producer's transaction, if none is open
+    a marker           ends the producer's transaction; a higher epoch begins, without batches
+
+Source: Kafka ProducerStateManager, ProducerStateEntry, ProducerAppendInfo. `storage.check` has a replay of its own, on
+purpose: see the table in ARCHITECTURE.md.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
 from cordwood.errors import CorruptFileError
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
+from cordwood.record.batch import MAX_SEQUENCE, Batch
 from cordwood.record.headers import is_control
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.producer_state import ProducerEntry
@@ -28,7 +36,30 @@ from cordwood.types import NONE, ControlType
 
 #: `producer.id.expiration.ms`
 DEFAULT_EXPIRATION_MS = 86_400_000
-_SEQUENCE_MAX = 2**31 - 1
+#: How many batches of a producer are remembered; a snapshot keeps the last of them.
+REMEMBERED_BATCHES = 5
+
+
+class RememberedBatch(NamedTuple):
+    """What is kept of an appended batch."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        """Of its first record; sequences go on at 0 after the largest."""
+        return (self.last_sequence - self.offset_delta) % (MAX_SEQUENCE + 1)
+
+    @property
+    def first_offset(self) -> int:
+        """Of its first record."""
+        return self.last_offset - self.offset_delta
+
+
+_NO_BATCH = RememberedBatch(NONE, NONE, 0, NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,65 +67,136 @@ class Producer:
     """What is known of one producer.
 
     Attributes:
-        epoch: its newest.
-        last_offset: of its newest data batch of that epoch; NONE without one.
+        epoch: its newest; NONE if nothing is known.
+        batches: its last batches of data of that epoch, the oldest first.
+        coordinator_epoch: of its newest marker, where those that replayed it said so.
         timestamp: of its newest batch or marker, milliseconds.
         transaction_start: first offset of its open transaction; NONE if none is open.
-        last_sequence, offset_delta: of its newest data batch; NONE and 0 without one.
-        coordinator_epoch: of its newest marker, where those that replayed it said so.
     """
 
-    epoch: int
-    last_offset: int = NONE
+    epoch: int = NONE
+    batches: tuple[RememberedBatch, ...] = ()
+    coordinator_epoch: int = NONE
     timestamp: int = NONE
     transaction_start: int = NONE
-    last_sequence: int = NONE
-    offset_delta: int = 0
-    coordinator_epoch: int = NONE
 
-    def expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether a broker would have removed it by now."""
+    @classmethod
+    def of(cls, entry: ProducerEntry) -> Producer:
+        """What a snapshot says of it."""
+        last = RememberedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
+        start = entry.current_transaction_first_offset
+        return cls(
+            entry.producer_epoch,
+            (last,) if last.last_offset >= 0 else (),
+            entry.coordinator_epoch,
+            entry.timestamp,
+            start if start >= 0 else NONE,
+        )
+
+    def entry(self, producer_id: int) -> ProducerEntry:
+        """What a snapshot of it says."""
+        return ProducerEntry(
+            *(producer_id, self.epoch, *self.last_batch[:3]),
+            *(self.timestamp, self.coordinator_epoch, self.transaction_start),
+        )
+
+    @property
+    def last_batch(self) -> RememberedBatch:
+        """The newest; NONE, NONE and 0 without one."""
+        return self.batches[-1] if self.batches else _NO_BATCH
+
+    @property
+    def last_sequence(self) -> int:
+        """Of its newest batch; NONE without one."""
+        return self.last_batch.last_sequence
+
+    @property
+    def last_offset(self) -> int:
+        """Of its newest batch; NONE without one."""
+        return self.last_batch.last_offset
+
+    def find_duplicate(self, batch: Batch) -> RememberedBatch | None:
+        """The remembered batch of the same epoch, first and last sequence."""
+        if batch.producer_epoch != self.epoch:
+            return None
+        sequences = batch.base_sequence, batch.last_sequence
+        return next((one for one in self.batches if (one.first_sequence, one.last_sequence) == sequences), None)
+
+    def with_batch(self, epoch: int, batch: RememberedBatch, *, is_transactional: bool) -> Producer:
+        """The state after a batch of data."""
+        before = self.batches[-REMEMBERED_BATCHES + 1 :] if epoch == self.epoch else ()
+        start = self.transaction_start
+        if start == NONE and is_transactional:
+            start = batch.first_offset
+        return Producer(epoch, (*before, batch), self.coordinator_epoch, batch.timestamp, start)
+
+    def with_marker(self, epoch: int, timestamp: int, coordinator_epoch: int) -> Producer:
+        """The state after a marker: no transaction is open."""
+        batches = self.batches if epoch == self.epoch else ()
+        return Producer(epoch, batches, coordinator_epoch, timestamp)
+
+    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
+        """Whether a broker forgets it."""
         return self.transaction_start == NONE and now_ms - self.timestamp >= expiration_ms
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is open or just ended.
+
+    Attributes:
+        first_offset: of its data.
+        producer_id: whose.
+        is_placed: a batch was seen to begin at its first offset; a snapshot or a replay only names the offset.
+        last_offset: of its marker; NONE while it is open.
+    """
+
+    first_offset: int
+    producer_id: int
+    is_placed: bool = False
+    last_offset: int = NONE
 
 
 @dataclass
 class Producers:
-    """All producers of a partition at one offset."""
+    """All producers of a partition at one offset.
+
+    Attributes:
+        by_id: not to be changed by others.
+        ongoing: open transactions in the order of their first offsets.
+    """
 
     by_id: dict[int, Producer] = field(default_factory=dict)
+    ongoing: list[OpenTransaction] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int) -> Producers:
+    @staticmethod
+    def of_snapshot(entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int) -> Producers:
         """The producers of a snapshot that are not expired."""
-        known = {
-            entry.producer_id: Producer(
-                entry.producer_epoch,
-                entry.last_offset,
-                entry.timestamp,
-                entry.current_transaction_first_offset,
-                entry.last_sequence,
-                entry.offset_delta,
-                entry.coordinator_epoch,
-            )
-            for entry in entries
-        }
-        return cls({id: one for id, one in known.items() if not one.expired(now_ms, expiration_ms)})
+        producers = Producers()
+        producers.load(entries, now_ms=now_ms, expiration_ms=expiration_ms)
+        return producers
+
+    def load(self, entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int) -> None:
+        """Take in a snapshot, without the entries that are expired."""
+        for entry in entries:
+            producer = Producer.of(entry)
+            if producer.is_expired(now_ms, expiration_ms):
+                continue
+            self.by_id[entry.producer_id] = producer
+            if producer.transaction_start != NONE:
+                bisect.insort(self.ongoing, OpenTransaction(producer.transaction_start, entry.producer_id))
 
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """The entries of a snapshot of them."""
-        return tuple(
-            ProducerEntry(
-                id,
-                one.epoch,
-                one.last_sequence,
-                one.last_offset,
-                one.offset_delta,
-                one.timestamp,
-                one.coordinator_epoch,
-                one.transaction_start,
-            )
-            for id, one in self.by_id.items()
-        )
+        """The entries of a snapshot, in ascending order of their ids."""
+        return tuple(producer.entry(producer_id) for producer_id, producer in sorted(self.by_id.items()))
 
     def replay(
         self, batches: BatchRows, coordinator_epochs: Mapping[int, int] = MappingProxyType({})
@@ -118,38 +220,52 @@ class Producers:
         control = is_control(batches)[relevant].tolist()
         rows = zip(control, *(batches[name][relevant].tolist() for name in names), strict=True)
         aborted = []
+        unknown = Producer()
         for is_marker, id, epoch, base_offset, last_offset, sequence, timestamp, attributes, kind in rows:
-            old = self.by_id.get(id, Producer(epoch))
+            old = self.by_id.get(id, unknown)
             if is_marker:
-                if kind in (ControlType.ABORT, ControlType.COMMIT):
-                    self._end(id, old, epoch, timestamp, coordinator_epochs.get(last_offset, NONE))
-                    if kind == ControlType.ABORT and old.transaction_start != NONE:
-                        unstable = self.first_unstable_offset
-                        stable = last_offset + 1 if unstable is None else unstable
-                        aborted.append(AbortedTransaction(id, old.transaction_start, last_offset, stable))
+                if kind not in (ControlType.ABORT, ControlType.COMMIT):
+                    continue
+                self.by_id[id] = old.with_marker(epoch, timestamp, coordinator_epochs.get(last_offset, NONE))
+                if old.transaction_start != NONE:
+                    done = CompletedTransaction(id, old.transaction_start, last_offset, kind == ControlType.ABORT)
+                    ended = self.complete(done)
+                    aborted += [ended] if ended else []
                 continue
-            start = old.transaction_start
-            if start == NONE and attributes & TRANSACTIONAL:
-                start = base_offset
             delta = last_offset - base_offset
-            # Sequences go on at 0 after the largest.
-            last_sequence = (sequence + delta) & _SEQUENCE_MAX
-            self.by_id[id] = Producer(epoch, last_offset, timestamp, start, last_sequence, delta, old.coordinator_epoch)
+            last_sequence = NONE if sequence == NONE else (sequence + delta) & MAX_SEQUENCE
+            batch = RememberedBatch(last_sequence, last_offset, delta, timestamp)
+            new = old.with_batch(epoch, batch, is_transactional=bool(attributes & TRANSACTIONAL))
+            self.by_id[id] = new
+            if new.transaction_start != old.transaction_start:
+                bisect.insort(self.ongoing, OpenTransaction(new.transaction_start, id))
         return aborted
 
-    def _end(self, id: int, old: Producer, epoch: int, timestamp: int, coordinator_epoch: int) -> None:
-        if old.epoch != epoch:
-            old = Producer(epoch)  # a new epoch starts without batches
-        self.by_id[id] = replace(old, timestamp=timestamp, transaction_start=NONE, coordinator_epoch=coordinator_epoch)
+    def complete(self, completed: CompletedTransaction) -> AbortedTransaction | None:
+        """A marker ended a transaction: it is open no more; returns what the transaction index says of it, if any."""
+        self.close(completed)
+        if not completed.is_aborted:
+            return None
+        # Where the earliest transaction of another producer starts, else behind the marker.
+        others = (one.first_offset for one in self.ongoing if one.producer_id != completed.producer_id)
+        stable = next(others, completed.last_offset + 1)
+        return AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable)
+
+    def close(self, completed: CompletedTransaction) -> OpenTransaction | None:
+        """Take a transaction out of those that are open; None: it was none of them."""
+        at = bisect.bisect_left(self.ongoing, completed.first_offset, key=lambda one: one.first_offset)
+        is_open = at < len(self.ongoing) and self.ongoing[at].first_offset == completed.first_offset
+        return self.ongoing.pop(at) if is_open else None
 
     def expire(self, *, now_ms: int, expiration_ms: int) -> None:
-        """Remove expired producers."""
-        self.by_id = {id: one for id, one in self.by_id.items() if not one.expired(now_ms, expiration_ms)}
+        """Forget producers that are too old."""
+        known = self.by_id.items()
+        self.by_id = {id: producer for id, producer in known if not producer.is_expired(now_ms, expiration_ms)}
 
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the earliest open transaction starts; None if none is open."""
-        return min((p.transaction_start for p in self.by_id.values() if p.transaction_start != NONE), default=None)
+        return self.ongoing[0].first_offset if self.ongoing else None
 
 
 def newest_snapshot(
@@ -162,13 +278,14 @@ def newest_snapshot(
         log start offset.
     """
     start = log.log_start_offset
-    for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
-        if start < offset <= end:
-            try:
-                entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
-            except CorruptFileError:
-                continue  # as a broker does: an older snapshot will do
-            return Producers.of(entries, now_ms=now_ms, expiration_ms=expiration_ms), offset
+    offsets = list(log.recovery.snapshots)
+    for offset in reversed(offsets[bisect.bisect_right(offsets, start) : bisect.bisect_right(offsets, end)]):
+        try:
+            name = log.recovery.snapshots[offset].name
+            entries = producer_state.decode(read_file(log.fs, f"{log.path}/{name}"))
+        except CorruptFileError:
+            continue  # as a broker does: an older snapshot will do
+        return Producers.of_snapshot(entries, now_ms=now_ms, expiration_ms=expiration_ms), offset
     return Producers(), start
 
 

@@ -1,0 +1,70 @@
+"""Producers that are replayed from headers, and by a live log, which checks each batch first: they come to the same."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from cordwood.kernels.layout import BATCH_ROW, CONTROL, TRANSACTIONAL, BatchRows
+from cordwood.record.batch import MAX_SEQUENCE, to_batches
+from cordwood.service.producer_state import Marker, ProducerState
+from cordwood.storage.recovery.replay import Producers
+from cordwood.types import NONE, ControlType
+
+BATCHES, PRODUCERS = 400, 6
+
+
+def random_batches(source: random.Random) -> BatchRows:
+    """Batches of some producers, each of them in a transaction until its marker; sequences start near the largest."""
+    rows = np.zeros(BATCHES, BATCH_ROW)
+    offset, is_open = 0, dict.fromkeys(range(PRODUCERS), False)
+    for row in rows:
+        producer = source.randrange(PRODUCERS)
+        ends = source.random() < 0.3
+        size = 1 if ends else source.randrange(1, 4)
+        row["magic"], row["record_count"], row["producer_id"] = 2, size, producer
+        row["producer_epoch"] = source.choice([3, 3, 3, 4])
+        row["base_offset"], row["last_offset"] = offset, offset + size - 1
+        row["max_timestamp"] = 1_000 + offset
+        row["control_type"] = row["base_sequence"] = NONE
+        if ends:
+            row["attributes"] = TRANSACTIONAL | CONTROL
+            row["control_type"] = source.choice([ControlType.ABORT, ControlType.COMMIT])
+            is_open[producer] = False
+        else:
+            is_open[producer] = is_open[producer] or source.random() < 0.5
+            row["attributes"] = TRANSACTIONAL if is_open[producer] else 0
+            row["base_sequence"] = source.choice([NONE, 0, 7, MAX_SEQUENCE - 1, MAX_SEQUENCE])
+        offset += size
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_live_log_and_one_that_is_only_read_come_to_the_same_producers(seed: int) -> None:
+    rows = random_batches(random.Random(seed))
+    known = {at: at % 3 for at in rows["last_offset"].tolist()}
+    replayed, live = Producers(), ProducerState(expiration_ms=1_000)
+    aborted = [one for part in np.array_split(rows, 7) for one in replayed.replay(part, known)]
+    taken = list(
+        live.take(
+            (batch, Marker(ControlType(batch.control_type), known[batch.last_offset], batch.max_timestamp))
+            if batch.is_control
+            else (batch, None)
+            for batch in to_batches(rows)
+        )
+    )
+    assert aborted and aborted == taken
+    assert replayed.by_id == live.by_id and replayed.entries() == live.entries()
+    assert [one[:2] for one in replayed.ongoing] == [one[:2] for one in live.ongoing]
+    assert Producers.of_snapshot(live.entries(), now_ms=0, expiration_ms=1_000).entries() == live.entries()
+
+
+def test_a_batch_without_a_sequence_leaves_its_producer_without_one() -> None:
+    # Replayed from headers it was the largest sequence there is. Kafka: DefaultRecordBatch.lastSequence.
+    row = np.zeros(1, BATCH_ROW)
+    row["magic"], row["producer_id"], row["base_sequence"] = 2, 1, NONE
+    producers = Producers()
+    producers.replay(row)
+    assert producers.by_id[1].last_sequence == NONE
