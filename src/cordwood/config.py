@@ -9,7 +9,7 @@ Texts come in layers, one per source; the later kind of source wins::
     default < server.properties < cluster default (dynamic) < broker (dynamic) < topic < --config < --config topic:
 
 but a topic config, whatever its source, wins over every broker config. `resolve` turns layers into values that know
-their source, so that whoever deletes something can say on whose word, and can leave alone what only a default asks for.
+their source, so that a command that deletes can name the source, and can leave alone what only a default asks for.
 """
 
 from __future__ import annotations
@@ -529,7 +529,7 @@ class TopicConfig(Config):
 
     @property
     def policy_known(self) -> bool:
-        """Whether somebody said what the policy is. Without a metadata log or a server.properties nobody has."""
+        """Whether a source sets the policy. Without a metadata log or a server.properties none does."""
         return self["cleanup.policy"].explicit
 
     @property

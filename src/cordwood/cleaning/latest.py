@@ -27,7 +27,7 @@ class LatestOffsets:
     """A `KeyTable` for any number of keys.
 
     Args:
-        hash_secret: 16 secret bytes, so that nobody who chooses keys can construct collisions. Tables whose hashes are
+        hash_secret: 16 secret bytes, so that no writer of keys can construct collisions. Tables whose hashes are
             compared need the same secret.
         memory: the limit; None: no limit.
         keys_max: an upper bound of the number of keys; None: unknown.

@@ -1,7 +1,7 @@
 """What a plan is made of: the facts it starts from, what was asked for, and what will become of each partition.
 
 All are frozen values, to print, pickle and compare. Facts are what names, sizes, indexes, checkpoints and batch headers
-tell; whoever collects them (`spark.planning`) hands them to `selection` and `retention`, which say what follows.
+tell; `commands.plan` collects them and hands them to `selection` and `retention`, which decide.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class CleanRange:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that can go; the least is nothing. Only a clean, or one on trial, knows how much does.
+    """Upper bounds on what a clean removes. Only a clean, or one on trial, knows how much does.
 
     Attributes:
         records_max: None when wrappers of magic 0 or 1 hide how many there are.
@@ -375,7 +375,7 @@ class PartitionPlan:
         decision: about compaction.
         reason: of the decision.
         log_start_offset, log_end_offset: of the log.
-        high_watermark: of the log; None where nobody needs it.
+        high_watermark: of the log; None where it is not needed.
         compaction: None where there will never be any.
         retention: what old segments are deleted, after the clean. Told by the sizes and times before it.
         only_with_retention: what retention would delete in the same way if it were asked for; nothing deletes it now.

@@ -3,11 +3,11 @@
 A run is a part of a segment, or all of it. The scan of a run hashes the key of every record once, in chunks of a
 limited number of records, and marks what a newer record of the same chunk supersedes:
 
-    scan     a run's records ──► per batch: position, CRC, count, flags · a bit per record · what is left of each chunk
-    merge    what is left of all chunks, by hash range, from the newest chunk to the oldest ──► more bits
+    scan     a run's records ──► per batch: position, CRC, count, flags · a bit per record · survivors of each chunk
+    merge    survivors of all chunks, by hash range, from the newest chunk to the oldest ──► more bits
     then     `SegmentOutcomes` says of every batch which of its records are superseded
 
-So memory is bounded by the chunk, not by the number of keys: what is left of the chunks may lie in files, and a merge
+So memory is bounded by the chunk, not by the number of keys: survivors of chunks may lie in files, and a merge
 takes any range of hashes. A table of all keys (`cleaning.latest`, `cleaning.offset_map`) is only needed where Kafka's
 own map is asked for, or if offsets do not ascend.
 """
@@ -33,7 +33,7 @@ from cordwood.types import NONE
 
 UInt8Array = npt.NDArray[np.uint8]
 
-#: What a record of a chunk takes until the chunk is closed: hash and kind, then its entry, and what is left of that.
+#: What a record of a chunk takes until the chunk is closed: hash and kind, then its entry.
 CHUNK_RECORD_BYTES = 16 + 1 + 20 + 20
 #: What is left of a record that is not superseded in its chunk: hash and ordinal.
 ENTRY_BYTES = 20
@@ -138,7 +138,7 @@ def window_keys(
         decoded: decodes the batches that its argument, bool[batches], marks; a batch may come in several parts.
         wanted: bool[batches], those that have records whose keys matter.
         superseding_from: int64[batches], from which offset on records supersede others; NEVER: none does.
-        secret: 16 bytes that key the hashes, unknown to whoever chose the keys: nobody can aim collisions at a log.
+        secret: 16 random bytes that key the hashes, so that no writer of keys can aim collisions at a log.
         now_ms: the time of the clean.
         end_offset: records from here on are as if they were not there.
     """
@@ -270,7 +270,7 @@ class RunScan:
 
     Args:
         chunk_records: how many records each chunk has, but the last: a multiple of 8.
-        keep: takes what is left of each chunk, in log order.
+        keep: takes the survivors of each chunk, in log order.
     """
 
     def __init__(self, chunk_records: int, keep: Callable[[Chunk], None]) -> None:
@@ -351,7 +351,7 @@ def merge(chunks: Sequence[Chunk]) -> list[npt.NDArray[np.uint32]]:
     """Find what newer chunks supersede.
 
     Args:
-        chunks: what is left of each, or the same range of buckets of each, in log order; their ordinals are changed.
+        chunks: survivors of each, or of the same range of buckets of each, in log order; their ordinals are changed.
 
     Returns:
         for each chunk uint32[superseded], the ordinals.

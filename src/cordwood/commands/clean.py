@@ -1,6 +1,6 @@
 """A clean, from top to bottom: what becomes of log directories, told in the order in which it happens.
 
-    lay out   where the copy of each directory goes; someone who holds one stops us here
+    lay out   where the copy of each directory goes; a locked directory is refused here
     load      a directory whose broker crashed is recovered into its copy, and taken from there
     plan      which partitions are cleaned, from where to where
     run       partitions packed into Spark tasks; each returns what it wrote, or why it could not

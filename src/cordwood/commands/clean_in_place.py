@@ -10,7 +10,7 @@
     record    the cleaner's checkpoint
 
 What is finished stays finished, whatever happens next; what is not is as it was. A folder `.cordwood` that is left in a
-partition is nobody's: a broker takes no notice of it, and the next clean removes it.
+partition is a leftover: a broker ignores it, and the next clean removes it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """How the tasks of a command run, whatever they do."""
+    """How the tasks of a command run."""
 
     rate: Annotated[
         int | None,

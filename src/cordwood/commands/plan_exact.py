@@ -51,7 +51,7 @@ def plan_exact(
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
     asked = select_partitions(node, sources, options.selection)
-    # What is recovered there is nobody else's business: no other user can read this folder.
+    # No other user can read this folder: it will hold recovered records.
     with temporary_directory(fs, "cordwood-plan-") as folder, _planned_in(fs, folder) as work:
         copies = lay_out(fs, node, sources, work.data, locked_too=True)
         for copy in copies:

@@ -103,7 +103,7 @@ class SchemaDecoder:
             return None, f"{self.folder} has no schema {schema_id}"
         try:
             return readers[schema_id](message[_PREFIX.size :]), None
-        # Libraries raise whatever they come across in bytes that are no message.
+        # Given bytes that are no message, libraries raise errors of many types.
         except Exception as error:
             words = " ".join(str(error).split())[:_WORDS_MAX] or type(error).__name__
             return None, f"no {self.kind} message of schema {schema_id}: {words}"

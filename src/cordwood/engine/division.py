@@ -15,7 +15,7 @@ from cordwood.text import bytes_text
 STAGED_BYTES_MIN = 64 << 20
 #: The smallest run, except at the end of a segment; a smaller one is not worth a task.
 RUN_BYTES_MIN = 64 << 20
-#: Runs of a partition per core: few, because what is left of each has to be merged; more than one, to keep cores busy.
+#: Runs of a partition per core: few, as the survivors of each have to be merged; more than one, to keep cores busy.
 _RUNS_PER_CORE = 2
 
 

@@ -1,6 +1,6 @@
 """Scans and merges by many tasks, which hand each other blobs: checked files in a folder that all of them see.
 
-    scan     a run          superseded within each chunk; what is left of the chunks, by hash range  ──► a blob
+    scan     a run          superseded within each chunk; survivors of the chunks, by hash range  ──► a blob
     merge    hash ranges    what newer chunks of any run of the log supersede                        ──► a blob
     then     any task       reads its part of both: the outcomes of the runs that it is about
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 MERGE_ENTRIES = 1 << 20
 #: Into so many ranges the hashes are cut; a merge takes some of them, one after the other.
 RANGES = 64
-#: The same for a log of more records than that, so that what is left of all chunks in one range stays small.
+#: The same for a log of more records than that, so that the survivors of all chunks in one range stay few.
 MANY_RANGES, MANY_RECORDS = BUCKETS, 500_000_000
 #: The section of a scan's blob with the outcomes of the run.
 _OUTCOMES = "outcomes"
@@ -75,7 +75,7 @@ class RunTask(Protocol):
         """Scan it.
 
         Args:
-            keep: takes what is left of each chunk, in log order.
+            keep: takes the survivors of each chunk, in log order.
         """
         ...
 
@@ -104,11 +104,11 @@ class ScannedBlob:
     """What the scan of a run left.
 
     Attributes:
-        blob: what is left of its chunks, and the outcomes.
+        blob: survivors of its chunks, and the outcomes.
         chunks: how many there are.
         ranges: see `RunTask`.
         chunk_records: records of each chunk, but the last.
-        entries: what is left, of all chunks.
+        entries: survivors of all chunks.
         span: the offsets of the records.
     """
 

@@ -1,7 +1,7 @@
 """The state that a log of an internal topic stands for: of each key the last record.
 
 The log is read twice: first for the newest offset of each key, then for the records at these offsets. So memory follows
-the number of keys, whatever the length of the log, and an object is made for what is left only.
+the number of keys, whatever the length of the log, and objects are made for the surviving records only.
 
 A record of an aborted transaction never counts. One of a transaction that is still open does not count yet; these are
 given beside the others, as what is pending. Of one that committed, its own offset decides, not that of its marker.

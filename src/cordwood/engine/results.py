@@ -85,7 +85,7 @@ class InPlace:
         directories: that were cleaned.
         waves: in how many it was done.
         work_bytes_max: the most that outputs could take at a time, beside what they replaced.
-        verified: records that were proved to be, or rightly not to be there; None: nobody looked.
+        verified: records proved to be there, or to be rightly gone; None: not checked.
         verify_seconds: how long that took.
         kept: the folder that has what was replaced; empty: it is gone, or nothing was replaced.
         kept_bytes: of the files in that folder, which take room until it is deleted.
@@ -179,7 +179,7 @@ def result_of(
         plan: of it; None: it was not asked for.
         outcome: what its task said; None: it had none.
         notes: to begin with.
-        otherwise: what became of those that nobody had to clean.
+        otherwise: the outcomes of partitions that need no clean.
     """
     name = None if place.name is None else place.name.topic_partition
     cleaned = outcome.cleaned if isinstance(outcome, Output) else outcome

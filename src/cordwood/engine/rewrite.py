@@ -274,7 +274,7 @@ def _rewritten(
         segment, window, batches = tracked.segment, tracked.window, tracked.window.batches
         known = newest.known_outcomes(segment.base_offset, batches, segment.path)
         decided = needs_no_decoding(batches, tracked.discard, known)
-        # The scan has seen the right CRC of what is known; whoever checks the outputs sees it again.
+        # The scan has checked the CRC of these batches; the check of the outputs does so again.
         compute_crcs(window, ~(decided & known.known))
         decoded = list(decode_batches(segment, window, ~decided))
         own = replace(rules, keep_old_tombstones=segment.mtime_ms > old_horizon_ms)

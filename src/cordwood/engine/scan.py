@@ -3,7 +3,7 @@
     run ──► windows ──► decoded, keys hashed (threads) ──► chunks ──► `ScannedRun`     cleaning.superseded
                                                              └─ merge ──► `ScannedKeys` for pass 2
 
-Here all runs are scanned one after the other, and what is left of their chunks stays in memory. `engine.stages` does
+Here all runs are scanned one after the other, and the survivors of their chunks stay in memory. `engine.stages` does
 the same with many tasks.
 """
 
@@ -52,7 +52,7 @@ from cordwood.storage.log.windows import Checks, compute_crcs
 
 #: Records of a chunk, at most: the tables of its buckets then fit a cache.
 CHUNK_RECORDS = 1 << 22
-#: A chunk is a small part of what a task may take, as what is left of many chunks has to be there, too.
+#: A chunk takes a small part of a task's memory, as the survivors of many chunks need room, too.
 _CHUNK_SHARE = 4
 
 
@@ -106,7 +106,7 @@ def runs_of(
 ) -> Iterator[tuple[Run, Trackers]]:
     """The segments that have to be scanned as runs, in log order, each with the trackers at its start.
 
-    Whoever iterates moves the trackers to the end of the segment before it takes the next one.
+    The caller moves the trackers to the end of the segment before it takes the next one.
 
     Args:
         log: of the partition.
@@ -207,7 +207,7 @@ def scan_run(
         trackers: of transactions, at its start; moved to its end.
         secret, now_ms: see `window_keys`.
         records_at_once: records of a chunk.
-        keep: takes what is left of each chunk, in log order.
+        keep: takes the survivors of each chunk, in log order.
 
     Raises:
         CorruptBatchError: a batch is damaged.
@@ -249,6 +249,6 @@ def _mark(batches: BatchRows, superseding: Superseding | None, trackers: Tracker
         superseding_from[some & ~aborted] = superseding.start
     nowhere = np.ones(batches.size, np.bool_)
     discarded = nowhere if trackers.copying is None else trackers.copying.discard(batches)[0]
-    # An aborted record supersedes nothing, and goes whatever its key; so nobody asks for its key.
+    # An aborted record supersedes nothing, and goes whatever its key; so its key is not hashed.
     wanted = ~is_control(batches) & (~discarded | (superseding_from != NEVER))
     return np.asarray(wanted), superseding_from

@@ -1,7 +1,7 @@
 """The last value of each key of a log of any size: the stages of a clean, of which nothing is written.
 
     headers   a segment      batches of transactions; where runs begin; where the log ends          → SegmentHeaders
-    scan      a run          superseded within each chunk; what is left of the chunks, by hash range → rows
+    scan      a run          superseded within each chunk; survivors of the chunks, by hash range → rows
     merge     a hash range   what newer chunks of any run supersede                                  → rows
     newest    a run          decoded once more, but for what is superseded                           → columns
 
@@ -289,7 +289,7 @@ def _reaching_into(aborted: Aborted, headers: SegmentHeaders) -> Aborted:
 
 
 def scan_rows(run: TableRun) -> Iterator[Row]:
-    """Scan a run: what is left of its chunks, for merges, and at the end its outcomes.
+    """Scan a run: the survivors of its chunks, for merges, and at the end its outcomes.
 
     Raises:
         CorruptBatchError: a batch is damaged.

@@ -243,7 +243,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
         return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)))
     except Exception as error:
         failure = failure_of(error, task.path)
-        # What an error holds goes when Python gets round to it. A table of keys must go now: the next needs its room.
+        # The traceback keeps the key table alive; release it now, as the next task needs its memory.
         traceback.clear_frames(error.__traceback__)
         return failure
 

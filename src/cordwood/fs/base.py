@@ -4,7 +4,7 @@ There are three protocols, each with the promises of those before it:
 
     Store             files are read at positions, and written and deleted as a whole
     TargetStore       makes new directories, each whole or not there: files are created and renamed within one target,
-                      which nobody else sees until it is published
+                      which stays invisible to others until it is published
     LocalFileSystem   changes files and directories in place, with atomic renames, links and locks, and durably in the
                       order that the caller chooses
 

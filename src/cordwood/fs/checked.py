@@ -1,7 +1,7 @@
 """A file system that asks, every few MiB, whether its user may go on.
 
 A clean that somebody aborts stops at its next read or write, wherever that is. A task in another process cannot be told
-so; it looks whether a folder is still there, which is removed when nobody wants the task's result any more.
+so; it checks for a folder that is removed once the task's result is no longer wanted.
 """
 
 from __future__ import annotations
@@ -122,6 +122,6 @@ class WantedLocation:
             if now - looked >= _LOOK_SECONDS:
                 looked = now
                 if not fs.exists(folder):
-                    raise FileNotFoundError(errno.ENOENT, "It was removed: nobody wants what the task writes", folder)
+                    raise FileNotFoundError(errno.ENOENT, "It was removed: the task's result is unwanted", folder)
 
         return CheckedTargetStore(fs, check)

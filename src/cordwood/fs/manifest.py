@@ -8,7 +8,7 @@
 
 An object store has no rename of a directory that would show a copy whole or not at all. So readers go by these two:
 with a manifest the files must be those that it lists; with a run and no manifest the copy is not finished, and does not
-count. What has neither is a directory that somebody put there, of which nobody says what belongs to it.
+count. A directory with neither was put there by other means, and its list of files is unknown.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class ObjectCopy(Target):
             raise LockedError(lost)
         self._is_published = True
         _at_work.discard(self._run)
-        # From here on the copy is whole; what cannot be removed is in nobody's way.
+        # From here on the copy is whole; leftovers that cannot be removed do no harm.
         with contextlib.suppress(OSError):
             self._remove(f"{self.target}/{WORK}")
             self._objects.delete(f"{self.target}/{RUN}")
@@ -197,7 +197,7 @@ class ObjectCopy(Target):
 
 
 def _check_dead(target: str, data: bytes) -> None:
-    """Refuse to take over from a run that is alive on this machine; of another machine nobody knows."""
+    """Refuse to take over from a run that is alive on this machine; a run on another machine cannot be checked."""
     try:
         found: Any = json.loads(data)
         run, host, pid = str(found["run"]), str(found["host"]), int(found["pid"])

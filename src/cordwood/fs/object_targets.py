@@ -104,7 +104,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         def pieces() -> Iterator[bytes]:
             return (file.read(at, _PIECE_BYTES) for at in range(0, file.size(), _PIECE_BYTES))
 
-        # Whoever names the object later has not seen its bytes, so it carries their checksum.
+        # The object carries the checksum of its bytes, for the process that names it later.
         crc = 0
         for piece in pieces():
             crc = crc32c.crc32c(piece, crc)
@@ -132,7 +132,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
                 sent_bytes += len(piece)
                 yield piece
             if sent_bytes != size_bytes:
-                # Whatever was sent so far is given up, as the object would not be whole.
+                # The parts sent so far are given up, as the object would not be whole.
                 raise OSError(errno.EIO, f"{sent_bytes} bytes came from a file of {size_bytes}", path)
 
         attributes = {_CRC: crc, _MTIME: mtime_ns}

@@ -7,7 +7,7 @@ object is in it. What the paths look like, and whose credentials are used, is in
     stat       the object's head; a directory takes a listing, too
     open       nothing, if its directory was listed, else the object's head. Every read asks for the ETag that the
                object had then: an object that is replaced in between is an error, never a mixture of two
-    read       ranges of at most `PART_BYTES`, several at a time; a file that is read on and on is read ahead, and with
+    read       ranges of at most `PART_BYTES`, several at a time; sequential reads are prefetched, and with
                a small file those that are beside it and of its kind
 
 A request is repeated, with pauses that get longer, when the server answers with an error of its own (5xx), does not
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 PART_BYTES = 4 << 20
 #: The least: a request takes about as long for one byte.
 _FIRST_BYTES = 64 << 10
-#: How far a file that is read on and on is read ahead.
+#: How far sequential reads are prefetched.
 _AHEAD_BYTES = 12 << 20
 #: A large read is done in steps, so that no more than this is in memory beside the reader's own buffer.
 _STEP_BYTES = 8 << 20
@@ -620,7 +620,7 @@ class _ObjectFile(ReadableFile):
         self._end_of_last_read = end
 
     def _ask_for(self, position: int, end: int) -> None:
-        """Have all of a range under way, and more of what comes behind it if the file is read on and on."""
+        """Request all of a range, and bytes behind it if the file is read sequentially."""
         blocks = self._blocks
         # The reader of a window that ends within a batch steps back to where the batch starts.
         follows = self._end_of_last_read - _STEP_BYTES <= position <= self._end_of_last_read + _FIRST_BYTES

@@ -7,8 +7,8 @@ name when it is needed.
 An open file stays the same file when its name is replaced or removed: such a file is opened before that happens, and
 is not closed any more until its user is done with it. Renames are followed, those of directories too.
 
-To close a file here is to forget it: whoever reads it at that moment has a reference of his own, and the last reference
-closes the descriptor.
+Closing drops the pool's reference. A concurrent reader holds its own, and the last reference closes
+the descriptor.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class PosixFile(File):
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # Of a file that others may still read, nobody knows who is the last to be done with it.
+        # Which reader of a shared file is the last cannot be known.
         with contextlib.suppress(OSError):
             self.close()
 

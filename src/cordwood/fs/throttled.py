@@ -296,7 +296,7 @@ class _ThrottledReadableFile(WrappedReadableFile):
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
-        # A window is often larger than what is left of the file, which is all that counts.
+        # A window is often larger than the rest of the file; only the rest counts.
         target = target.cast("B")[: max(0, self._file.size() - position)]
         done = 0
         for piece in _pieces(target, self._throttle.piece_bytes):

@@ -133,7 +133,7 @@ def dedupe(hashes, ordinals, starts, bits):
     Args:
         hashes: uint64[entries, 2], bucket after bucket, in log order within each; changed.
         ordinals: uint32[entries], of the same; changed.
-        starts: int64[BUCKETS + 1], where each bucket starts; changed to where what is left of it starts.
+        starts: int64[BUCKETS + 1], where each bucket starts; changed to where its survivors start.
         bits: uint8, a bit per ordinal, set for what is left out.
     """
     largest = np.int64(0)

@@ -1,7 +1,7 @@
 """Checks the records of one batch that a producer sends, in one pass over its body; nothing is copied.
 
 Most appends are one uncompressed batch in which nothing is wrong or has to change but its offset and epoch.
-`assign_plain` does such a batch in one call. Of any other it changes nothing, and whoever called it looks closer.
+`assign_plain` does such a batch in one call. It leaves any other batch as it is, for its caller to validate.
 """
 
 from __future__ import annotations

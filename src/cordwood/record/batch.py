@@ -155,7 +155,7 @@ def to_batches(rows: BatchRows) -> list[Batch]:
 
 
 class HeaderFields(TypedDict, total=False):
-    """What `encode_batch` is told of a header; None is what is left out.
+    """The header fields that `encode_batch` takes; all may be left out.
 
     Attributes:
         base_offset: default: of the first record.

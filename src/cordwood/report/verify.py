@@ -85,7 +85,7 @@ def _violation_document(one: Violation) -> dict[str, Any]:
 
 
 def _key_text(key: bytes) -> str:
-    """A key as people can read it: text, or what is none as `0x…`."""
+    """A key as people can read it: text, or `0x…` where it is not UTF-8."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

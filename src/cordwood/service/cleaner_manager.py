@@ -506,7 +506,7 @@ class LogCleanerManager:
                 if self._states.get(partition) == IN_PROGRESS:
                     self.update_checkpoints(log_dir, add=(partition, end_offset))
             finally:
-                # Whatever fails: with Kafka's cleaner the log would stay in progress for good.
+                # After any failure: with Kafka's cleaner the log would stay in progress for good.
                 self._claims.pop(partition, None)
                 self._end(partition)
 

@@ -20,7 +20,7 @@ from cordwood.kernels.layout import HEADER
 from cordwood.sizing.workload import RECORD_EXTRA_BYTES_MAX, Workload
 from cordwood.text import bytes_text
 
-#: What is written at most, of each set of configs, if nobody asks for another scale.
+#: What is written at most, of each set of configs, unless another scale is given.
 RECORDS_MAX, BATCHES_MAX, BYTES_MAX = 1_500_000, 40_000, 400_000_000
 #: Keys take memory, whether they are written or not.
 _KEYS_MAX = 20_000_000

@@ -3,7 +3,7 @@
 They are text, and their names have Kafka's case, which does not matter. Each is a field here, with how it is read in
 its `metavar`. A job that reads from a broker has others, too. Those that say how to reach a broker, or how to fetch
 from one, mean nothing here and are passed over. Those that Kafka's source refuses are refused, and so is a name that
-nobody knows: it is a misspelt one.
+it does not know: it is misspelt.
 """
 
 from __future__ import annotations
@@ -156,12 +156,12 @@ class ReadOptions:
 
     @property
     def starting(self) -> Limit | None:
-        """Where reading begins; None: nobody said."""
+        """Where reading begins; None: not given."""
         return self.starting_timestamp or self.starting_offsets_by_timestamp or self.starting_offsets
 
     @property
     def ending(self) -> Limit | None:
-        """Where reading ends; None: nobody said."""
+        """Where reading ends; None: not given."""
         return self.ending_timestamp or self.ending_offsets_by_timestamp or self.ending_offsets
 
     def batch_limits(self) -> tuple[Limit, Limit]:

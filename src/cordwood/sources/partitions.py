@@ -83,7 +83,7 @@ def readable_end(
     """The high watermark of a partition.
 
     Raises:
-        RequestError: nothing says where it is, and nobody is at work there who will.
+        RequestError: its place is unknown, and no running clean will make it known.
     """
     name = place.name
     assert name is not None, "it was chosen by its name"

@@ -103,7 +103,7 @@ class Gateway:
         from pyspark.sql import SparkSession
 
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        # Until it answers nobody but `launch_gateway` knows its process, so a signal waits for that second.
+        # Until it answers only `launch_gateway` knows its process, so a signal waits for that second.
         with _signals_held(self._handlers):
             gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             self._process = getattr(gateway, "proc", None)

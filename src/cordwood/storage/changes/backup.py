@@ -15,7 +15,7 @@ and new files are distinguished wherever a clean or an undo was interrupted, and
     partition    a partition's files, as they were when a broker would have loaded it
     step         which of them go, and what replaces them
     offsets      what is written to a checkpoint
-    undone       everything is put back; what is left of the folder may be deleted
+    undone       everything is put back; the rest of the folder may be deleted
 
 `undo` puts it back.
 """

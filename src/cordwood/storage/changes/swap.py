@@ -23,7 +23,7 @@ such segments to the next clean. An output without any batch has no end above it
 A failure before the commit is undone; after it the next load, ours or a broker's, completes the swap.
 
 `Swap` holds the steps as values. A clean of files and a clean of a live log execute the same ones; a live log unlinks
-its old files later, when nobody reads them any more.
+its old files later, when no reader has them open.
 
 Source: Kafka LocalLog.replaceSegments, LogLoader. Differs: Kafka renames everything with one sync of the directory.
 """
@@ -156,7 +156,7 @@ def swap_in(
 
     Args:
         fs: where all is.
-        partition: its directory. It was loaded, and nobody else changes it.
+        partition: its directory. It was loaded, and has no other writer.
         replacement: of one group. Its files are moved.
         keep: is called before files are deleted.
         owned: the outputs have their owners. Otherwise they get owner, group and permissions of the group's first
@@ -194,7 +194,7 @@ def drop_segments(
 
     Args:
         fs: where all is.
-        partition: its directory. It was loaded, and nobody else changes it.
+        partition: its directory. It was loaded, and has no other writer.
         base_offsets: of the segments that go.
         log_end_offset: of the log.
         keep: is called with what goes.

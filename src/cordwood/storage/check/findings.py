@@ -199,7 +199,7 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
         _D,
         "a broker deletes it and rebuilds producer state from an older one; it may know less than before",
     ),
-    Kind.SNAPSHOT_BEYOND_END: (_D, "a broker deletes it and rebuilds producer state from what is left of the log"),
+    Kind.SNAPSHOT_BEYOND_END: (_D, "a broker deletes it and rebuilds producer state from the remaining log"),
     Kind.SNAPSHOT_ENTRY: (_D, _STATE),
     Kind.LEADER_EPOCHS_UNREADABLE: (_D, OFFLINE),
     Kind.LEADER_EPOCHS_MISSING: (_D, _EPOCHS),

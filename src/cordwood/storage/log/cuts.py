@@ -39,7 +39,7 @@ class Cut:
         segment: base offset of the segment.
         position: in its `.log`, of the batch behind the cut.
         offset: records before the cut have smaller offsets, those behind it this one or larger ones.
-        following: base and last offset of the batch behind the cut; None: there was none, or nobody looked.
+        following: base and last offset of the batch behind the cut; None: there was none, or it was not read.
     """
 
     segment: int

@@ -17,7 +17,7 @@ def first_since(log: LogView, since_ms: int, *, start_offset: int, end_offset: i
         start_offset, end_offset: lowest offset, and the first that is left out.
 
     Returns:
-        None: there is none. Damaged batches are passed over; whoever reads the records meets them.
+        None: there is none. Damaged batches are passed over; reading the records reports them.
 
     Source: Kafka UnifiedLog.fetchOffsetByTimestamp. Differs: a segment without a record that is new enough never ends
     the search. Kafka takes the modification time of an emptied segment's file for that of a record.

@@ -76,7 +76,7 @@ class SegmentListing:
         oldest_ms: of the times that open a batch the smallest; None without records that have a time.
         newest_ms: the largest time of a record; None as above.
         codecs: of batches with records, by Kafka's names.
-        index_entries: by index, those in use; None when nobody asked, or for an index that cannot be read.
+        index_entries: by index, those in use; None when not asked for, or for an index that cannot be read.
         files: kinds of files it has, by the ends of their names.
         damage: where its batches do not follow each other.
         unreadable: why its batches cannot be read, so that nothing is known of them; None if they can.
