@@ -169,6 +169,18 @@ def test_several_directories_and_a_view_in_sql(spark: SparkSession, counter: Rea
     assert spark.sql("SELECT max(offset) AS last FROM orders WHERE key = X'6b30'").collect()[0].last == 116
 
 
+def test_a_table_in_the_catalog_is_read_with_the_options_it_was_made_with(
+    spark: SparkSession, counter: ReadCounter, logs: Path
+) -> None:
+    for name, where in (("first", f"OPTIONS (path '{logs}', subscribe 'orders')"),
+                        ("second", f"OPTIONS (subscribe 'orders') LOCATION '{logs}'")):  # fmt: skip
+        spark.sql(f"CREATE TABLE {name} USING cordwood {where}")
+        try:
+            assert spark.sql(f"SELECT count(*) FROM {name}").first() == (120,)
+        finally:
+            spark.sql(f"DROP TABLE {name}")
+
+
 def test_damage_ends_a_query_with_its_place_or_is_counted(
     spark: SparkSession, counter: ReadCounter, logs: Path, tmp_path: Path
 ) -> None:

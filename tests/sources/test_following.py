@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.errors import CorruptBatchError, RequestError
+from cordwood.errors import CorruptBatchError, NotFoundError, RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.record.record import Record
 from cordwood.sources.following import _PATIENCE_SECONDS, Follower, count_between, within
@@ -178,8 +178,20 @@ def test_a_query_begins_where_it_is_told() -> None:
     assert starts(SinceTime(NOW_MS + 11)) == {ONE: 4}
     with pytest.raises(RequestError, match="no record of orders-0 is as new as"):
         starts(SinceTime(NOW_MS + 10**9))
-    with pytest.raises(RequestError, match="must name all partitions"):
+    with pytest.raises(RequestError, match="startingOffsets must name all partitions"):
         starts(ByPartition({ONE: 0, TWO: 0}))
+    late = Query(writer.fs, startingTimestamp=str(NOW_MS + 10**9))
+    with pytest.raises(RequestError, match="startingTimestamp: no record of orders-0 is as new as"):
+        late.follower.starts(late.options.stream_start())
+
+
+def test_an_assigned_partition_that_is_not_there_ends_a_query() -> None:
+    writer = Writer(config=SEGMENTS)
+    writer.append(ONE, records())
+    with pytest.raises(NotFoundError, match=r"There is no partition orders-1 in /logs\. To read the others"):
+        Query(writer.fs, assign='{"orders":[0,1]}')
+    query = Query(writer.fs, assign='{"orders":[0,1]}', failOnDataLoss="false")
+    assert query.batch() == 3
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
@@ -199,6 +211,15 @@ def test_a_query_begins_where_it_is_told() -> None:
 )
 def test_each_partition_has_its_share_of_a_batch(limit: int, start: Offsets, end: Offsets, expected: Offsets) -> None:
     assert within(limit, start, end, lambda _: 50) == expected
+
+
+def test_a_batch_has_at_most_the_limit_and_small_partitions_take_turns() -> None:
+    end = {TopicPartition("orders", number): 4 for number in range(10)} | {TopicPartition("orders", 10): 10_000}
+    at: Offsets = dict.fromkeys(end, 0)
+    for _ in range(30):
+        before, at = at, within(3, at, end, lambda _: 0)
+        assert sum(at.values()) - sum(before.values()) == 3
+    assert min(at.values()) > 0
 
 
 def test_what_a_batch_would_have_is_counted() -> None:

@@ -85,8 +85,8 @@ class _Planner:
         }
 
     def plan(self, starting: Limit, ending: Limit) -> BatchPlan:
-        check_names(starting, self._views, "startingOffsets")
-        check_names(ending, self._views, "endingOffsets")
+        check_names(starting, self._views, self._options.starting_name)
+        check_names(ending, self._views, self._options.ending_name)
         selected = [view for name, view in self._views.items() if filters.selects(self._conditions, name)]
         # In threads: most of the time of a partition is waited for its disk or store.
         ranges = in_parallel(self._at_a_time, lambda view: self._range(view, starting, ending), selected)
@@ -112,9 +112,10 @@ class _Planner:
 
     def _range(self, view: PartitionView, starting: Limit, ending: Limit) -> OffsetRange:
         """The offsets that are asked for, and that filters leave."""
-        newest_if_none = self._options.starting_offsets_by_timestamp_strategy == "latest"
-        start = resolve(starting, view.partition, view, what="startingOffsets", newest_if_none=newest_if_none)
-        end = resolve(ending, view.partition, view, what="endingOffsets", newest_if_none=True)
+        options = self._options
+        newest_if_none = options.starting_offsets_by_timestamp_strategy == "latest"
+        start = resolve(starting, view.partition, view, what=options.starting_name, newest_if_none=newest_if_none)
+        end = resolve(ending, view.partition, view, what=options.ending_name, newest_if_none=True)
         if start > end:
             raise RequestError(f"{view.partition} cannot be read from offset {start} to {end}: the end comes first")
         lowest, highest = view.start_offset, view.end_offset

@@ -9,7 +9,7 @@ The class that is registered is made for a session, as a subclass with the sessi
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.accumulators import Accumulator
@@ -20,7 +20,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.location import Location
 from cordwood.sources.counter import ReadCounter, Sum
 from cordwood.sources.counts import ReadCounts
-from cordwood.sources.options import ReadOptions, parse
+from cordwood.sources.options import ReadOptions, comment_of, from_comments, parse
 from cordwood.sources.readers import FilteringLogReader, LogReader, LogStreamReader
 from cordwood.sources.schema import check_schema, column_names, schema_text
 from cordwood.types import override
@@ -85,11 +85,11 @@ class LogDataSource(DataSource):
 
     @override
     def schema(self) -> str:
-        return schema_text(column_names(self._parsed()))
+        return schema_text(column_names(parse(self.options)), comment_of(self.options))
 
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._parsed()
+        options = _parsed(self.options, schema)
         options.batch_limits()
         pushes = self._pushes_filters if options.push_filters is None else options.push_filters
         kind = FilteringLogReader if pushes else LogReader
@@ -97,7 +97,7 @@ class LogDataSource(DataSource):
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        options = self._parsed()
+        options = _parsed(self.options, schema)
         options.stream_start()
         return LogStreamReader(options, _names(schema), self._location_of(options), self._accumulator)
 
@@ -109,8 +109,10 @@ class LogDataSource(DataSource):
     def _location_of(self, options: ReadOptions) -> Location[Store]:
         return self._store_of([*options.path, options.metadata]).location()
 
-    def _parsed(self) -> ReadOptions:
-        return parse(dict(self.options))
+
+def _parsed(options: Mapping[str, str], schema: StructType) -> ReadOptions:
+    comments = (field.metadata.get("comment", "") for field in schema.fields)
+    return parse({**from_comments(comments), **{name.lower(): text for name, text in options.items()}})
 
 
 def _names(schema: StructType) -> tuple[str, ...]:

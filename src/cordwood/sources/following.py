@@ -8,7 +8,6 @@ from the files: a query that starts again knows no more than the offsets of its 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,10 +159,11 @@ class Follower:
             RequestError: the limit is for other partitions than those that are there, or no record is new enough.
         """
         self.ends(now=True)
-        check_names(limit, self._followed, "startingOffsets")
+        what = self.options.starting_name
+        check_names(limit, self._followed, what)
         newest_if_none = self.options.starting_offsets_by_timestamp_strategy == "latest"
         return {
-            partition: resolve(limit, partition, one, what="startingOffsets", newest_if_none=newest_if_none)
+            partition: resolve(limit, partition, one, what=what, newest_if_none=newest_if_none)
             for partition, one in self._followed.items()
         }
 
@@ -372,7 +372,7 @@ class Follower:
 
 
 def within(limit: int, start: Offsets, end: Offsets, earliest: Callable[[TopicPartition], int]) -> Offsets:
-    """The ends of a batch of about so many offsets; each partition has its share.
+    """The ends of a batch of at most so many offsets; each partition has its share.
 
     Args:
         limit: how many offsets.
@@ -380,22 +380,24 @@ def within(limit: int, start: Offsets, end: Offsets, earliest: Callable[[TopicPa
         end: what there is.
         earliest: the start of a partition that the start of the batch lacks.
 
-    Source: Spark KafkaMicroBatchStream.rateLimit.
+    Source: Spark KafkaMicroBatchStream.rateLimit. Differs: that one gives each partition an offset at least, and may
+    exceed the limit. Here those whose share is less take turns, by where the batch starts.
     """
     begins = {partition: start[partition] if partition in start else earliest(partition) for partition in end}
     sizes = {partition: max(0, offset - begins[partition]) for partition, offset in end.items()}
     total = sum(sizes.values())
-    if total == 0:
+    if total <= limit:
         return end
-
-    def limited() -> Iterator[tuple[TopicPartition, int]]:
-        for partition, offset in end.items():
-            share = limit * sizes[partition] / total
-            # A small one gets one record at least.
-            count = math.floor(share) if share >= 1 else math.ceil(share)
-            yield partition, min(offset, begins[partition] + count) if sizes[partition] else offset
-
-    return dict(limited())
+    counts = {partition: limit * size // total for partition, size in sizes.items()}
+    rest = [partition for partition, size in sizes.items() if counts[partition] < size]
+    turn = sum(begins.values()) % len(rest)
+    rest = sorted(rest[turn:] + rest[:turn], key=lambda partition: counts[partition] > 0)
+    for partition in rest[: limit - sum(counts.values())]:
+        counts[partition] += 1
+    return {
+        partition: begins[partition] + counts[partition] if sizes[partition] else offset
+        for partition, offset in end.items()
+    }
 
 
 def count_between(start: Offsets, end: Offsets) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -31,8 +31,8 @@ from cordwood.sources.offsets import (
 )
 from cordwood.types import Isolation, TopicPartition
 
-#: `load` gives several paths under another name.
-_SAME = {"paths": "path"}
+#: `load` gives several paths under another name, and a catalog the path of a table.
+_SAME = {"paths": "path", "location": "path"}
 #: What a consumer has its settings under.
 _KAFKA = "kafka."
 
@@ -110,7 +110,8 @@ class ReadOptions:
     fail_on_data_loss: Annotated[
         bool,
         Option(
-            "Fail if offsets that were asked for are not there, or no longer; else go on behind them. Default: `true`.",
+            "Fail if offsets or partitions that were asked for are not there, or no longer; else go on without them. "
+            "Default: `true`.",
             metavar="FLAG",
         ),
     ] = True
@@ -160,6 +161,21 @@ class ReadOptions:
         return self.starting_timestamp or self.starting_offsets_by_timestamp or self.starting_offsets
 
     @property
+    def starting_name(self) -> str:
+        """The option that says where reading begins."""
+        return self._name_of("starting")
+
+    @property
+    def ending_name(self) -> str:
+        """The option that says where a batch ends."""
+        return self._name_of("ending")
+
+    def _name_of(self, limit: str) -> str:
+        fields = (f"{limit}_timestamp", f"{limit}_offsets_by_timestamp", f"{limit}_offsets")
+        chosen = next((name for name in fields if getattr(self, name) is not None), fields[-1])
+        return next(option.option.flag for option in known_options().values() if option.name == chosen)
+
+    @property
     def ending(self) -> Limit | None:
         """Where reading ends; None: not given."""
         return self.ending_timestamp or self.ending_offsets_by_timestamp or self.ending_offsets
@@ -192,15 +208,19 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         RequestError: an option, or its value, is not possible; or options contradict each other.
     """
     values: dict[str, Any] = {}
-    for name, text in options.items():
-        one = known_options().get(_SAME.get(name.lower(), name.lower()))
-        if one is not None:
+    # A catalog gives the location of a table beside its path, as a URL.
+    given = {name.lower(): text for name, text in options.items()}
+    if "path" in given:
+        given.pop("location", None)
+    for name, text in given.items():
+        field = known_options().get(_SAME.get(name, name))
+        if field is not None:
             try:
-                values[one.name] = _READERS[one.option.metavar](text)
+                values[field.name] = _READERS[field.option.metavar](text)
             except (ValueError, RequestError) as error:
-                raise RequestError(f"{one.option.flag}: {error}") from None
+                raise RequestError(f"{field.option.flag}: {error}") from None
         else:
-            _pass_over_or_refuse(name.lower())
+            _pass_over_or_refuse(name)
     read = ReadOptions(**values)
     _check(read)
     return read
@@ -218,6 +238,24 @@ def known_options() -> Mapping[str, OptionField]:
     return found
 
 
+def comment_of(options: Mapping[str, str]) -> str | None:
+    """The options of a table in a catalog as a comment of a column; None: they are not of such a table.
+
+    Spark keeps the options in the catalog, but gives a reader only those of the query. The columns it gives.
+    """
+    given = {name.lower(): text for name, text in options.items()}
+    if not given.keys() & (_OF_A_TABLE | {"location"}):
+        return None
+    kept = {name: text for name, text in given.items() if name not in _OF_A_TABLE and not name.startswith(_AGAIN)}
+    return _COMMENT + json.dumps(kept)
+
+
+def from_comments(comments: Iterable[str]) -> dict[str, str]:
+    """The options of a table, from the comments of its columns."""
+    found = (comment.removeprefix(_COMMENT) for comment in comments if comment.startswith(_COMMENT))
+    return dict(json.loads(next(found, "{}")))
+
+
 def _check(read: ReadOptions) -> None:
     chosen = [one for one in (read.assign, read.subscribe, read.subscribe_pattern) if one is not None]
     if len(chosen) > 1:
@@ -229,6 +267,12 @@ def _check(read: ReadOptions) -> None:
         raise RequestError(f"minOffsetsPerTrigger {least} is larger than maxOffsetsPerTrigger {most}")
 
 
+#: What Spark adds to the options of a table in a catalog: its properties, and each option again with a prefix.
+_OF_A_TABLE = {
+    "collation", "comment", "external", "is_managed_location", "owner", "provider", "serialization.format",
+}  # fmt: skip
+_AGAIN = "option."
+_COMMENT = "Options of the table: "
 #: What Kafka's source knows and what means nothing without a broker.
 _PASSED_OVER = {"groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"}
 #: Settings of a consumer that Kafka's source refuses, and why.
@@ -241,14 +285,46 @@ _REFUSED = {
 }
 
 
+#: Settings of a consumer of Kafka 4.3.1. Others are passed over, too, as plug-ins have some, unless they resemble one.
+_CONSUMER_SETTINGS = """
+allow.auto.create.topics auto.commit.interval.ms bootstrap.servers check.crcs client.dns.lookup client.id
+client.rack connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics
+fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol group.remote.assignor
+heartbeat.interval.ms isolation.level max.partition.fetch.bytes max.poll.interval.ms max.poll.records
+metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters
+metrics.num.samples metrics.recording.level metrics.sample.window.ms partition.assignment.strategy
+receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries retry.backoff.max.ms
+retry.backoff.ms sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
+sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
+sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
+sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism security.protocol security.providers
+send.buffer.bytes session.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class
+ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location
+ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation
+ssl.trustmanager.algorithm ssl.truststore.certificates ssl.truststore.location ssl.truststore.password
+ssl.truststore.type
+"""
+_OF_A_CONSUMER = frozenset(_CONSUMER_SETTINGS.split())
+_OAUTH = "sasl.oauthbearer."
+#: How much a name has to resemble a setting to be a misspelt one.
+_RESEMBLANCE = 0.8
+
+
 def _pass_over_or_refuse(name: str) -> None:
-    if name in _PASSED_OVER:
+    if name in _PASSED_OVER or name in _OF_A_TABLE or name.startswith(_AGAIN):
         return
     if name.startswith(_KAFKA):
-        if why := _REFUSED.get(name.removeprefix(_KAFKA)):
+        setting = name.removeprefix(_KAFKA)
+        if why := _REFUSED.get(setting):
             raise RequestError(f"{name} cannot be set: {why}")
+        close = difflib.get_close_matches(setting, _OF_A_CONSUMER | _REFUSED.keys(), 1, _RESEMBLANCE)
+        if close and setting not in _OF_A_CONSUMER and not setting.startswith(_OAUTH):
+            raise RequestError(f"A consumer has no setting {setting}. Is {_KAFKA}{close[0]} meant?")
         return
-    names = {one.option.flag.lower(): one.option.flag for one in known_options().values()}
+    names = {field.option.flag.lower(): field.option.flag for field in known_options().values()}
     close = difflib.get_close_matches(name, names, 1)
     hint = f" Is {names[close[0]]} meant?" if close else f" There are {', '.join(sorted(names.values()))}."
     raise RequestError(f"There is no option {name}.{hint}")

@@ -15,9 +15,10 @@ its last whole batch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.sources.options import ReadOptions
@@ -34,12 +35,14 @@ from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.text import names_text
 from cordwood.types import TopicPartition
 
+_log = logging.getLogger(__name__)
+
 
 def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPartition]:
     """The partitions that options choose, in order.
 
     Raises:
-        NotFoundError: a topic that was named is not there; or nothing is.
+        NotFoundError: a topic or partition that was named is not there; or nothing is.
         RequestError: a partition is in two directories.
     """
     there = {
@@ -53,6 +56,11 @@ def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPart
         raise NotFoundError(
             f"There is no topic {', '.join(missing)} in {', '.join(options.path)}. There are: {names_text(topics)}"
         )
+    if absent := sorted((options.assign or frozenset()) - there.keys()):
+        what = f"There is no partition {', '.join(map(str, absent))} in {', '.join(options.path)}"
+        if options.fail_on_data_loss:
+            raise NotFoundError(f"{what}. To read the others of those in assign, set failOnDataLoss to false")
+        _warn_once(what)
     # A directory of one partition names its topic as well.
     own = {partition for partition, place in there.items() if place.path in _stripped(options.path)}
 
@@ -71,6 +79,11 @@ def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPart
         if twins := node.duplicates(partition):
             raise RequestError(f"{partition} is there twice: {', '.join(one.path for one in twins)}. Give one of them")
     return chosen
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _log.warning("%s", text)
 
 
 def _stripped(paths: Iterable[str]) -> set[str]:

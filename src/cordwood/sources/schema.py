@@ -68,9 +68,13 @@ def column_names(options: ReadOptions) -> tuple[str, ...]:
     return tuple(names)
 
 
-def schema_text(names: Sequence[str]) -> str:
-    """The schema of these columns, as Spark reads it."""
-    return ", ".join(f"`{name}` {COLUMNS[name].type}" for name in names)
+def schema_text(names: Sequence[str], comment: str | None = None) -> str:
+    """The schema of these columns, as Spark reads it; a comment is one of the last column."""
+    text = ", ".join(f"`{name}` {COLUMNS[name].type}" for name in names)
+    if comment is None:
+        return text
+    escaped = comment.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{text} COMMENT '{escaped}'"
 
 
 def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
