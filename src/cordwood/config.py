@@ -166,6 +166,7 @@ class SourceKind(Enum):
     SERVER_PROPERTIES = "server.properties: {where}"
     CLUSTER = "cluster default (dynamic) in {where}"
     BROKER = "broker {subject} (dynamic) in {where}"
+    INTERNAL = "set by Kafka when it creates {subject}"
     TOPIC = "topic {subject} in {where}"
     OVERRIDE = "--config"
     TOPIC_OVERRIDE = "--config {subject}:"
@@ -173,8 +174,8 @@ class SourceKind(Enum):
 
 _RANK = {kind: rank for rank, kind in enumerate(SourceKind)}
 _SETS_BROKER = {SourceKind.SERVER_PROPERTIES, SourceKind.CLUSTER, SourceKind.BROKER, SourceKind.OVERRIDE}
-_SETS_TOPIC = {SourceKind.TOPIC, SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE}
-_OF_ONE_TOPIC = {SourceKind.TOPIC, SourceKind.TOPIC_OVERRIDE}
+_SETS_TOPIC = {SourceKind.INTERNAL, SourceKind.TOPIC, SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE}
+_OF_ONE_TOPIC = {SourceKind.INTERNAL, SourceKind.TOPIC, SourceKind.TOPIC_OVERRIDE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,14 @@ class Source:
 
 
 DEFAULT = Source(SourceKind.DEFAULT)
+#: What Kafka's coordinators set when they create their topics, whatever the broker's own configs say.
+_INTERNAL_SEGMENT_BYTES = {"segment.bytes": str(100 << 20)}
+INTERNAL_CONFIGS: Mapping[str, Mapping[str, str]] = {
+    "__consumer_offsets": {"cleanup.policy": "compact", **_INTERNAL_SEGMENT_BYTES},
+    "__transaction_state": {"cleanup.policy": "compact", **_INTERNAL_SEGMENT_BYTES},
+    # Not compacted: an update says only what changed since the last snapshot. The coordinator deletes records itself.
+    "__share_group_state": {"cleanup.policy": "delete", "retention.ms": "-1", **_INTERNAL_SEGMENT_BYTES},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,6 +566,12 @@ def _merged(layers: Iterable[Layer], kinds: set[SourceKind]) -> dict[str, _Said]
     chosen = [layer for layer in layers if layer.source.kind in kinds]
     chosen.sort(key=lambda layer: _RANK[layer.source.kind])
     return {name: (text, layer.source) for layer in chosen for name, text in layer.texts.items()}
+
+
+def internal_layers(topic: str) -> tuple[Layer, ...]:
+    """What Kafka itself sets for one of its internal topics; nothing for other topics."""
+    texts = INTERNAL_CONFIGS.get(topic)
+    return () if texts is None else (Layer(Source(SourceKind.INTERNAL, subject=topic), texts),)
 
 
 def resolve_broker(layers: Iterable[Layer] = ()) -> BrokerConfig:

@@ -6,7 +6,9 @@ directory that comes with the package. CORDWOOD_REWRITE=1 with CORDWOOD_EFFORT=f
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -14,8 +16,11 @@ import pytest
 
 import cordwood
 from cordwood.cli.demo import unpack
+from cordwood.cli.main import EXIT_REQUEST, exit_code_of
 from cordwood.errors import NotFoundError
+from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.storage.node.transactions import Outlook
+from cordwood.types import override
 from tests.commands.coordinator_scene import (
     STILL,
     Answers,
@@ -119,3 +124,25 @@ def test_the_commands_that_we_print_end_what_hangs(kafka_broker: Broker, tmp_pat
     kafka_broker("stop", tmp_path / DEMO)
     left = cordwood.transactions(str(tmp_path / DEMO))
     assert [one.outlook for one in left.transactions] == [Outlook.LONG, Outlook.OPEN]
+
+
+class UnreadablePartition(PosixFileSystem):
+    """A disk that does not give the files of one partition."""
+
+    @override
+    def open(self, path: str) -> PosixFile:
+        if "/__consumer_offsets-1/" in path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super().open(path)
+
+
+def test_an_unreadable_partition_is_named_and_the_other_groups_are_listed(
+    tmp_path: Path,
+) -> None:
+    unpack(tmp_path)
+    whole = cordwood.groups(str(tmp_path / DEMO))
+    listing = cordwood.groups(str(tmp_path / DEMO), fs=UnreadablePartition())
+    assert 0 < len(listing.groups) < len(whole.groups)
+    (problem,) = listing.problems
+    assert isinstance(problem, PermissionError) and "__consumer_offsets-1/" in str(problem.filename)
+    assert exit_code_of(listing.problems) == EXIT_REQUEST

@@ -317,10 +317,47 @@ def test_policies_decide_and_name_their_source() -> None:
 def test_without_a_word_on_the_policy_nothing_is_cleaned() -> None:
     plan = make_plan(str(fixture("legacy-v1-before")), now_ms=TIMES[0], retention=True)
     assert {one.decision for one in plan.partitions} == {Decision.LEAVE}
-    assert {str(one.reason) for one in plan.partitions} == {
+    assert {str(one.reason) for one in plan.partitions if not one.name.startswith("__")} == {
         "cleanup.policy is unknown: no metadata log; give --config cleanup.policy=…, --server-properties or --metadata"
     }
     assert not any(one.changes for one in plan.partitions)
+
+
+def test_policies_of_internal_topics_are_known_without_metadata(tmp_path: Path) -> None:
+    for name in ("__consumer_offsets-0", "__share_group_state-0", "__transaction_state-0"):
+        make_log(tmp_path / name, [batch(0)], [batch(1)])
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.cleanup.policy=delete\n")
+    for said in (None, str(properties)):
+        found = by_name(make_plan(str(tmp_path), now_ms=T0, server_properties=said))
+        decisions = {name: one.decision for name, one in found.items()}
+        assert decisions == {
+            "__consumer_offsets-0": Decision.CLEAN,
+            "__share_group_state-0": Decision.LEAVE,
+            "__transaction_state-0": Decision.CLEAN,
+        }
+        assert str(found["__share_group_state-0"].reason) == (
+            "cleanup.policy=delete: only old segments are deleted, with --retention "
+            "(set by Kafka when it creates __share_group_state)"
+        )
+
+
+def test_a_broker_without_a_cleaner_is_said_to_clean_nothing(tmp_path: Path) -> None:
+    make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.cleanup.policy=compact\nlog.cleaner.enable=false\n")
+    (one,) = make_plan(str(tmp_path), now_ms=T0, server_properties=str(properties)).partitions
+    assert one.decision is Decision.CLEAN
+    said = f"log.cleaner.enable=false (server.properties: {properties})"
+    assert one.notes[0] == f"the broker does not clean at all: {said}"
+
+
+def test_damage_above_the_cleanable_part_is_in_the_plan(tmp_path: Path) -> None:
+    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1), b"\x01" * 90], [batch(3)])
+    (one,) = planned(directory, T0, high_watermark=1).partitions
+    assert one.decision is Decision.CLEAN
+    assert [note.partition(":")[0] for note in one.notes] == ["damaged"]
+    assert f"{directory}/{offset_name(1, FileKind.LOG)} at position {len(batch(1))}" in one.notes[0]
 
 
 def test_damaged_metadata_is_no_ground_to_clean_even_where_the_policy_was_said(tmp_path: Path) -> None:
@@ -575,8 +612,27 @@ def test_an_unreadable_index_of_a_partition_that_is_left_alone_is_noted(tmp_path
     (one,) = planned(tmp_path, T0, **choice).partitions
     assert one.decision is Decision.LEAVE
     assert one.notes[0].startswith("what --retention would delete is not known: ")
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        planned(tmp_path, T0, retention=True, **choice)
+    (one,) = planned(tmp_path, T0, retention=True, **choice).partitions
+    assert one.decision is Decision.REFUSE and one.is_unreadable
+
+
+class UnreadablePartition(PosixFileSystem):
+    """A disk that does not give the files of one partition."""
+
+    @override
+    def open(self, path: str) -> PosixFile:
+        if "/orders-0/" in path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super().open(path)
+
+
+def test_an_unreadable_partition_is_refused_and_the_others_are_planned(tmp_path: Path) -> None:
+    for number in range(2):
+        make_log(tmp_path / f"orders-{number}", [batch(0)], [batch(1)])
+    unreadable, other = planned(tmp_path, T0, fs=UnreadablePartition()).partitions
+    assert (unreadable.decision, other.decision) == (Decision.REFUSE, Decision.CLEAN)
+    path = f"{tmp_path}/orders-0/{offset_name(1, FileKind.LOG)}"
+    assert str(unreadable.reason) == f"cannot be read: Permission denied: {path}; cleanable once it can be read"
 
 
 @pytest.mark.parametrize("name", ["kraft-before", "kraft-crashed-torn", "legacy-v1-after"])

@@ -41,7 +41,7 @@ def make_room(filler: Path, freed: str) -> None:
 
 
 @pytest.mark.parametrize("free_bytes", [0, 3 * MIB, 8 * MIB])
-def test_on_a_full_disk_a_clean_in_place_says_what_to_free_and_that_is_enough(free_bytes: int, tmp_path: Path) -> None:
+def test_on_a_full_disk_freeing_what_a_clean_in_place_asks_for_is_enough(free_bytes: int, tmp_path: Path) -> None:
     options = {"now_ms": int(facts("kraft")["cleaning_1_ended_ms"]), "single_copy": True}
     with small_disk(tmp_path / "disk", 40 << 10) as disk:
         mine = disk / "logs"
@@ -62,7 +62,7 @@ def test_on_a_full_disk_a_clean_in_place_says_what_to_free_and_that_is_enough(fr
 
 
 @pytest.mark.parametrize("free_bytes", [0, 300 << 10])
-def test_on_a_full_disk_a_copy_says_what_to_free_and_that_is_enough(free_bytes: int, tmp_path: Path) -> None:
+def test_on_a_full_disk_freeing_what_a_copy_asks_for_is_enough(free_bytes: int, tmp_path: Path) -> None:
     source = fixture("kraft-before")
     now_ms = int(facts("kraft")["cleaning_1_ended_ms"])
     with small_disk(tmp_path / "disk", 140 << 10) as disk:

@@ -387,6 +387,7 @@ class PartitionPlan:
         division: how its clean is divided among the tasks of this machine; None where it is not cleaned.
         notes: what else is worth knowing.
         hint: what the user may want to do.
+        is_unreadable: the file system did not give its files, which is no damage.
     """
 
     path: str
@@ -406,6 +407,7 @@ class PartitionPlan:
     division: Division | None = None
     notes: tuple[str, ...] = ()
     hint: str = ""
+    is_unreadable: bool = False
 
     @property
     def name(self) -> str:

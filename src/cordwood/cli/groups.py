@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.main import exit_code_of, named
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
 from cordwood.commands.groups import list_groups
@@ -29,7 +29,7 @@ def main(
     """List consumer groups of all kinds: state, members, committed offsets, and lag.
 
     From __consumer_offsets and __share_group_state; the lag counts to the end of the logs beside them. Changes nothing;
-    a broker may be running. Exit status 1 if records could not be read.
+    a broker may be running. Exit status 1 if records are damaged, 2 if a log could not be read.
     """
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
         listing = list_groups([named(directory) for directory in directories], options, on_progress=progress.update)
@@ -37,4 +37,4 @@ def main(
         print(json.dumps(listing.document(), indent=1))
     else:
         print("\n".join(report.lines(listing, members=members, offsets=offsets)))
-    return EXIT_DAMAGE if listing.problems else EXIT_OK
+    return exit_code_of(listing.problems)

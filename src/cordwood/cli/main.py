@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -135,6 +135,12 @@ def _explained(error: CordwoodError | OSError) -> int:
     if isinstance(error, DataError):
         return EXIT_DAMAGE
     return next((code for kind, code in _REQUEST_CODES.items() if isinstance(error, kind)), EXIT_REQUEST)
+
+
+def exit_code_of(problems: Iterable[DataError | OSError]) -> int:
+    """How a listing ends that some files could not be read for: damage is worse than a file system that failed."""
+    codes = [EXIT_DAMAGE if isinstance(one, DataError) else EXIT_REQUEST for one in problems]
+    return min(codes, default=EXIT_OK)
 
 
 def _give_up_output() -> None:

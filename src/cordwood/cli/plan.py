@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cleaning.plan import Decision
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
 from cordwood.cli.options import Directories, Json, Master, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.options import PlanOptions, RunOptions
@@ -31,14 +31,18 @@ def main(
     """Show what a clean would do to each partition, or why it would leave it alone and when that changes.
 
     Changes nothing; a broker may be running. Records are not read, so the figures are upper bounds. With --exact,
-    everything is read and counted. Exit status 1 if a partition cannot be cleaned because it is damaged.
+    everything is read and counted. Exit status 1 if a partition cannot be cleaned because it is damaged, 2 if one
+    cannot be read; the others are planned.
     """
     paths = [named(directory) for directory in directories]
     if exact:
         return _plan_exactly(paths, options, master, as_json=as_json)
     plan = make_plan(paths, options)
     print(json.dumps(plan.document(), indent=1) if as_json else plan.text())
-    return EXIT_DAMAGE if plan.with_decision(Decision.REFUSE) else EXIT_OK
+    refused = plan.with_decision(Decision.REFUSE)
+    if any(not one.is_unreadable for one in refused):
+        return EXIT_DAMAGE
+    return EXIT_REQUEST if refused else EXIT_OK
 
 
 def _plan_exactly(paths: Sequence[str], options: PlanOptions, master: str, *, as_json: bool) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.main import exit_code_of, named
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
 from cordwood.commands.options import TransactionOptions
@@ -25,11 +25,11 @@ def main(
 ) -> int:
     """List open transactions: whose they are, how old, whether they hang, and what they hold back.
 
-    From the logs and __transaction_state together. Changes nothing; a broker may be running. Exit status 1 if something
-    could not be read.
+    From the logs and __transaction_state together. Changes nothing; a broker may be running. Exit status 1 if records
+    are damaged, 2 if a log could not be read.
     """
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
         paths = [named(directory) for directory in directories]
         listing = list_transactions(paths, options, on_progress=progress.update)
     print(json.dumps(listing.document(), indent=1) if as_json else "\n".join(report.lines(listing, all_ids=all_ids)))
-    return EXIT_DAMAGE if listing.problems else EXIT_OK
+    return exit_code_of(listing.problems)

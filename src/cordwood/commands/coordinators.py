@@ -88,7 +88,7 @@ class Beside:
     def state(
         self,
         topic: str,
-        on_damage: Callable[[DataError], None],
+        on_damage: Callable[[DataError | OSError], None],
         *,
         updates: int | None = None,
         on_progress: OnLogs | None = None,
@@ -97,19 +97,24 @@ class Beside:
 
         Args:
             topic: of the coordinator.
-            on_damage: called with each batch or record that cannot be read.
+            on_damage: called with each batch, record or log that cannot be read; the other logs are read.
             updates: see `state_records`.
             on_progress: called after each log.
         """
         internal, places = INTERNAL_TOPICS[topic], self.coordinators(topic)
         for done, (partition, place) in enumerate(places.items(), 1):
-            for one in state_records(place.log(), on_damage, updates=updates):
-                try:
-                    record = decode_record(internal, one.key, one.value)
-                except CorruptMessageError as error:
-                    error.offset = one.offset
-                    on_damage(error.at(place.path))
-                    continue
-                yield partition, record, one.producer_id
+            try:
+                for one in state_records(place.log(), on_damage, updates=updates):
+                    try:
+                        record = decode_record(internal, one.key, one.value)
+                    except CorruptMessageError as error:
+                        error.offset = one.offset
+                        on_damage(error.at(place.path))
+                        continue
+                    yield partition, record, one.producer_id
+            except NotFoundError:
+                pass  # a running broker deleted it
+            except OSError as error:
+                on_damage(error)
             if on_progress is not None:
                 on_progress(done, len(places))

@@ -29,7 +29,7 @@ def list_groups(
     if not offsets_topic.partitions:
         what = f"No partition of {CONSUMER_OFFSETS} in {', '.join(paths)}"
         raise NotFoundError(f"{what}; each broker of a cluster has some of its partitions, and the groups in them")
-    problems: list[DataError] = []
+    problems: list[DataError | OSError] = []
     builder = GroupBuilder(beside.topic_names, beside.end_of)
     for partition, record, producer_id in beside.state(CONSUMER_OFFSETS, problems.append, on_progress=on_progress):
         builder.add(partition, record, producer_id)

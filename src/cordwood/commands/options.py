@@ -5,7 +5,7 @@ A new option is one field here, or in `cleaning.plan.Choices`: `cli.options` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +19,7 @@ from cordwood.cleaning.plan import (
 )
 from cordwood.clock import Clock
 from cordwood.commands.selection import Selection
-from cordwood.config import Layer, resolve_broker
+from cordwood.config import BrokerConfig, Layer, resolve_broker
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
@@ -267,7 +267,7 @@ def offset_map_size(node: Node, choices: Choices) -> OffsetMapSize | None:
         RequestError: it has no room for a single key.
         ConfigError: the broker would not take one of its configs.
     """
-    config = resolve_broker(Layer(one.source, _only(_MAP_CONFIGS, one.texts)) for one in node.broker_layers())
+    config = broker_config(node, _MAP_CONFIGS)
     buffer, factor = config["log.cleaner.dedupe.buffer.size"], config.real("log.cleaner.io.buffer.load.factor")
     if choices.offset_map is not None:
         memory, source = choices.offset_map, f"--offset-map {choices.offset_map}"
@@ -286,8 +286,16 @@ def offset_map_size(node: Node, choices: Choices) -> OffsetMapSize | None:
     return OffsetMapSize(slots, factor, keys, source)
 
 
-def _only(names: Collection[str], texts: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in texts.items() if name in names}
+def broker_config(node: Node, names: Collection[str]) -> BrokerConfig:
+    """The broker's configs of these names, whatever is wrong with others.
+
+    Raises:
+        ConfigError: the broker would not take one of them.
+    """
+    layers = node.broker_layers()
+    return resolve_broker(
+        Layer(one.source, {name: text for name, text in one.texts.items() if name in names}) for one in layers
+    )
 
 
 def limited_by_map(partition: PartitionPlan, size: OffsetMapSize | None) -> PartitionPlan:

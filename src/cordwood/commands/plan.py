@@ -27,7 +27,14 @@ from cordwood.cleaning.plan import (
     config_reason,
 )
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.options import PlanOptions, limited_by_map, offset_map_size, open_node, select_partitions
+from cordwood.commands.options import (
+    PlanOptions,
+    broker_config,
+    limited_by_map,
+    offset_map_size,
+    open_node,
+    select_partitions,
+)
 from cordwood.commands.policy import NEVER_CLEANED, policy_in_doubt
 from cordwood.config import TopicConfig
 from cordwood.engine.division import with_divisions
@@ -67,7 +74,13 @@ def make_plan(
     size = offset_map_size(node, choices)
     _, now_ms = options.at(clock)
     planned = (plan_partition(node, place, choices, now_ms) for place in places)
-    partitions = tuple(limited_by_map(one, size) for one in planned if one is not None)
+    enabled = broker_config(node, ["log.cleaner.enable"])["log.cleaner.enable"]
+    never = () if enabled.value else (f"the broker does not clean at all: {enabled.name}={enabled}",)
+    partitions = tuple(
+        limited_by_map(one if one.compaction is None else replace(one, notes=(*never, *one.notes)), size)
+        for one in planned
+        if one is not None
+    )
     return with_divisions(Plan(now_ms, partitions, choices), local_cores())
 
 
@@ -83,6 +96,12 @@ def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms
         except (RequestError, CorruptFileError) as error:
             reason = Reason(f"damaged: {error}", until="cleanable once it is repaired")
             return PartitionPlan(place.path, _topic_partition(place), Decision.REFUSE, reason)
+        except OSError as error:
+            reason = Reason(
+                f"cannot be read: {error.strerror or error}: {error.filename or place.path}",
+                until="cleanable once it can be read",
+            )
+            return PartitionPlan(place.path, _topic_partition(place), Decision.REFUSE, reason, is_unreadable=True)
     return None
 
 
@@ -187,7 +206,7 @@ def _with_compaction(
     if decision is Decision.CLEAN and (doubtful := policy_in_doubt(node, config)) is not None:
         decision, reason = Decision.LEAVE, doubtful
     notes = [*left.notes, *_notes_on_range(facts, compaction.range.first_dirty_offset)]
-    if decision is Decision.LEAVE:
+    if decision is not Decision.REFUSE:
         notes += [f"damaged: {one.damage}" for one in facts.headers if one.damage]
     return replace(
         left,

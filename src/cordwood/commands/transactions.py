@@ -59,7 +59,7 @@ def list_transactions(
         found += ((place, one) for one in _open_in(place, now_ms, problems))
         if on_progress is not None:
             on_progress(done, len(places))
-    coverage, unread = beside.coverage(TRANSACTION_STATE), list[DataError]()
+    coverage, unread = beside.coverage(TRANSACTION_STATE), list[DataError | OSError]()
     records = [(one, record) for one, record, _ in beside.state(TRANSACTION_STATE, unread.append)]
     states = (transactional_id(one, record) for one, record in records)
     known = sorted((one for one in states if one is not None), key=lambda one: one.transactional_id)

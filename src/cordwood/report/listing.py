@@ -20,6 +20,7 @@ SHORT_SOURCE = {
     SourceKind.SERVER_PROPERTIES: "server.properties",
     SourceKind.CLUSTER: "cluster",
     SourceKind.BROKER: "broker",
+    SourceKind.INTERNAL: "internal",
     SourceKind.TOPIC: "topic",
     SourceKind.OVERRIDE: "--config",
     SourceKind.TOPIC_OVERRIDE: "--config",

@@ -180,13 +180,13 @@ class GroupListing(Presentable):
         groups: by id.
         offsets_topic: what was read of `__consumer_offsets`.
         share_topic: what was read of `__share_group_state`.
-        problems: records and batches that could not be read.
+        problems: records, batches and logs that could not be read.
     """
 
     groups: tuple[Group, ...]
     offsets_topic: Coverage
     share_topic: Coverage
-    problems: tuple[DataError, ...] = ()
+    problems: tuple[DataError | OSError, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.groups))

@@ -16,7 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cordwood.config import Layer, SourceKind, TopicConfig, overrides, resolve, server_properties
+from cordwood.config import (
+    Layer,
+    SourceKind,
+    TopicConfig,
+    internal_layers,
+    overrides,
+    resolve,
+    server_properties,
+)
 from cordwood.errors import BadNameError, CorruptBatchError, CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
@@ -151,7 +159,7 @@ class Node:
             ConfigError: the sources hold a value that Kafka would not take.
         """
         if topic not in self._configs:
-            layers: tuple[Layer, ...] = ()
+            layers = internal_layers(topic) if self.metadata is None else ()
             if self.metadata is not None:
                 layers = self.metadata.layers(topic, self.node_id, self.metadata_path or cluster_metadata.NAME)
             self._configs[topic] = resolve(topic, (*layers, *self.said))
@@ -174,8 +182,8 @@ class Node:
         if kind in (SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE):
             return None
         if self.metadata is None:
-            # There is no other source, and the user named this server.properties.
-            return None if kind is SourceKind.SERVER_PROPERTIES else "no metadata log"
+            # There is no other source: the user named this server.properties, or Kafka created the topic.
+            return None if kind in (SourceKind.SERVER_PROPERTIES, SourceKind.INTERNAL) else "no metadata log"
         if self.metadata.problems:
             return "damaged metadata log"
         return None if topic in self.metadata.topics else "not in the metadata"
