@@ -242,7 +242,8 @@ def test_a_log_moves_whose_last_offsets_are_cleaned_away(node: Node, count: int)
 def test_a_move_that_was_interrupted_goes_on(node: Node) -> None:
     log = node.append(ONE, "a0", "a1")
     (target,) = set(node.manager.live_log_dirs) - {log.parent_directory}
-    future = node.manager._future_log(ONE, target)
+    node.manager.maybe_update_preferred_log_dir(ONE, target)
+    future = node.manager.get_or_create_log(ONE, is_new=True, is_future=True)
     future.append_as_follower(log.read(0, 60, FetchIsolation.LOG_END).records, 9)
     node.manager.shutdown()
     node.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -221,22 +222,27 @@ def test_many_logs_are_deleted_with_their_future_logs_and_errors_reach_the_calle
 # ---- configs, epochs, high watermarks --------------------------------------------------------------------------------
 
 
+class Interrupted(WrappedFileSystem):
+    """Something happens while the directory of a partition is made."""
+
+    happens: Callable[[], object] = staticmethod(lambda: None)
+
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
+        super().make_directory(path, mode=mode)
+        if path.endswith("/t-0"):
+            self.happens()
+
+
 @pytest.mark.parametrize("what", ["topic", "all"])
-def test_configs_that_change_while_a_log_is_made_reach_it(node: Node, what: str) -> None:
-    manager, changed = node.manager, overrides(["t:segment.bytes=2000000"])
-    before = manager.topic_config("t")
-    manager.initializing_log(ONE)
-    log = node.append(ONE)
+def test_configs_that_change_while_a_log_is_made_reach_it(what: str) -> None:
+    disk = Interrupted(MemoryFileSystem(lambda: NOW_MS * 1_000_000))
+    node = Node(fs=disk)
+    node.manager.startup()
     if what == "topic":
-        manager.update_topic_config("t", {"segment.bytes": "2000000"})
+        disk.happens = lambda: node.manager.update_topic_config("t", {"segment.bytes": "2000000"})
     else:
-        manager.reconfigure(changed)
-    log.update_config(before)  # as if it had not been in the map yet
-    manager.finished_initializing_log(ONE, log)
-    assert log.config.segment_bytes == 2_000_000
-    log.update_config(before)
-    manager.finished_initializing_log(ONE, log)
-    assert log.config.segment_bytes != 2_000_000, "nothing has changed since"
+        disk.happens = lambda: node.manager.reconfigure(overrides(["t:segment.bytes=2000000"]))
+    assert node.append(ONE).config.segment_bytes == 2_000_000
 
 
 def test_the_broker_epoch_is_that_with_which_all_directories_were_shut_down(node: Node) -> None:

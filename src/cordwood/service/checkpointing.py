@@ -61,6 +61,10 @@ class Checkpoints:
                 for name in names:
                     self._write(directory, name)
 
+    def write_offsets(self, *paths: str) -> None:
+        """Write the recovery points and start offsets of directories."""
+        self.write(paths, filenames.RECOVERY_POINTS, filenames.LOG_START_OFFSETS)
+
     def _write(self, directory: LiveDirectory, name: str) -> None:
         offset_of = _OFFSETS[name]
         with self._lock:

@@ -1,0 +1,166 @@
+"""How a manager gets its logs: found in a directory when it starts, or made when somebody asks for one.
+
+Source: Kafka LogManager.loadLog, LogManager.getOrCreateLog.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+from cordwood.errors import IllegalStateError, InconsistentTopicIdError, KafkaStorageError
+from cordwood.service.log import Log, ProducerLimits, load_log
+from cordwood.service.pool import LogPool
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.types import TopicPartition
+
+
+class Creation:
+    """Loads and makes logs."""
+
+    def __init__(self, pool: LogPool) -> None:
+        self._pool = pool
+        #: Where a new log of a partition is to be made.
+        self._preferred: dict[TopicPartition, str] = {}
+
+    def open(
+        self,
+        path: str,
+        topic: str,
+        *,
+        clean_shutdown: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        topic_id: uuid.UUID | None = None,
+        on_recovered: Callable[[int], None] = lambda _: None,
+    ) -> Log:
+        """Load the log in a partition's directory, or begin one there; see `load_log`."""
+        pool, config = self._pool, self._pool.configs.broker
+        return load_log(
+            pool.fs,
+            path,
+            pool.configs.topic(topic),
+            pool.clock,
+            pool.scheduler,
+            pool.directories.failures,
+            clean_shutdown=clean_shutdown,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            limits=ProducerLimits(
+                config.integer("producer.id.expiration.ms"),
+                config.integer("producer.id.expiration.check.interval.ms"),
+                config.integer("transaction.max.timeout.ms"),
+                config.flag("transaction.partition.verification.enable"),
+            ),
+            topic_id=topic_id,
+            stats=pool.stats,
+            on_recovered=on_recovered,
+        )
+
+    def maybe_update_preferred_log_dir(self, partition: TopicPartition, directory: str) -> None:
+        """Remember where a log of a partition is to be made, unless there is one already."""
+        path = self._pool.fs.absolute_path(directory)
+        with self._pool.creation:
+            known = (self._pool.get(partition), self._pool.get(partition, is_future=True))
+            if not any(log is not None and log.parent_directory == path for log in known):
+                self._preferred[partition] = path
+
+    def get_or_create_log(
+        self,
+        partition: TopicPartition,
+        *,
+        is_new: bool = False,
+        is_future: bool = False,
+        topic_id: uuid.UUID | None = None,
+        target_directory_id: uuid.UUID | None = None,
+    ) -> Log:
+        """The log of a partition; a missing one is made.
+
+        It is made in the directory that is preferred or assigned, else in the live one with the fewest logs that is not
+        cordoned.
+
+        Args:
+            partition: which.
+            is_new: it was never anywhere. Otherwise it may be in a directory that is offline.
+            is_future: the log that is to take the place of the current one; it needs a preferred directory.
+            topic_id: of the topic.
+            target_directory_id: of the directory that the log is assigned to; one that is not here is passed over.
+
+        Raises:
+            KafkaStorageError: no directory is left to make it in, or one is offline that may have it.
+            IllegalStateError: a future log without a preferred directory, or into the directory of the current log.
+            InconsistentTopicIdError: the log belongs to another topic of the same name.
+            BadNameError: Kafka has no topic of that name.
+        """
+        with self._pool.creation:
+            log = self._pool.get(partition, is_future=is_future)
+            if log is None:
+                filenames.check_topic(partition.topic)
+                offline = self._pool.directories.offline
+                if not is_new and offline:
+                    raise KafkaStorageError(
+                        f"Can not create log for {partition} because log directories {', '.join(offline)} are offline"
+                    )
+                return self._create(
+                    partition, self._places(partition, is_future, target_directory_id), is_future, topic_id
+                )
+            if topic_id is not None:
+                if log.topic_id is not None and log.topic_id != topic_id:
+                    raise InconsistentTopicIdError(
+                        f"Found inconsistent topic id for topic partition {partition}: it is {log.topic_id}, and "
+                        f"{topic_id} was asked for"
+                    )
+                log.assign_topic_id(topic_id)
+            return log
+
+    def _create(
+        self, partition: TopicPartition, paths: Sequence[str], is_future: bool, topic_id: uuid.UUID | None
+    ) -> Log:
+        """Make a log in the first directory that works."""
+        pool, problems = self._pool, []
+        for path in paths:
+            directory = pool.directories.locked.get(path)
+            if directory is None or path not in pool.directories.live:
+                problems.append(f"{path} is offline")
+                continue
+            place = directory.place_for(partition, DirectoryState.FUTURE if is_future else DirectoryState.CURRENT)
+            try:
+                log = self.open(place, partition.topic, topic_id=topic_id)
+            except OSError as error:
+                pool.directories.fail(path, f"Error while creating log for {partition}", error)
+                problems.append(f"{path}: {error}")
+                continue
+            pool.add(partition, log, is_future=is_future)
+            self._preferred.pop(partition, None)
+            return log
+        raise KafkaStorageError(f"No log directory is left to create {partition} in. {'; '.join(problems)}".strip())
+
+    def _places(
+        self, partition: TopicPartition, is_future: bool, target_directory_id: uuid.UUID | None
+    ) -> Sequence[str]:
+        """The directories in which a log may be made, the best one first."""
+        pool = self._pool
+        assigned = [
+            path
+            for path, directory in pool.directories.locked.items()
+            if target_directory_id is not None and directory.directory_id == target_directory_id
+        ]
+        preferred = assigned[0] if assigned else self._preferred.get(partition)
+        if is_future:
+            current = pool.get(partition)
+            if preferred is None:
+                raise IllegalStateError(
+                    f"Can not create the future log for {partition} without having a preferred log directory"
+                )
+            if current is not None and current.parent_directory == preferred:
+                raise IllegalStateError(
+                    f"Can not create the future log for {partition} in the current log directory of this partition"
+                )
+        if preferred is not None:
+            return [preferred]
+        cordoned, live = pool.directories.cordoned(pool.configs.broker), pool.directories.live
+        # Where all are cordoned, Kafka takes the first one.
+        free = [path for path in live if path not in cordoned] or list(live[:1])
+        logs = pool.all
+        return sorted(free, key=lambda path: sum(log.parent_directory == path for log in logs))

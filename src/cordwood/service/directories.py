@@ -1,0 +1,108 @@
+"""The log directories of a manager: which of them are locked, which work, and which get new logs.
+
+Source: the part of Kafka's LogManager that is about log directories.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from cordwood.config import BrokerConfig
+from cordwood.errors import IllegalStateError, KafkaStorageError, LogDirNotFoundError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.service.failures import LogDirFailureChannel
+from cordwood.service.log_directory import LiveDirectory, broker_epoch_at_shutdown
+
+#: Of the cordoned directories: all.
+_ALL = "*"
+
+
+class LogDirectories:
+    """The directories by path.
+
+    Attributes:
+        paths: all that are configured.
+        locked: those that are locked and have not been dropped.
+        failures: which directories failed, and why.
+    """
+
+    def __init__(self, fs: LocalFileSystem, paths: Sequence[str], failures: LogDirFailureChannel) -> None:
+        self.paths = [fs.absolute_path(path) for path in paths]
+        self.locked: dict[str, LiveDirectory] = {}
+        self.failures = failures
+        self._fs = fs
+
+    def lock_all(self) -> None:
+        """Lock all directories; one that cannot be made or read goes offline."""
+        for path in self.paths:
+            try:
+                directory = LiveDirectory(self._fs, path, self.failures)
+            except OSError as error:
+                self.fail(path, "Failed to create or validate the data directory", error)
+                continue
+            if directory.path in self.locked:
+                directory.release()
+                raise IllegalStateError(f"Duplicate log directory {directory.path}")
+            self.locked[directory.path] = directory
+
+    def drop(self, path: str) -> None:
+        """Give up a directory that has failed."""
+        directory = self.locked.pop(path, None)
+        if directory is not None:
+            directory.release()
+
+    def release_all(self) -> None:
+        """Release all locks."""
+        for path in list(self.locked):
+            self.drop(path)
+
+    def fail(self, path: str, message: str, error: OSError) -> None:
+        """Take a directory offline."""
+        self.failures.maybe_add_offline_log_dir(path, message, error)
+
+    def check_some_left(self) -> None:
+        """Raise KafkaStorageError if all directories have failed."""
+        if not self.locked:
+            causes = "; ".join(f"{one.directory}: {one.message}: {one.error}" for one in self.failures.failures)
+            raise KafkaStorageError(f"No log directory is left: all of them failed. {causes}")
+
+    # ---- which are which ---------------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> tuple[str, ...]:
+        """Those that have not failed."""
+        return tuple(path for path in list(self.locked) if not self.failures.is_offline(path))
+
+    @property
+    def offline(self) -> list[str]:
+        """Those that have failed."""
+        live = self.live
+        return [path for path in self.paths if path not in live]
+
+    def cordoned(self, config: BrokerConfig) -> frozenset[str]:
+        """Those that get no new logs: `cordoned.log.dirs`."""
+        value = config["cordoned.log.dirs"].value
+        assert isinstance(value, tuple)
+        return frozenset(self.paths if value == (_ALL,) else map(self._fs.absolute_path, value))
+
+    def is_live(self, directory: str) -> bool:
+        """Whether a directory works.
+
+        Raises:
+            LogDirNotFoundError: it is none of these.
+        """
+        path = self._fs.absolute_path(directory)
+        if path not in self.paths:
+            raise LogDirNotFoundError(f"Log dir {directory} is not found in the config.")
+        return path in self.live
+
+    def directory_id(self, directory: str) -> uuid.UUID | None:
+        """The id of a live directory; None: its `meta.properties` gives it none."""
+        found = self.locked.get(self._fs.absolute_path(directory))
+        return None if found is None else found.directory_id
+
+    def broker_epoch(self) -> int | None:
+        """The broker epoch with which all were shut down; None: they do not agree, or were not."""
+        epochs = {broker_epoch_at_shutdown(self._fs, path) for path in self.paths}
+        return epochs.pop() if len(epochs) == 1 else None

@@ -1,0 +1,39 @@
+"""The configs of a manager, of its broker and of topics, which change while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cordwood.config import BrokerConfig, Layer, Source, SourceKind, TopicConfig, resolve, resolve_broker
+
+
+class Configs:
+    """Layers, and what is made of them.
+
+    Attributes:
+        broker: the broker's configs.
+    """
+
+    def __init__(self, layers: Iterable[Layer]) -> None:
+        self._layers = list(layers)
+        self.broker: BrokerConfig = resolve_broker(self._layers)
+        #: The configs of topics, with the layers that they are made of.
+        self._topics: dict[str, tuple[list[Layer], TopicConfig]] = {}
+
+    def topic(self, topic: str) -> TopicConfig:
+        """The configs of a topic: the same object until they change."""
+        layers = self._layers
+        known = self._topics.get(topic)
+        if known is None or known[0] is not layers:
+            known = self._topics[topic] = layers, resolve(topic, layers)
+        return known[1]
+
+    def with_topic(self, topic: str, texts: Mapping[str, str]) -> list[Layer]:
+        """The layers with other configs of a topic's own."""
+        own = (SourceKind.TOPIC, topic)
+        kept = [layer for layer in self._layers if (layer.source.kind, layer.source.subject) != own]
+        return [*kept, Layer(Source(SourceKind.TOPIC, "update_topic_config", topic), dict(texts))]
+
+    def use(self, layers: list[Layer], broker: BrokerConfig | None = None) -> None:
+        """Go on with other layers, and with the broker's configs that they make if those change."""
+        self._layers, self.broker = layers, broker or self.broker

@@ -1,0 +1,87 @@
+"""What a manager does again and again: retention, flushing, checkpoints.
+
+Source: the tasks of Kafka's LogManager and ReplicaManager, with their names, delays and periods.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from cordwood.errors import LogError
+from cordwood.service.checkpointing import Checkpoints
+from cordwood.service.pool import LogPool
+from cordwood.storage.formats import filenames
+
+_log = logging.getLogger(__name__)
+
+
+class ManagerTasks:
+    """The tasks over the logs of a pool."""
+
+    def __init__(self, pool: LogPool, checkpoints: Checkpoints) -> None:
+        self._pool = pool
+        self._checkpoints = checkpoints
+
+    def schedule(self) -> None:
+        """Begin with the tasks."""
+        number = self._pool.configs.broker.integer
+        delay_ms = number("log.initial.task.delay.ms")
+        for name, task, delay, period in (
+            ("kafka-log-retention", self.cleanup_logs, delay_ms, "log.retention.check.interval.ms"),
+            ("kafka-log-flusher", self.flush_dirty_logs, delay_ms, "log.flush.scheduler.interval.ms"),
+            (
+                "kafka-recovery-point-checkpoint",
+                self.checkpoint_log_recovery_offsets,
+                *(delay_ms, "log.flush.offset.checkpoint.interval.ms"),
+            ),
+            (
+                "kafka-log-start-offset-checkpoint",
+                self.checkpoint_log_start_offsets,
+                *(delay_ms, "log.flush.start.offset.checkpoint.interval.ms"),
+            ),
+            (
+                "highwatermark-checkpoint",
+                self.checkpoint_high_watermarks,
+                *(0, "replica.high.watermark.checkpoint.interval.ms"),
+            ),
+        ):
+            self._pool.scheduler.schedule(name, task, delay_ms=delay, period_ms=number(period))
+
+    def cleanup_logs(self) -> None:
+        """Retention of the logs that are not compacted."""
+        pool, cleaner = self._pool, self._pool.cleaner
+        if cleaner is None:
+            deleted = sum(log.delete_old_segments() for log in pool.all if not log.config.compact)
+        else:
+            paused = cleaner.manager.pause_cleaning_for_non_compacted_partitions()
+            try:
+                deleted = sum(log.delete_old_segments() for log in paused.values())
+                with pool.lock:
+                    future = [log for partition, log in pool.future.items() if partition in paused]
+                deleted += sum(log.delete_old_segments() for log in future)
+            finally:
+                cleaner.resume_cleaning(paused)
+        if deleted:
+            _log.info("Log cleanup deleted %d segments", deleted)
+
+    def flush_dirty_logs(self) -> None:
+        """Flush the logs whose `flush.ms` is over."""
+        now_ms = self._pool.scheduler.clock()
+        for log in self._pool.all:
+            if now_ms - log.last_flush_ms >= log.config.flush_ms:
+                try:
+                    log.flush()
+                except LogError:
+                    _log.exception("Error flushing %s", log.name)
+
+    def checkpoint_log_recovery_offsets(self) -> None:
+        """Write down up to where each log is flushed."""
+        self._checkpoints.write(self._pool.directories.live, filenames.RECOVERY_POINTS)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write down where each log starts, if it does not with its first segment."""
+        self._checkpoints.write(self._pool.directories.live, filenames.LOG_START_OFFSETS)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write down the high watermark of each log."""
+        self._checkpoints.write(self._pool.directories.live, filenames.HIGH_WATERMARKS)

@@ -1,0 +1,182 @@
+"""How a log moves from one log directory to another, while it is used.
+
+A future log in the other directory gets all that the current one has, and then takes its place. A crash before that
+leaves a future log, which the next move goes on with; a crash in the moment of the change leaves one of both, or two
+whole logs, and then the next start asks which one counts.
+
+Source: Kafka LogManager.replaceCurrentWithFutureLog, LogManager.recoverAbandonedFutureLogs, ReplicaAlterLogDirsThread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+
+from cordwood.errors import IllegalStateError, KafkaStorageError
+from cordwood.service.checkpointing import Checkpoints
+from cordwood.service.creation import Creation
+from cordwood.service.deletion import Deletion
+from cordwood.service.log import FetchIsolation, Log
+from cordwood.service.pool import LogPool
+from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+_COPY_BYTES = 1 << 20
+#: Of a follower that takes batches of every leader.
+_ANY_EPOCH = 2**31 - 1
+
+
+class Moves:
+    """Moves the logs of a pool."""
+
+    def __init__(self, pool: LogPool, creation: Creation, deletion: Deletion, checkpoints: Checkpoints) -> None:
+        self._pool = pool
+        self._creation = creation
+        self._deletion = deletion
+        self._checkpoints = checkpoints
+        #: Partitions that `move_partition` is moving.
+        self._moving: set[TopicPartition] = set()
+
+    def move_partition(self, partition: TopicPartition, directory: str) -> Log:
+        """Move a log to another log directory, while it is used; goes on with a move that was interrupted.
+
+        A future log there gets all that the log has, then takes its place. From then on the old `Log` refuses every
+        call, and its files go as those of a deleted log do.
+
+        Args:
+            partition: which; it is not cleaned meanwhile.
+            directory: one of the manager's.
+
+        Returns:
+            the log as it is now.
+
+        Raises:
+            LogDirNotFoundError: the directory is none of the manager's.
+            KafkaStorageError: it is offline, or the log is; or there is no such log.
+            IllegalStateError: another thread moves it.
+        """
+        pool = self._pool
+        path = pool.fs.absolute_path(directory)
+        if not pool.directories.is_live(directory):
+            raise KafkaStorageError(f"Log directory {directory} is offline")
+        current = pool.get(partition)
+        if current is None:
+            raise KafkaStorageError(f"There is no log of {partition}, or it is in a directory that is offline")
+        if current.parent_directory == path:
+            return current
+        with self._moving_alone(partition), pool.paused(partition):
+            future = self._future_log(partition, path)
+            _copy(current, future)
+            with pool.creation, current.unchanged():
+                _copy(current, future)
+                if pool.get(partition) is not current or pool.get(partition, is_future=True) is not future:
+                    raise KafkaStorageError(f"The log of {partition} was deleted or moved meanwhile")
+                self._replace(partition, current, future)
+                current.close_handlers()
+                return future
+
+    @contextlib.contextmanager
+    def _moving_alone(self, partition: TopicPartition) -> Iterator[None]:
+        """In the block no other thread moves this partition: it would drop the future log that this one fills."""
+        with self._pool.lock:
+            if partition in self._moving:
+                raise IllegalStateError(f"Another thread moves {partition}")
+            self._moving.add(partition)
+        try:
+            yield
+        finally:
+            with self._pool.lock:
+                self._moving.discard(partition)
+
+    def _future_log(self, partition: TopicPartition, path: str) -> Log:
+        """The log that is to take a partition's place; one in another directory is dropped."""
+        with self._pool.creation:
+            future = self._pool.get(partition, is_future=True)
+            if future is not None and future.parent_directory != path:
+                self._deletion.async_delete(partition, is_future=True)
+            self._creation.maybe_update_preferred_log_dir(partition, path)
+            return self._creation.get_or_create_log(partition, is_new=True, is_future=True)
+
+    def replace_current_with_future_log(self, partition: TopicPartition) -> Log:
+        """Let the future log of a partition, which has all that the current one has, take its place.
+
+        The caller has paused the partition's cleaning, and sees to it that nobody appends meanwhile. Cleaning is
+        resumed. The old log is not closed: its readers may go on until its files are removed.
+
+        Raises:
+            KafkaStorageError: one of the two is missing; or the disk.
+        """
+        pool = self._pool
+        with pool.creation:
+            current, future = pool.get(partition), pool.get(partition, is_future=True)
+            for log, what in ((current, "current"), (future, "future")):
+                if log is None:
+                    raise KafkaStorageError(f"The {what} replica for {partition} is offline")
+            assert current is not None and future is not None
+            self._replace(partition, current, future)
+            if pool.cleaner is not None:
+                pool.cleaner.resume_cleaning([partition])
+            return future
+
+    def _replace(self, partition: TopicPartition, current: Log, future: Log) -> None:
+        pool, source, target = self._pool, current.parent_directory, future.parent_directory
+        # A crash between the two renames leaves two whole logs, and the next start refuses them. The other way round
+        # it would find none, and make an empty one.
+        future.update_high_watermark(current.high_watermark)
+        self._make_current(partition, future)
+        if pool.cleaner is not None:
+            pool.cleaner.manager.alter_checkpoint_dir(partition, source, target)
+        try:
+            self._deletion.delete_later(partition, current)
+        except KafkaStorageError:
+            current.close_handlers()
+            raise
+        self._checkpoints.write_offsets(source, target)
+
+    def _make_current(self, partition: TopicPartition, future: Log) -> None:
+        pool = self._pool
+        directory = pool.directories.locked[future.parent_directory]
+        future.rename_directory(directory.place_for(partition, DirectoryState.CURRENT))
+        with pool.lock:
+            pool.current[partition] = future
+            pool.future.pop(partition, None)
+
+    def recover_abandoned_future_logs(self, directory_of: Callable[[TopicPartition], uuid.UUID | None]) -> None:
+        """Finish moves that were cut off after they were decided: a future log in the directory that its partition is
+        assigned to takes the place of the current one.
+
+        Args:
+            directory_of: the id of the directory to which a partition is assigned; None: nobody says.
+        """
+        pool = self._pool
+        for partition, future in list(pool.future.items()):
+            wanted = directory_of(partition)
+            if wanted is None or pool.directories.directory_id(future.parent_directory) != wanted:
+                continue
+            _log.info("Found abandoned future log of %s in %s; it becomes current", partition, future.directory)
+            with pool.creation:
+                current = pool.get(partition)
+                if current is None:
+                    self._make_current(partition, future)
+                else:
+                    with pool.paused(partition):
+                        self._replace(partition, current, future)
+                    current.close_handlers()
+
+
+def _copy(current: Log, future: Log) -> None:
+    """Append to a future log all that it lacks, flushed on return."""
+    if future.log_end_offset < current.log_start_offset or future.log_end_offset > current.log_end_offset:
+        future.truncate_fully_and_start_at(current.log_start_offset)
+    while future.log_end_offset < (end := current.log_end_offset):
+        data = current.read(future.log_end_offset, _COPY_BYTES, FetchIsolation.LOG_END)
+        if data.records:
+            future.append_as_follower(data.records, _ANY_EPOCH)
+        else:
+            future.go_on_at(end)  # a clean has left nothing from there on
+    future.maybe_increment_high_watermark(future.log_end_offset)
+    future.maybe_increment_log_start_offset(current.log_start_offset)
+    future.flush(force_active_segment=True)

@@ -1,0 +1,117 @@
+"""The logs of a manager by partition, and what its parts share.
+
+Three locks, taken in this order: `creation`, held while a log is made, moved or deleted, also while cleans are waited
+for; a log's own; and `lock`, for the maps of logs, which is never held while waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cordwood.clock import Clock
+from cordwood.errors import IllegalStateError
+from cordwood.fs.pooled import PooledFileSystem
+from cordwood.service.directories import LogDirectories
+from cordwood.service.log import Log
+from cordwood.service.log_cleaner import LogCleaner
+from cordwood.service.manager_configs import Configs
+from cordwood.service.metrics import LogStats
+from cordwood.service.scheduler import Scheduler
+from cordwood.types import TopicPartition
+
+
+@dataclass
+class LogPool:
+    """The logs, and what belongs to all of them.
+
+    Attributes:
+        fs: of many logs only some files are open.
+        directories: where the logs are.
+        configs: of the broker and of topics.
+        clock: the wall clock.
+        scheduler: runs tasks.
+        stats: of all logs.
+        cleaner: cleans the compacted logs while the manager runs; None: `log.cleaner.enable` is false.
+        current, future: the logs by partition; a future log is to take the place of a current one.
+        lock, creation: see above.
+    """
+
+    fs: PooledFileSystem
+    directories: LogDirectories
+    configs: Configs
+    clock: Clock
+    scheduler: Scheduler
+    stats: LogStats
+    cleaner: LogCleaner | None = None
+    current: dict[TopicPartition, Log] = field(default_factory=dict)
+    future: dict[TopicPartition, Log] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    creation: threading.RLock = field(default_factory=threading.RLock)
+
+    def of(self, *, is_future: bool) -> dict[TopicPartition, Log]:
+        """One of the two maps."""
+        return self.future if is_future else self.current
+
+    def get(self, partition: TopicPartition, *, is_future: bool = False) -> Log | None:
+        """The log of a partition, if it is here."""
+        with self.lock:
+            return self.of(is_future=is_future).get(partition)
+
+    def add(self, partition: TopicPartition, log: Log, *, is_future: bool) -> None:
+        """Take in a log that was loaded; its configs are those of its topic by now.
+
+        Raises:
+            IllegalStateError: the partition has one already.
+        """
+        with self.lock:
+            logs = self.of(is_future=is_future)
+            if partition in logs:
+                raise IllegalStateError(
+                    f"Duplicate log directories for {partition} are found in both {logs[partition].directory} and "
+                    f"{log.directory}. It is likely because log directory failure happened while broker was replacing "
+                    "current replica with future replica. Recover broker from this failure by manually deleting one "
+                    "of the two directories for this partition. It is recommended to delete the partition in the log "
+                    "directory that is known to have failed recently."
+                )
+            # They may have changed while it was loaded. Nobody else has the log yet, or its lock.
+            log.update_config(self.configs.topic(partition.topic))
+            logs[partition] = log
+
+    def pop_all_in(self, path: str) -> list[Log]:
+        """Take out the logs in a directory."""
+        with self.lock:
+            maps = (self.current, self.future)
+            found = [(logs, name) for logs in maps for name, log in logs.items() if log.parent_directory == path]
+            return [logs.pop(name) for logs, name in found]
+
+    @property
+    def all(self) -> tuple[Log, ...]:
+        """Current and future logs."""
+        with self.lock:
+            return (*self.current.values(), *self.future.values())
+
+    def items(self) -> list[tuple[TopicPartition, Log]]:
+        """Current and future logs, with their partitions."""
+        with self.lock:
+            return [*self.current.items(), *self.future.items()]
+
+    def current_logs(self) -> Mapping[TopicPartition, Log]:
+        """The current logs, as of now."""
+        with self.lock:
+            return dict(self.current)
+
+    @contextlib.contextmanager
+    def paused(self, partition: TopicPartition) -> Iterator[LogCleaner | None]:
+        """In the block, no clean of this partition runs; gives the cleaner."""
+        cleaner = self.cleaner
+        if cleaner is None:
+            yield None
+            return
+        cleaner.abort_and_pause_cleaning(partition)
+        try:
+            yield cleaner
+        finally:
+            cleaner.resume_cleaning([partition])
