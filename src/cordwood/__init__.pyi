@@ -26,8 +26,6 @@ from cordwood.engine.results import CleanResult as CleanResult
 from cordwood.engine.results import ExactPlan as ExactPlan
 from cordwood.engine.results import Fate as Fate
 from cordwood.engine.results import PartitionResult as PartitionResult
-from cordwood.engine.table_result import PartitionOffsets as PartitionOffsets
-from cordwood.engine.table_result import TableResult as TableResult
 from cordwood.errors import CordwoodError as CordwoodError
 from cordwood.errors import DataError as DataError
 from cordwood.errors import RequestError as RequestError
@@ -64,6 +62,8 @@ from cordwood.storage.node.transactions import OpenTransaction as OpenTransactio
 from cordwood.storage.node.transactions import Outlook as Outlook
 from cordwood.storage.node.transactions import TransactionalId as TransactionalId
 from cordwood.storage.node.transactions import TransactionListing as TransactionListing
+from cordwood.tables.result import PartitionOffsets as PartitionOffsets
+from cordwood.tables.result import TableResult as TableResult
 from cordwood.types import Isolation as Isolation
 from cordwood.types import TopicPartition as TopicPartition
 from cordwood.verification.result import VerifyResult as VerifyResult

@@ -33,13 +33,13 @@ from cordwood.commands.selection import GroupOptions, ListOptions, Selection
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
-from cordwood.engine.table_result import TableResult
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.sizing.workload import Workload
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
 from cordwood.storage.node.transactions import TransactionListing
+from cordwood.tables.result import TableResult
 from cordwood.verification.result import VerifyResult
 
 if TYPE_CHECKING:
@@ -705,12 +705,13 @@ def latest_table(
     undecodable: Literal["fail", "null"] = "fail",
     high_watermark: int | Literal["end"] | None = None,
     metadata: str | None = None,
+    work: str | None = None,
 ) -> DataFrame:
     """The last committed value of each key of a topic, as a Spark DataFrame.
 
-    The offsets that it is made of are found out now, and the logs are read when the DataFrame is used: twice, in many
-    tasks, with memory that follows neither their size nor the number of keys. A key that is in several partitions has a
-    row for each.
+    The logs are read twice, in many tasks, with memory that follows neither their size nor the number of keys: now for
+    their keys, and for the values when the DataFrame is used. What is found now stays in files, until the session ends.
+    A key that is in several partitions has a row for each.
 
     Columns: key and value, as their decoders give them; partition, offset and timestamp of the record that counts;
     `deleted`, with deletes or changes only; `undecodable`, where what cannot be decoded is null.
@@ -734,6 +735,8 @@ def latest_table(
         high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on counts.
             Default: its checkpoint; the end where there is no other replica.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
+            temporary files.
 
     Raises:
         NotFoundError: there is nothing at a path, or no such topic.
@@ -752,6 +755,7 @@ def latest_table(
         undecodable=undecodable,
         high_watermark=high_watermark,
         metadata=metadata,
+        work=work,
     )
     return _table.latest_table(spark, paths, options, fs=fs)
 
@@ -769,6 +773,7 @@ def table_offsets(
     undecodable: Literal["fail", "null"] = "fail",
     high_watermark: int | Literal["end"] | None = None,
     metadata: str | None = None,
+    work: str | None = None,
 ) -> dict[int, int]:
     """By partition, the offset that a table ends at, which is not included.
 
@@ -792,6 +797,8 @@ def table_offsets(
         high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on counts.
             Default: its checkpoint; the end where there is no other replica.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
+            temporary files.
 
     Raises:
         NotFoundError, RequestError, DataError: see `latest_table`.
@@ -806,6 +813,7 @@ def table_offsets(
         undecodable=undecodable,
         high_watermark=high_watermark,
         metadata=metadata,
+        work=work,
     )
     return _table.table_offsets(paths, options, fs=fs)
 
@@ -828,6 +836,7 @@ def write_table(
     undecodable: Literal["fail", "null"] = "fail",
     high_watermark: int | Literal["end"] | None = None,
     metadata: str | None = None,
+    work: str | None = None,
     format: str = "parquet",
     writer: Sequence[str] = (),
 ) -> TableResult:
@@ -859,6 +868,8 @@ def write_table(
         high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on counts.
             Default: its checkpoint; the end where there is no other replica.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
+            temporary files.
         format: What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.
         writer: An option of Spark's writer of this format, such as header=true for csv.
 
@@ -877,6 +888,7 @@ def write_table(
         undecodable=undecodable,
         high_watermark=high_watermark,
         metadata=metadata,
+        work=work,
     )
     files = TableFileOptions(
         format=format,

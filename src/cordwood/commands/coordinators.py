@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
-from cordwood.engine.latest import state_records
 from cordwood.errors import CorruptMessageError, DataError, NotFoundError
 from cordwood.storage.formats import properties
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, DecodedRecord, decode_record
 from cordwood.storage.node.groups import Coverage, EndSource, LogEnd
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.tables.coordinators import state_records
 from cordwood.types import TopicPartition
 
 #: Called with how many logs were looked at, and how many there are.

@@ -6,10 +6,12 @@ function of these, so that a table that is made again is the same, whatever is a
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,23 +23,29 @@ from cordwood.commands.table_point import TablePoint, encode_facts, find_point, 
 from cordwood.decoders.choice import decoder_of
 from cordwood.engine import division
 from cordwood.engine.division import RUN_BYTES_MIN
+from cordwood.engine.exchange import BlobFolder, each_caught
 from cordwood.engine.progress import Counters, OnProgress, Watch
-from cordwood.engine.table import HeadersTask, SegmentHeaders, TableRun, cut, newest_here
-from cordwood.engine.table_result import PartitionOffsets, TableResult
-from cordwood.engine.table_rows import TableFormat
+from cordwood.engine.task import Failure
 from cordwood.errors import RequestError
 from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import remove_tree, temporary_directory
+from cordwood.spark.jobs import run_each
 from cordwood.spark.session import LOCAL_MASTER, cores, is_on_this_machine, session
-from cordwood.spark.table_errors import raise_data_error
+from cordwood.spark.tables import raise_data_error, table_dataframe
 from cordwood.storage.node.node import Node
+from cordwood.tables.headers import SegmentHeaders, SegmentTask
+from cordwood.tables.newest import NewestTask, scan_by_tasks, scan_here
+from cordwood.tables.result import PartitionOffsets, TableResult
+from cordwood.tables.rows import TableFormat
+from cordwood.tables.runs import TableRun, cut
 from cordwood.threads import in_parallel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Up to so many bytes of log, rows to be shown are made in this process; Spark takes seconds to start.
+#: Up to so many bytes of log, the last records are found in this process: Spark takes seconds to start, and its tasks
+#: need a folder for what they hand each other.
 HERE_BYTES_MAX = 64 << 20
 _HASH_SECRET_BYTES = 16
 #: Of a session of our own that writes files: what is written passes through Java, unlike in a clean.
@@ -45,23 +53,28 @@ _WRITER_SETTINGS = {"spark.driver.memory": "2g"}
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTable:
     """A table that is to be made.
 
     Attributes:
         point: what it is made of.
-        runs: the same, for tasks.
+        logs: the runs of each log.
         rows_format: what its rows look like.
     """
 
     point: TablePoint
-    runs: Sequence[TableRun] = field(repr=False)
+    logs: Sequence[Sequence[TableRun]] = field(repr=False)
     rows_format: TableFormat
 
     @property
-    def size_bytes(self) -> int:
-        """What is read, once for the keys and once for the values."""
-        return 2 * sum(run.size_bytes for run in self.runs)
+    def log_bytes(self) -> int:
+        """The size of the runs. They are read twice: for the keys, and for the values."""
+        return sum(run.size_bytes for runs in self.logs for run in runs)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its last records are found in this process."""
+        return self.log_bytes <= HERE_BYTES_MAX
 
 
 def prepare(
@@ -73,7 +86,7 @@ def prepare(
     now_ms: int | None = None,
     counters: Counters | None = None,
     run_bytes: int | None = None,
-) -> Prepared:
+) -> PreparedTable:
     """Find out what a table is made of.
 
     Args:
@@ -97,13 +110,15 @@ def prepare(
     places = partitions_of(node, paths, options.topic)
 
     def each(
-        do: Callable[[HeadersTask], SegmentHeaders], tasks: Sequence[HeadersTask], sizes: Sequence[int]
+        do: Callable[[SegmentTask], SegmentHeaders], tasks: Sequence[SegmentTask], sizes: Sequence[int]
     ) -> list[SegmentHeaders]:
         if spark is None or sum(sizes) <= HERE_BYTES_MAX:
             return in_parallel(fs.concurrency, do, tasks)
-        from cordwood.spark.table import run_each
-
-        return run_each(spark, do, tasks, sizes)
+        found = each_caught(functools.partial(run_each, spark), do, tasks, sizes)
+        for failure in found:
+            if isinstance(failure, Failure):
+                raise failure.exception()
+        return found
 
     def size_of_runs(size_bytes: int) -> int:
         if run_bytes is not None:
@@ -120,8 +135,39 @@ def prepare(
         system_clock() if now_ms is None else now_ms,
         counters=counters,
     )
-    runs = cut(point.slices, secrets.token_bytes(_HASH_SECRET_BYTES), counters=counters)
-    return Prepared(point, runs, rows_format)
+    return PreparedTable(point, cut(point.slices, secrets.token_bytes(_HASH_SECRET_BYTES)), rows_format)
+
+
+def _scanned(made: PreparedTable, spark: SparkSession, folder: BlobFolder) -> list[NewestTask]:
+    """The tasks that give the last records of a table, which a session's tasks find if there is much to read."""
+    if made.is_small:
+        return scan_here(made.logs)
+    return scan_by_tasks(functools.partial(run_each, spark), made.logs, folder, cores(spark))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Folders for what tasks hand each other, and for how much they have read."""
+
+    blobs: BlobFolder
+    counters: Counters
+
+
+@contextmanager
+def _work_folder(fs: TargetStore, work: str | None) -> Iterator[_Work]:
+    """A new folder for tasks, in `work` or among temporary files; it is removed at the end of the block."""
+    with ExitStack() as made:
+        if work is None:
+            path = made.enter_context(temporary_directory(fs, "cordwood-table-"))
+        else:
+            fs = file_system_for([work])
+            path = f"{fs.absolute_path(work).rstrip('/')}/cordwood-table-{secrets.token_hex(8)}"
+            made.callback(remove_tree, fs, path)
+            fs.make_directory(path, mode=0o700)
+        blobs, counters = BlobFolder(fs.location(), f"{path}/blobs"), Counters(fs.location(), f"{path}/progress")
+        for folder in (blobs.path, counters.path):
+            fs.make_directory(folder)
+        yield _Work(blobs, counters)
 
 
 def _file_system(paths: Sequence[str], options: TableOptions) -> TargetStore:
@@ -140,10 +186,15 @@ def latest_table(
     spark: SparkSession, paths: Sequence[str], options: TableOptions, *, fs: Store | None = None
 ) -> DataFrame:
     """A table as a DataFrame; see `cordwood.latest_table`."""
-    from cordwood.spark.table import table_dataframe
-
     made = prepare(paths, options, spark=spark, fs=fs)
-    return table_dataframe(spark, made.runs, made.rows_format)
+    with ExitStack() as kept:
+        if made.is_small:
+            return table_dataframe(spark, scan_here(made.logs), made.rows_format)
+        work = kept.enter_context(_work_folder(file_system_for([]), options.work))
+        found = table_dataframe(spark, _scanned(made, spark, work.blobs), made.rows_format)
+        # Nobody says when a DataFrame, or what was made of it, is used for the last time.
+        weakref.finalize(spark, kept.pop_all().close)
+    return found
 
 
 # ---- rows to be shown ------------------------------------------------------------------------------------------------
@@ -183,17 +234,16 @@ def shown_table(
         fs: where the logs are.
     """
     made = prepare(paths, options, fs=fs)
-    if made.size_bytes <= 2 * HERE_BYTES_MAX:
-        batches = made.rows_format.batches(newest_here(made.runs))
+    if made.is_small:
+        batches = made.rows_format.batches(scan_here(made.logs))
         yield ShownTable(made.point, made.rows_format, (row for batch in batches for row in batch.to_pylist()))
         return
-    from cordwood.spark.table import table_dataframe
-
-    with session(spark, master=master) as running:
+    with session(spark, master=master) as running, _work_folder(file_system_for([]), options.work) as work:
         # Cut anew, for the cores that there are.
         fixed = made.point.offsets
         made = prepare(paths, _as_of(options, fixed), spark=running, fs=fs)
-        rows = table_dataframe(running, made.runs, made.rows_format).toLocalIterator(prefetchPartitions=True)
+        tasks = _scanned(made, running, work.blobs)
+        rows = table_dataframe(running, tasks, made.rows_format).toLocalIterator(prefetchPartitions=True)
         yield ShownTable(made.point, made.rows_format, (row.asDict(recursive=True) for row in rows))
 
 
@@ -240,18 +290,18 @@ def write_table(
         _check_uploads(output, run)
     with (
         table_folder(fs, output, list(map(fs.absolute_path, paths))) as folder,
-        temporary_directory(fs, "cordwood-table-") as progress,
+        _work_folder(fs, options.work) as work,
     ):
-        counters = Counters(fs.location(), progress)
         # What is wrong with the request shows before Spark starts.
         made = prepare(paths, options, fs=fs, now_ms=now_ms)
         if run.on_start is not None:
-            run.on_start(f"table of {made.point.topic}", made.size_bytes)
+            run.on_start(f"table of {made.point.topic}", 2 * made.log_bytes)
         with session(run.spark, master=run.master, settings=_WRITER_SETTINGS) as running:
             fixed = _as_of(options, made.point.offsets)
-            cut_anew = prepare(paths, fixed, spark=running, fs=fs, now_ms=now_ms, counters=counters)
-            with Watch(fs, progress, run.on_progress):
-                counts = _write(running, cut_anew, folder.path, files.format, writer_options, fs)
+            cut_anew = prepare(paths, fixed, spark=running, fs=fs, now_ms=now_ms, counters=work.counters)
+            with Watch(work.counters.location.open(), work.counters.path, run.on_progress):
+                rows = table_dataframe(running, _scanned(cut_anew, running, work.blobs), cut_anew.rows_format)
+                counts = _write(rows, folder.path, files.format, writer_options, fs)
         folder.finish(encode_facts(made.point, options, now_ms, files.format))
     return TableResult(
         made.point.topic,
@@ -276,8 +326,7 @@ def _check_uploads(output: str, run: WriteRun) -> None:
 
 
 def _write(
-    spark: SparkSession,
-    made: Prepared,
+    rows: DataFrame,
     output: str,
     format_name: str,
     writer_options: Mapping[str, str],
@@ -287,9 +336,6 @@ def _write(
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    from cordwood.spark.table import table_dataframe
-
-    rows = table_dataframe(spark, made.runs, made.rows_format)
     flags = {"deletes": "deleted", "undecodable": "undecodable"}
     sums = [
         f.sum(f.col(column).cast("long") if column in rows.columns else f.lit(0)).alias(name)

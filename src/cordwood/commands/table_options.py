@@ -59,6 +59,14 @@ class TableOptions:
         str | None,
         Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
     ] = None
+    work: Annotated[
+        str | None,
+        Option(
+            "Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for "
+            "temporary files.",
+            metavar="DIR",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse what is no choice.

@@ -17,14 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cordwood.commands.table_options import TableOptions, Time, parse_point
-from cordwood.engine.progress import Counters
-from cordwood.engine.table import (
-    HeadersTask,
-    SegmentHeaders,
-    TableSlice,
-    read_segment_headers,
-    transactions_of,
-)
+from cordwood.engine.progress import CountedLog, Counters
 from cordwood.errors import ConfigError, CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.storage.formats import properties
@@ -34,13 +27,15 @@ from cordwood.storage.log.files import read_file
 from cordwood.storage.log.source import LogSource
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.tables.headers import SegmentHeaders, SegmentTask, read_segment_headers, transactions_of
+from cordwood.tables.runs import TableSlice
 from cordwood.text import names_text, time_text
 
 #: Beside the files of a table: what it is a table of.
 FACTS = "_cordwood.json"
 _FACTS_VERSION = 1
 #: Runs a function on each of some items of some sizes, in any order of time.
-Each = Callable[[Callable[[HeadersTask], SegmentHeaders], Sequence[HeadersTask], Sequence[int]], list[SegmentHeaders]]
+Each = Callable[[Callable[[SegmentTask], SegmentHeaders], Sequence[SegmentTask], Sequence[int]], list[SegmentHeaders]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +121,16 @@ class _Opened:
     Attributes:
         place: its directory.
         log: in there.
-        source: the same for tasks.
+        counted: the same for tasks.
         start_offset: where to read from.
         tasks: read the headers from there to the log's end.
     """
 
     place: LocatedPartition
     log: LogView
-    source: LogSource
+    counted: CountedLog
     start_offset: int
-    tasks: tuple[HeadersTask, ...]
+    tasks: tuple[SegmentTask, ...]
 
 
 def find_point(
@@ -184,7 +179,7 @@ def find_point(
         for one in opened.values()
         for segment in one.log.segments
     }
-    answers = iter(each(read_segment_headers, tasks, [sizes[task.source.path, task.base_offset] for task in tasks]))
+    answers = iter(each(read_segment_headers, tasks, [sizes[task.path, task.base_offset] for task in tasks]))
     partitions, slices, notes = [], [], []
     for number, one in opened.items():
         headers = [next(answers) for _ in one.tasks]
@@ -192,7 +187,7 @@ def find_point(
         stable = _stable_end(node, one, options, headers, transactions.last_stable_offset)
         end = _end(number, one, point, stable, headers)
         partitions.append(PartitionPoint(number, one.start_offset, end, point is None, _topic_id(one.place)))
-        slices.append(TableSlice(one.source, number, one.start_offset, end, headers, transactions.aborted))
+        slices.append(TableSlice(one.counted, number, one.start_offset, end, headers, transactions.aborted))
         notes += _notes(node, one, end, earlier, now_ms)
     return TablePoint(topic, tuple(partitions), tuple(slices), tuple(notes))
 
@@ -217,14 +212,15 @@ def _open(
             )
         start = before
     source = LogSource(fs.location(), fs.absolute_path(place.path), log.log_start_offset, place.directory.live)
+    counted = CountedLog(source, counters)
     # A transaction that is still open may have begun below the log start. It cannot have begun below an earlier table's
     # end, which was stable, unless that is the log start itself.
     segments = log.segments_from(start if start > log.log_start_offset else 0)
     size = run_bytes(sum(segment.size_bytes for segment in segments))
     tasks = tuple(
-        HeadersTask(source, one.base_offset, one is segments[-1], size, since_ms, counters) for one in segments
+        SegmentTask(counted, segment.base_offset, segment is segments[-1], size, since_ms) for segment in segments
     )
-    return _Opened(place, log, source, start, tasks)
+    return _Opened(place, log, counted, start, tasks)
 
 
 def _stable_end(

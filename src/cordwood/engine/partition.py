@@ -28,7 +28,7 @@ from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions, active_producers, cleanable_facts
 from cordwood.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
 from cordwood.engine.rewrite import WrittenGroup, rewrite_groups
-from cordwood.engine.scan import scan_keys
+from cordwood.engine.scan import KeyScan, chunk_records, scan_keys
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import TargetStore
@@ -209,7 +209,8 @@ def _read_keys(
     """Pass 1: by a scan, or by a table of keys where it has to be one."""
     if settings.offset_map_slots is None:
         groups = planned_groups(log, facts, dirty.latest_offset + 1, dirty.end, part, settings)
-        found = scan_keys(log, groups, dirty, copy.deepcopy(carried.tracker), settings, secret, now_ms)
+        how = KeyScan(secret, chunk_records(settings.memory), now_ms)
+        found = scan_keys(log, groups, dirty, copy.deepcopy(carried.tracker), settings.memory, how)
         if found is not None:
             return found
     return collect_keys(dirty, empty_table(settings, secret, dirty.end - dirty.start))

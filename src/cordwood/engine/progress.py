@@ -10,10 +10,13 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+from cordwood.errors import NotFoundError
 from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.counted import CountedStore
 from cordwood.fs.location import Location
 from cordwood.storage.log.files import read_file
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.source import LogSource
 from cordwood.types import override
 
 _WRITE_EVERY_SECONDS = 0.5
@@ -75,6 +78,32 @@ class Counters:
     def counted(self, store: Store) -> Counted:
         """A store that counts what is read, and writes the sum to a new file of the folder."""
         return Counted(store, self.location.open(), f"{self.path}/{uuid4().hex}")
+
+
+@dataclass(frozen=True, slots=True)
+class CountedLog:
+    """A log that tasks read, and where they count what they read. Plain values, to be pickled."""
+
+    source: LogSource
+    counters: Counters | None
+
+    @property
+    def path(self) -> str:
+        """Of the log's directory."""
+        return self.source.path
+
+    def segment(self, base_offset: int) -> Segment:
+        """A segment of it, where a task runs.
+
+        Raises:
+            NotFoundError: it is gone.
+        """
+        store = self.source.location.open()
+        log = self.source.on(store if self.counters is None else self.counters.counted(store))
+        found = next((segment for segment in log.segments if segment.base_offset == base_offset), None)
+        if found is None:
+            raise NotFoundError(f"{self.path}: a segment is gone that was here a moment ago; run this again")
+        return found
 
 
 class Watch:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from cordwood.cleaning.key_table import BoolArray, MemoryShare
+from cordwood.cleaning.key_table import BoolArray, Int64Array, MemoryShare
 from cordwood.cleaning.superseded import (
     CHUNK_RECORD_BYTES,
     ENTRY_BYTES,
@@ -42,7 +42,6 @@ from cordwood.engine.readahead import (
     start_position,
     with_upper_bounds,
 )
-from cordwood.engine.settings import CleanSettings
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
 from cordwood.record.headers import is_control
@@ -50,6 +49,9 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, compute_crcs
 
+#: Sees the batches of a run, window after window; says which of them are decoded, and from which offset on the records
+#: of each supersede others (see `window_keys`).
+Mark = Callable[[BatchRows], tuple[BoolArray, Int64Array]]
 #: Records of a chunk, at most: the tables of its buckets then fit a cache.
 CHUNK_RECORDS = 1 << 22
 #: A chunk takes a small part of a task's memory, as the survivors of many chunks need room, too.
@@ -80,6 +82,23 @@ class Trackers:
 
     keys: AbortTracker | None
     copying: AbortTracker | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyScan:
+    """How the keys of a log are scanned; the same for all of its runs.
+
+    Attributes:
+        hash_secret: 16 bytes that key the hashes.
+        chunk_records: records of a chunk, a multiple of 8.
+        now_ms: the time of the clean; a table has no use for it.
+        end_offset: records from here on are as if they were not there.
+    """
+
+    hash_secret: bytes = field(repr=False)
+    chunk_records: int
+    now_ms: int = 0
+    end_offset: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +155,15 @@ def scan_keys(
     groups: Sequence[Sequence[Segment]],
     dirty: DirtySection,
     copying: AbortTracker,
-    settings: CleanSettings,
-    secret: bytes,
-    now_ms: int,
+    memory: MemoryShare | None,
+    how: KeyScan,
 ) -> DirtyKeys | None:
     """Find out which records of the groups are superseded; None if offsets do not ascend, as they do in a sound log.
 
     Args:
         log, groups, dirty, copying: see `runs_of`.
-        settings: of the clean.
-        secret: 16 bytes that key the hashes.
-        now_ms: the time of the clean.
+        memory: that the keys may take; None: no limit.
+        how: to scan.
 
     Raises:
         TooLittleMemoryError: what has to be kept takes more memory than it may.
@@ -160,25 +177,28 @@ def scan_keys(
         nonlocal left
         chunks.append(chunk)
         left += chunk.ordinals.size
-        if settings.memory is not None:
-            settings.memory.check(ENTRY_BYTES * left + CHUNK_RECORD_BYTES * at_once, left)
+        if memory is not None:
+            memory.check(ENTRY_BYTES * left + CHUNK_RECORD_BYTES * how.chunk_records, left)
 
-    at_once = chunk_records(settings.memory)
     for run, trackers in runs_of(log, groups, dirty, copying):
         if run.segment.base_offset == dirty.next_start and run.segment is not dirty.segments[0]:
             next_tracker = copy.deepcopy(trackers.keys)
-        found = scan_run(run, trackers, secret, now_ms, at_once, keep)
+        found = scan_run(run, trackers, how, keep)
         scanned.append((run, found, chunks[:]))
         chunks.clear()
     if not ascending([found.span for _, found, _ in scanned], dirty.latest_offset):
         return None
-    places = [(found, at) for _, found, own in scanned for at in range(len(own))]
-    if len(places) > 1:
-        superseded = merge([chunk for _, _, own in scanned for chunk in own])
-        for (found, at), ordinals in zip(places, superseded, strict=True):
-            found.mark(at, ordinals)
+    merge_chunks([(found, own) for _, found, own in scanned])
     outcomes = {run.segment.base_offset: found.outcomes for run, found, _ in scanned if run.rewritten}
     return DirtyKeys(ScannedKeys(dirty.latest_offset, outcomes), next_tracker, ENTRY_BYTES * left)
+
+
+def merge_chunks(scanned: Sequence[tuple[ScannedRun, Sequence[Chunk]]]) -> None:
+    """Mark what newer chunks supersede, in all runs of a log and their chunks, in log order."""
+    chunks = [(found, at, chunk) for found, own in scanned for at, chunk in enumerate(own)]
+    if len(chunks) > 1:
+        for (found, at, _), ordinals in zip(chunks, merge([chunk for _, _, chunk in chunks]), strict=True):
+            found.mark(at, ordinals)
 
 
 def ascending(spans: Sequence[Span], latest_offset: int) -> bool:
@@ -197,28 +217,42 @@ def chunk_records(memory: MemoryShare | None) -> int:
     return max(8, min(CHUNK_RECORDS, some) // 8 * 8)
 
 
-def scan_run(
-    run: Run, trackers: Trackers, secret: bytes, now_ms: int, records_at_once: int, keep: Callable[[Chunk], None]
-) -> ScannedRun:
-    """Scan a run.
+def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk], None]) -> ScannedRun:
+    """Scan a run of a log that is cleaned; see `scan_part`.
 
     Args:
         run: to read.
         trackers: of transactions, at its start; moved to its end.
-        secret, now_ms: see `window_keys`.
-        records_at_once: records of a chunk.
+        how: to scan.
+        keep: takes the survivors of each chunk, in log order.
+    """
+    return scan_part(
+        run.segment, (run.start, run.end), lambda batches: _mark(batches, run.superseding, trackers), how, keep
+    )
+
+
+def scan_part(
+    segment: Segment, between: tuple[int, int | None], mark: Mark, how: KeyScan, keep: Callable[[Chunk], None]
+) -> ScannedRun:
+    """Scan a part of a segment.
+
+    Args:
+        segment: to read.
+        between: the position of the first batch, and the one behind the last; None: the segment's end.
+        mark: says what matters of each batch; called in log order.
+        how: to scan.
         keep: takes the survivors of each chunk, in log order.
 
     Raises:
         CorruptBatchError: a batch is damaged.
     """
-    scan = RunScan(records_at_once, keep)
-    marks: dict[int, tuple[BoolArray, np.ndarray]] = {}
-    segment = run.segment
+    scan = RunScan(how.chunk_records, keep)
+    marks: dict[int, tuple[BoolArray, Int64Array]] = {}
+    start, end = between
 
     def windows() -> Iterator[TrackedWindow]:
-        for window in segment_windows_from(segment, run.start, Checks.DEFERRED, end=run.end):
-            marks[window.position] = _mark(window.batches, run.superseding, trackers)
+        for window in segment_windows_from(segment, start, Checks.DEFERRED, end=end):
+            marks[window.position] = mark(window.batches)
             yield TrackedWindow(segment, window, np.empty(0, np.bool_), [])
             del window
 
@@ -230,7 +264,15 @@ def scan_run(
         def decoded(wanted: BoolArray) -> Iterator[RecordColumns]:
             return records_of(segment, window, wanted)
 
-        return window_keys(window.batches, decoded, wanted, superseding_from, secret, now_ms)
+        return window_keys(
+            window.batches,
+            decoded,
+            wanted,
+            superseding_from,
+            how.hash_secret,
+            how.now_ms,
+            end_offset=how.end_offset,
+        )
 
     with reading_threads([segment]) as threads:
         for tracked, keys in read_ahead(threads, windows(), hashed):
@@ -239,7 +281,7 @@ def scan_run(
     return scan.finish()
 
 
-def _mark(batches: BatchRows, superseding: Superseding | None, trackers: Trackers) -> tuple[BoolArray, np.ndarray]:
+def _mark(batches: BatchRows, superseding: Superseding | None, trackers: Trackers) -> tuple[BoolArray, Int64Array]:
     """Let both trackers see the batches; return which are decoded, and what of each supersedes (see `window_keys`)."""
     superseding_from = np.full(batches.size, NEVER, np.int64)
     if superseding is not None and trackers.keys is not None:

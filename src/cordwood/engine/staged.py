@@ -24,10 +24,10 @@ from cordwood.engine.exchange import (
     merge_missing,
     scan_missing,
 )
+from cordwood.engine.progress import CountedLog, Counters
 from cordwood.engine.stages import (
     CutPartition,
     GroupKeys,
-    LogPlace,
     TransactionsTask,
     ascends,
     combine,
@@ -41,6 +41,7 @@ from cordwood.errors import CordwoodError
 from cordwood.fs.base import TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.kernels.layout import BatchRows
+from cordwood.storage.log.source import LogSource
 from cordwood.storage.log.view import LogView
 
 #: How often a task is run that misses something.
@@ -57,7 +58,7 @@ class _Partition:
         task: what is to be done.
         log: of the partition.
         folder: of its blobs.
-        place: of the log, for tasks.
+        source: the log, for tasks.
         run_bytes: how large runs should be.
         headers: see `cut_partition`.
         cut: its runs and groups; None: it is not cut yet.
@@ -70,7 +71,7 @@ class _Partition:
     task: PartitionTask
     log: LogView
     folder: BlobFolder
-    place: LogPlace
+    source: CountedLog
     run_bytes: int
     headers: Mapping[int, BatchRows] = field(default_factory=dict)
     cut: CutPartition | None = None
@@ -133,9 +134,10 @@ def clean_staged(
 def _open(fs: TargetStore, task: PartitionTask, outputs: str | None, progress: str, cores: int) -> _Partition:
     log = LogView(task.path, fs=fs, log_start_offset=task.log_start_offset)
     folder = BlobFolder(task.location, f"{task.folder(outputs)}/{uuid4().hex}.blobs")
-    place = LogPlace(task.location, task.path, task.log_start_offset, task.progress(progress))
+    counters = Counters(task.location, task.progress(progress))
+    source = CountedLog(LogSource(task.location, task.path, task.log_start_offset, live=False), counters)
     fs.make_directory(folder.path)
-    return _Partition(task, log, folder, place, run_bytes(task.size_bytes, cores))
+    return _Partition(task, log, folder, source, run_bytes(task.size_bytes, cores))
 
 
 def _waiting(partitions: Iterable[_Partition]) -> list[_Partition]:
@@ -150,7 +152,7 @@ def _read_headers(partitions: Sequence[_Partition], each: Each) -> None:
         for segment in partition.log.segments
         if segment.base_offset < partition.task.first_uncleanable
     ]
-    tasks = [TransactionsTask(partition.place, segment.base_offset) for partition, segment in places]
+    tasks = [TransactionsTask(partition.source, segment.base_offset) for partition, segment in places]
     sizes = [segment.size_bytes for _, segment in places]
     for (partition, segment), found in zip(places, each_caught(each, transactional_batches, tasks, sizes), strict=True):
         if isinstance(found, Failure):
@@ -164,7 +166,7 @@ def _cut(partition: _Partition) -> None:
     try:
         cut = cut_partition(
             partition.log,
-            partition.place,
+            partition.source,
             first_dirty=task.first_dirty,
             first_uncleanable=task.first_uncleanable,
             part=task.part,

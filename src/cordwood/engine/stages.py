@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from uuid import uuid4
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,42 +32,15 @@ from cordwood.engine.partition import (
     planned_groups,
     state_at_start,
 )
-from cordwood.engine.progress import Counted
-from cordwood.engine.scan import Run, Superseding, Trackers, ascending, chunk_records, runs_of, scan_run
+from cordwood.engine.progress import CountedLog
+from cordwood.engine.scan import KeyScan, Run, Superseding, Trackers, ascending, chunk_records, runs_of, scan_run
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import DataError
-from cordwood.fs.base import TargetStore
-from cordwood.fs.location import Location
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
-
-
-@dataclass(frozen=True, slots=True)
-class LogPlace:
-    """Where a log is, for a task that opens it.
-
-    Attributes:
-        location: of the file system.
-        path: of the partition's directory.
-        log_start_offset: of the log.
-        progress: a folder in which tasks say how much they read.
-    """
-
-    location: Location[TargetStore]
-    path: str
-    log_start_offset: int
-    progress: str
-
-    def segment(self, base_offset: int) -> Segment:
-        """A segment of it, whose reading is counted."""
-        fs = self.location.open()
-        counted = Counted(fs, fs, f"{self.progress}/{uuid4().hex}")
-        log = LogView(self.path, fs=counted, log_start_offset=self.log_start_offset)
-        return next(one for one in log.segments if one.base_offset == base_offset)
-
 
 # ---- headers ---------------------------------------------------------------------------------------------------------
 
@@ -77,18 +49,18 @@ class LogPlace:
 class TransactionsTask:
     """Reads what a segment has of transactions."""
 
-    place: LogPlace
+    log: CountedLog
     base_offset: int
 
     @property
     def path(self) -> str:
         """The log's directory, for errors."""
-        return self.place.path
+        return self.log.path
 
 
 def transactional_batches(task: TransactionsTask) -> BatchRows:
     """BATCH_ROW[batches]: the markers and the transactional data of a segment, all that a tracker looks at."""
-    segment = task.place.segment(task.base_offset)
+    segment = task.log.segment(task.base_offset)
     found = [np.empty(0, BATCH_ROW)]
     with segment.open() as file:
         for item in read_headers(file, base_offset=segment.base_offset):
@@ -106,32 +78,28 @@ class CleanRun:
     """A run of a partition that is cleaned; see `engine.exchange.RunTask`.
 
     Attributes:
-        place: of the log.
+        log: of the partition.
         base_offset: of the run's segment.
         start, end, superseding: see `Run`.
+        size_bytes, ranges: see `RunTask`.
         trackers: at its start.
-        hash_secret: 16 bytes, the same for all runs.
-        chunk_records: records of a chunk.
-        ranges: of hashes.
-        now_ms: the time of the clean.
+        how: to scan.
     """
 
-    place: LogPlace
+    log: CountedLog
     base_offset: int
     start: int
     end: int | None
     size_bytes: int
     superseding: Superseding | None
     trackers: Trackers
-    hash_secret: bytes = field(repr=False)
-    chunk_records: int
+    how: KeyScan
     ranges: int
-    now_ms: int
 
     @property
     def path(self) -> str:
         """See `RunTask`."""
-        return self.place.path
+        return self.log.path
 
     @property
     def is_part(self) -> bool:
@@ -140,9 +108,8 @@ class CleanRun:
 
     def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
         """See `RunTask`."""
-        segment = self.place.segment(self.base_offset)
-        run = Run(segment, self.start, self.end, self.superseding, rewritten=True)
-        return scan_run(run, copy.deepcopy(self.trackers), self.hash_secret, self.now_ms, self.chunk_records, keep)
+        run = Run(self.log.segment(self.base_offset), self.start, self.end, self.superseding, rewritten=True)
+        return scan_run(run, copy.deepcopy(self.trackers), self.how, keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +133,7 @@ class CutPartition:
 
 def cut_partition(
     log: LogView,
-    place: LogPlace,
+    source: CountedLog,
     *,
     first_dirty: int,
     first_uncleanable: int,
@@ -182,7 +149,7 @@ def cut_partition(
 
     Args:
         log: of the partition.
-        place: of the same, for tasks.
+        source: the same, for tasks.
         first_dirty, first_uncleanable, part, settings: see `clean_partition`.
         headers: by base offset, what `transactional_batches` found of a segment; of those that have any.
         run_bytes: how large a run should be.
@@ -198,7 +165,7 @@ def cut_partition(
     runs: list[CleanRun] = []
     states: list[CleanState] = []
     next_tracker: AbortTracker | None = None
-    at_once = chunk_records(settings.memory)
+    how = KeyScan(hash_secret, chunk_records(settings.memory), now_ms)
     for run, trackers in runs_of(log, groups, dirty, copy.deepcopy(state.tracker)):
         base = run.segment.base_offset
         if base in firsts:
@@ -211,8 +178,7 @@ def cut_partition(
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             size_bytes = (run.segment.size_bytes if end is None else end) - start
             now = copy.deepcopy(trackers)
-            some = (run.superseding, now, hash_secret, at_once, ranges, now_ms)
-            runs.append(CleanRun(place, base, start, end, size_bytes, *some))
+            runs.append(CleanRun(source, base, start, end, size_bytes, run.superseding, now, how, ranges))
             behind = NEVER if end is None else end
             follow(rows[(rows["position"] >= start) & (rows["position"] < behind)], run.superseding, trackers)
     bases = tuple(tuple(segment.base_offset for segment in group) for group in groups)

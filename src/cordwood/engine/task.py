@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from uuid import uuid4
 
@@ -18,7 +18,7 @@ from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings, clean_settings
-from cordwood.errors import CordwoodError, DataError, MemoryNeed, TooLittleMemoryError
+from cordwood.errors import CordwoodError, DataError, MemoryNeed, RequestError, TooLittleMemoryError
 from cordwood.fs.base import TargetStore, is_full
 from cordwood.fs.checked import WantedLocation
 from cordwood.fs.discarding import DiscardingStore
@@ -110,6 +110,7 @@ class Failure:
         bytes_needed: how much room it would take, where that is known of a disk that is too small.
         lost: path of the blob that is gone or damaged.
         for_all: the part of `what` that is the same for other partitions, which may be said once for all of them.
+        error: as it was raised, where it is one that users know.
     """
 
     kind: FailureKind
@@ -119,6 +120,11 @@ class Failure:
     bytes_needed: int | None = None
     lost: str = ""
     for_all: str = ""
+    error: Exception | None = field(default=None, repr=False, compare=False)
+
+    def exception(self) -> Exception:
+        """What to raise where a failure is not a value among others."""
+        return self.error or RuntimeError(self.detail or self.what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +248,10 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
         after = LogView(folder, fs=written, log_start_offset=0)
         return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)))
     except Exception as error:
+        trace = error.__traceback__
         failure = failure_of(error, task.path)
         # The traceback keeps the key table alive; release it now, as the next task needs its memory.
-        traceback.clear_frames(error.__traceback__)
+        traceback.clear_frames(trace)
         return failure
 
 
@@ -255,18 +262,21 @@ def failure_of(error: Exception, path: str) -> Failure:
         error: what was raised.
         path: of the partition.
     """
+    # Others may not be picklable. Without its traceback an error keeps no frames, and what is in them.
+    is_known = isinstance(error, DataError | RequestError | LostSectionError | OSError)
+    bare = error.with_traceback(None) if is_known else None
     match error:
         case LostSectionError():
-            return Failure(FailureKind.LOST, str(error), lost=error.where)
+            return Failure(FailureKind.LOST, str(error), lost=error.where, error=bare)
         case DataError():
-            return Failure(FailureKind.DAMAGE, str(error))
+            return Failure(FailureKind.DAMAGE, str(error), error=bare)
         case TooLittleMemoryError():
-            return Failure(FailureKind.MEMORY, str(error), memory=error.need)
+            return Failure(FailureKind.MEMORY, str(error), memory=error.need, error=bare)
         case CordwoodError():
-            return Failure(FailureKind.OTHER, str(error))
+            return Failure(FailureKind.OTHER, str(error), error=bare)
         case OSError():
             kind = FailureKind.FULL if is_full(error) else FailureKind.OTHER
-            return Failure(kind, f"{error.strerror or error}: {error.filename or path}")
+            return Failure(kind, f"{error.strerror or error}: {error.filename or path}", error=bare)
         case _:
             return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from cordwood.engine.table_result import TableResult
 from cordwood.presentable import register
+from cordwood.tables.result import TableResult
 from cordwood.text import Column, number, printable, table, time_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -175,12 +175,16 @@ class Jobs:
 
     def _each(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
         """See `engine.exchange.Each`."""
-        if not items:
-            return []
-        running = None if self.location.in_this_process else self.session()
-        packs = [[(at, items[at]) for at in one] for one in pack(sizes, 1 if running is None else cores_of(running))]
-        found = _run(running, [over_rows(packs, do, lambda _: False, 1)], len(packs))
-        return [found[at] for at in range(len(items))]
+        return run_each(None if self.location.in_this_process else self.session(), do, items, sizes)
+
+
+def run_each(spark: SparkSession | None, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
+    """Run a function on each item, as tasks of a session, or here without one; see `engine.exchange.Each`."""
+    if not items:
+        return []
+    packs = [[(at, items[at]) for at in one] for one in pack(sizes, 1 if spark is None else cores_of(spark))]
+    found = _run(spark, [over_rows(packs, do, lambda _: False, 1)], len(packs))
+    return [found[at] for at in range(len(items))]
 
 
 def _lacks_memory(outcome: Output | Failure) -> bool:

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from cordwood.decoders.decoder import Decoded, Decoder
-from cordwood.engine.table import TableRun
 from cordwood.errors import UndecodableError
 from cordwood.record.columns import RecordColumns
 from cordwood.storage.log.arrow import byte_strings, numbers
+from cordwood.tables.newest import NewestTask
+from cordwood.tables.runs import TableRun
 
 #: Spark's times are in microseconds.
 TIME_TYPE = pa.timestamp("us", tz="UTC")
@@ -58,17 +59,14 @@ class TableFormat:
             fields.append(pa.field("undecodable", pa.bool_(), nullable=False))
         return pa.schema(fields)
 
-    def batches(self, records: Iterable[tuple[TableRun, RecordColumns]]) -> Iterator[pa.RecordBatch]:
-        """The rows of a table.
-
-        Args:
-            records: what `newest_records` gives.
+    def batches(self, tasks: Iterable[NewestTask]) -> Iterator[pa.RecordBatch]:
+        """The rows of a table, or of a part of it.
 
         Raises:
             UndecodableError: a key or value is not what its decoder reads.
         """
         held: list[pa.RecordBatch] = []
-        for run, columns in records:
+        for run, columns in ((task.run, columns) for task in tasks for columns in task.records()):
             held.append(self._rows(run, columns))
             del columns
             if sum(one.num_rows for one in held) >= _BATCH_ROWS or sum(one.nbytes for one in held) >= _BATCH_BYTES:
@@ -107,7 +105,7 @@ class TableFormat:
 def _error(name: str, found: Decoded, run: TableRun, offsets: np.ndarray) -> UndecodableError:
     first = min(found.problems)
     what = f"the {name} cannot be decoded: {found.problems[first]}"
-    return UndecodableError(what, path=run.source.path, offset=int(offsets[first]))
+    return UndecodableError(what, path=run.path, offset=int(offsets[first]))
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,13 +13,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
+from cordwood.commands import table as table_command
 from cordwood.commands.table import prepare
 from cordwood.commands.table_options import TableOptions
-from cordwood.engine.table import cut
-from cordwood.errors import CorruptFileError, NotFoundError, RequestError, UndecodableError
-from cordwood.spark.table import run_each, table_dataframe
+from cordwood.engine.exchange import BlobFolder
+from cordwood.errors import CorruptBatchError, CorruptFileError, NotFoundError, RequestError, UndecodableError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.jobs import run_each
+from cordwood.spark.tables import table_dataframe
+from cordwood.tables.newest import scan_by_tasks
+from cordwood.tables.runs import cut
 from tests.engine.logs import append
-from tests.engine.replayed_tables import RandomLog, Row, random_log
+from tests.tables.replayed_tables import RandomLog, Row, random_log
 
 
 def rows_of(collected: list[Any]) -> set[tuple[Any, ...]]:
@@ -39,8 +46,11 @@ def test_many_tasks_make_the_table_of_all_partitions(spark: SparkSession, tmp_pa
     options = TableOptions(deletes=True, key="bytes", value="bytes")
     made = prepare([str(log.path) for log in logs], options, run_bytes=600)
     runs = cut(made.point.slices, b"0123456789abcdef", chunk_records=16, ranges=4)
-    assert len(runs) > 2 * len(logs)
-    found = table_dataframe(spark, runs, made.rows_format)
+    assert sum(map(len, runs)) > 2 * len(logs)
+    folder = BlobFolder(PosixFileSystem().location(), str(tmp_path / "blobs"))
+    (tmp_path / "blobs").mkdir()
+    tasks = scan_by_tasks(partial(run_each, spark), runs, folder, 2)
+    found = table_dataframe(spark, tasks, made.rows_format)
     assert rows_of(found.collect()) == replayed(logs)
     # It can be used again, and in part.
     assert len(found.where("deleted").limit(2).collect()) == 2
@@ -153,12 +163,53 @@ def test_earlier_tables_that_do_not_fit_are_refused_in_words(spark: SparkSession
     refused(RequestError, "ends at offset 1, and the log starts at 2 by now")
 
 
-def test_the_error_of_a_task_is_raised_as_it_is(spark: SparkSession) -> None:
-    def fail(item: int) -> int:
-        if item == 2:
-            raise UndecodableError("bad", path="here", offset=5)
-        return item
+def test_given_a_large_log_many_tasks_make_its_table_and_files_are_removed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_command, "HERE_BYTES_MAX", 0)
+    log = random_log(Random(5), tmp_path / "users-3")
+    (tmp_path / "work").mkdir()
+    options: dict[str, Any] = {"deletes": True, "key": "bytes", "value": "bytes", "work": str(tmp_path / "work")}
+    found = cordwood.latest_table(spark, str(log.path), **options)
+    assert rows_of(found.collect()) == replayed([log])
+    assert list((tmp_path / "work").rglob("*.scan")), "the DataFrame may be used again"
+    (tmp_path / "written").mkdir()
+    options["work"] = str(tmp_path / "written")
+    written = cordwood.write_table(str(log.path), output=str(tmp_path / "table"), spark=spark, **options)
+    assert written.rows == len(log.replay(log.last_stable_offset))
+    assert list((tmp_path / "written").iterdir()) == []
 
-    assert run_each(spark, fail, [0, 1], [1, 1]) == [0, 1]
-    with pytest.raises(UndecodableError, match=r"bad in here \(offset 5\)"):
-        run_each(spark, fail, [1, 2, 3], [1, 1, 1])
+
+def test_a_blob_of_a_table_that_is_lost_is_made_again(tmp_path: Path) -> None:
+    log = random_log(Random(5), tmp_path / "users-3")
+    options = TableOptions(deletes=True, key="bytes", value="bytes", high_watermark="end")
+    made = prepare([str(log.path)], options, run_bytes=600)
+    logs = cut(made.point.slices, b"0123456789abcdef", chunk_records=16, ranges=4)
+    (tmp_path / "blobs").mkdir()
+    lost: list[str] = []
+
+    def each(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        found = list(map(do, items))
+        for path in sorted((tmp_path / "blobs").iterdir())[: not lost]:
+            path.unlink()
+            lost.append(path.suffix)
+        return found
+
+    tasks = scan_by_tasks(each, logs, BlobFolder(PosixFileSystem().location(), str(tmp_path / "blobs")), 2)
+    assert lost == [".scan"]
+    rows = [row for batch in made.rows_format.batches(tasks) for row in batch.to_pylist()]
+    assert rows_of(rows) == replayed([log])
+
+
+def test_the_error_of_a_task_is_raised_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    log = random_log(Random(3), tmp_path / "users-3")
+    made = prepare([str(log.path)], TableOptions(high_watermark="end"))
+    (segment, *_) = sorted(log.path.glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[70] ^= 1
+    segment.write_bytes(data)
+    (tmp_path / "blobs").mkdir()
+    folder = BlobFolder(PosixFileSystem().location(), str(tmp_path / "blobs"))
+    with pytest.raises(CorruptBatchError, match="CRC-32C mismatch") as raised:
+        scan_by_tasks(partial(run_each, spark), made.logs, folder, 2)
+    assert (raised.value.path, raised.value.position) == (str(segment), 0)

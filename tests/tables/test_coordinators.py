@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.engine.latest import StateRecord, state_records
 from cordwood.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.columns import raise_damage
 from cordwood.record.control import Marker, encode_marker
 from cordwood.storage.log.view import LogView
+from cordwood.tables.coordinators import StateRecord, state_records
 from cordwood.types import NONE, Codec
 from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log
 

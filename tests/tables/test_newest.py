@@ -24,10 +24,10 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from tests.commands.fixture_pairs import PAIRS, Pair
 from tests.commands.in_process import InThisProcess
-from tests.engine.replayed_tables import TIME, ConsumedRecord, points_of, random_log, replay_of_consumer, table_of
 from tests.fixtures import NAMES, PACKED, fixture, reads
 from tests.knobs import drawn, scaled
 from tests.spark.logs import random_log as scripted_log
+from tests.tables.replayed_tables import TIME, ConsumedRecord, points_of, random_log, replay_of_consumer, table_of
 
 LOGS, POINTS = scaled(20, 300), scaled(4, 20)
 

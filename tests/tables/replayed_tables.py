@@ -9,12 +9,13 @@ from random import Random
 
 from cordwood.commands.table import prepare
 from cordwood.commands.table_options import TableOptions
-from cordwood.engine.table import cut, newest_here
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.tables.newest import scan_here
+from cordwood.tables.runs import cut
 from cordwood.types import NONE, Codec, TimestampType, TopicPartition
 
 TIME = 1_700_000_000_000
@@ -172,9 +173,9 @@ def table_of(
     """The table of a topic by all stages, in this process, with tiny runs and chunks."""
     options = TableOptions(as_of=as_of, since=since, deletes=deletes, key="bytes", value="bytes", high_watermark="end")
     made = prepare([str(path) for path in paths], options, run_bytes=run_bytes)
-    runs = cut(made.point.slices, b"secret of 16 byt", chunk_records=chunk_records, ranges=ranges)
+    logs = cut(made.point.slices, b"secret of 16 byt", chunk_records=chunk_records, ranges=ranges)
     found: dict[bytes, Row] = {}
-    for batch in made.rows_format.batches(newest_here(runs)):
+    for batch in made.rows_format.batches(scan_here(logs)):
         for row in batch.to_pylist():
             assert row["key"] not in found, "each key once"
             if deletes:

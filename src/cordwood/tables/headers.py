@@ -1,0 +1,101 @@
+"""What the headers of a segment say: which batches belong to transactions, where runs may begin, where the log ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.engine.progress import CountedLog
+from cordwood.kernels.layout import BATCH_ROW, BatchRows
+from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.storage.log.segment import gap_error
+from cordwood.storage.log.transactions import Transactions
+from cordwood.storage.log.windows import Gap, GapKind, read_headers
+from cordwood.types import NONE
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """Reads the headers of a segment.
+
+    Attributes:
+        log: it belongs to.
+        base_offset: of the segment.
+        is_last: it is the active one.
+        run_bytes: how large a run should be.
+        since_ms: the time to look for; None: none.
+    """
+
+    log: CountedLog
+    base_offset: int
+    is_last: bool
+    run_bytes: int
+    since_ms: int | None = None
+
+    @property
+    def path(self) -> str:
+        """The log's directory, for errors."""
+        return self.log.path
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeaders:
+    """What the headers of a segment say.
+
+    Attributes:
+        base_offset: of the segment.
+        transactional: BATCH_ROW[batches], markers and transactional data.
+        starts: of the first batch of each run the position, and the offset behind the batch before it.
+        end: position behind the last batch.
+        next_offset: behind the last batch; that of the segment if it is empty.
+        time_offset: an offset behind which lies the first record of `since_ms` or later; None: there is none.
+    """
+
+    base_offset: int
+    transactional: BatchRows
+    starts: tuple[tuple[int, int], ...]
+    end: int
+    next_offset: int
+    time_offset: int | None
+
+
+def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
+    """Read the headers of a segment.
+
+    Raises:
+        CorruptBatchError: something that is no batch lies between batches.
+        NotFoundError: the segment is gone.
+    """
+    segment = task.log.segment(task.base_offset)
+    transactional = [np.empty(0, BATCH_ROW)]
+    starts: list[tuple[int, int]] = []
+    end, next_offset, time_offset, last_number = 0, task.base_offset, None, NONE
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset, search=not task.log.source.live):
+            if isinstance(item, Gap):
+                if task.is_last and (task.log.source.live or item.kind is not GapKind.DAMAGE):
+                    break  # what a stop leaves, or a broker has not written whole yet
+                raise gap_error(segment, item)
+            transactional.append(item[is_control(item) | is_transactional_data(item)])
+            # A compressed message of magic 0 or 1 does not say where it starts; that is behind the one before it.
+            firsts = np.append(next_offset, item["last_offset"][:-1] + 1)
+            numbers = item["position"] // task.run_bytes
+            for at in np.flatnonzero(np.diff(numbers, prepend=last_number)).tolist():
+                starts.append((int(item["position"][at]), int(firsts[at])))
+            last_number = int(numbers[-1])
+            end = int(item["position"][-1] + item["size_bytes"][-1])
+            next_offset = int(item["last_offset"][-1]) + 1
+            if task.since_ms is not None and time_offset is None:
+                late = np.flatnonzero(item["max_timestamp"] >= task.since_ms)
+                time_offset = int(firsts[late[0]]) if late.size else None
+    return SegmentHeaders(task.base_offset, np.concatenate(transactional), tuple(starts), end, next_offset, time_offset)
+
+
+def transactions_of(headers: Iterable[SegmentHeaders]) -> Transactions:
+    """The transactions of a log, of the headers of its segments in log order."""
+    found = Transactions()
+    for one in headers:
+        found.add(one.transactional)
+    return found

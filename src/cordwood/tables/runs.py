@@ -1,0 +1,165 @@
+"""The runs that the logs of a table are cut into, and how one is scanned.
+
+A table is of the offsets [start, end) of a log. Within them counts what a consumer with `read_committed` gets: no
+control records and no aborted transactions; the end is not above the last stable offset, so that the fate of all
+transactions before it is known. Records without a key are no part of a table. Unlike a clean, a table takes the active
+segment with it, and knows no lag.
+
+Of two records with one key the one further behind in the log counts, as in a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from cordwood.cleaning.key_table import BoolArray, Int64Array
+from cordwood.cleaning.superseded import NEVER, Chunk, ScannedRun
+from cordwood.engine.exchange import MANY_RANGES, RANGES
+from cordwood.engine.progress import CountedLog
+from cordwood.engine.scan import KeyScan, scan_part
+from cordwood.kernels.layout import BatchRows
+from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
+from cordwood.tables.headers import SegmentHeaders
+
+#: Records of a chunk; its arrays take less than 60 MB.
+CHUNK_RECORDS = 1 << 20
+#: A log below the first size is merged in one range, one above the second in many.
+_ONE_RANGE_BYTES, _MANY_RANGES_BYTES = 64 << 20, 4 << 30
+#: Producer to (first offset, marker's offset) of its aborted transactions; see `Transactions`.
+Aborted = Mapping[int, Sequence[tuple[int, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSlice:
+    """A part of a log that goes into a table.
+
+    Attributes:
+        log: it belongs to.
+        partition: its number.
+        start_offset, end_offset: the offsets [start, end).
+        headers: of the segments that hold them, in log order.
+        aborted: transactions.
+    """
+
+    log: CountedLog
+    partition: int
+    start_offset: int
+    end_offset: int
+    headers: Sequence[SegmentHeaders]
+    aborted: Aborted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRun:
+    """A part of a segment that one task scans, and that one task gives the values of; see `engine.exchange.RunTask`.
+
+    Attributes:
+        log: it belongs to.
+        partition: number of the log.
+        base_offset: of the segment.
+        start, end: positions of its first batch, and behind its last one.
+        start_offset, end_offset: the offsets [start, end) that are of interest.
+        aborted: transactions that reach into the segment.
+        how: to scan; the same for all runs of the log.
+        ranges: into how many the hashes are cut.
+    """
+
+    log: CountedLog
+    partition: int
+    base_offset: int
+    start: int
+    end: int
+    start_offset: int
+    end_offset: int
+    aborted: Aborted
+    how: KeyScan
+    ranges: int
+
+    @property
+    def path(self) -> str:
+        """See `RunTask`."""
+        return self.log.path
+
+    @property
+    def size_bytes(self) -> int:
+        """See `RunTask`."""
+        return self.end - self.start
+
+    def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
+        """See `RunTask`."""
+        transactions = Transactions(aborted={producer: list(ranges) for producer, ranges in self.aborted.items()})
+
+        def mark(batches: BatchRows) -> tuple[BoolArray, Int64Array]:
+            wanted = transactions.visible(batches, READ_COMMITTED)
+            wanted &= (batches["last_offset"] >= self.start_offset) & (batches["base_offset"] < self.end_offset)
+            return wanted, np.where(wanted, self.start_offset, NEVER)
+
+        return scan_part(self.log.segment(self.base_offset), (self.start, self.end), mark, self.how, keep)
+
+
+def cut(
+    slices: Iterable[TableSlice], hash_secret: bytes, *, chunk_records: int = CHUNK_RECORDS, ranges: int | None = None
+) -> list[list[TableRun]]:
+    """Cut logs into runs; those of each log, in log order.
+
+    Args:
+        slices: what goes into a table.
+        hash_secret: 16 bytes that key the hashes of keys.
+        chunk_records: records of a chunk, a multiple of 8.
+        ranges: into how many hashes are cut; None: by the size of each log.
+    """
+    found = []
+    for part in slices:
+        places = list(_parts(part))
+        how = KeyScan(hash_secret, chunk_records, end_offset=part.end_offset)
+        ranges_of_log = ranges or _ranges(sum(end - start for _, start, end in places))
+        found.append(
+            [
+                TableRun(
+                    log=part.log,
+                    partition=part.partition,
+                    base_offset=headers.base_offset,
+                    start=start,
+                    end=end,
+                    start_offset=part.start_offset,
+                    end_offset=part.end_offset,
+                    aborted=_reaching_into(part.aborted, headers),
+                    how=how,
+                    ranges=ranges_of_log,
+                )
+                for headers, start, end in places
+            ]
+        )
+    return found
+
+
+def _ranges(size_bytes: int) -> int:
+    if size_bytes < _ONE_RANGE_BYTES:
+        return 1
+    return RANGES if size_bytes < _MANY_RANGES_BYTES else MANY_RANGES
+
+
+def _parts(part: TableSlice) -> Iterator[tuple[SegmentHeaders, int, int]]:
+    """The runs of a slice: segment, position of the first batch, and behind the last."""
+    for headers in part.headers:
+        edges = [*headers.starts, (headers.end, headers.next_offset)]
+        for (start, first_offset), (end, next_offset) in pairwise(edges):
+            if first_offset < part.end_offset and next_offset > part.start_offset:
+                yield headers, start, end
+
+
+def _reaching_into(aborted: Aborted, headers: SegmentHeaders) -> Aborted:
+    """The transactions with data that may be in a segment."""
+    found = {
+        producer: [(first, marker) for first, marker in ranges if marker >= headers.base_offset]
+        for producer, ranges in aborted.items()
+    }
+    return {
+        producer: reaching
+        for producer, ranges in found.items()
+        if (reaching := [(first, marker) for first, marker in ranges if first < headers.next_offset])
+    }
