@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from cordwood.config import (
     Layer,
     Source,
     SourceKind,
+    Type,
     Value,
     overrides,
     resolve,
@@ -26,10 +28,18 @@ from cordwood.config import (
     show,
 )
 from cordwood.errors import ConfigError
+from tests.kafka_tools import Oracle
 
 KAFKA = [
     json.loads(line) for line in (Path(__file__).parent / "data" / "kafka-defaults.jsonl").read_text().splitlines()
 ]
+#: What Kafka takes and refuses of each numeric config: `oracle edges`.
+EDGES = [json.loads(line) for line in (Path(__file__).parent / "data" / "kafka-edges.jsonl").read_text().splitlines()]
+#: Taken by Kafka, and refused here: Kafka's cleaner waits forever; Kafka fails when it makes the first segment.
+REFUSED_HERE = {
+    "log.cleaner.io.max.bytes.per.second": {"0"},
+    "internal.segment.bytes": {"0", "-1", "-2", "-2147483648"},
+}
 #: Broker configs that Kafka counts among those for logs, and Cordwood has no use for.
 NOT_OURS = {
     "alter.config.policy.class.name",
@@ -67,6 +77,38 @@ def test_names_types_defaults_and_ranges_are_those_of_kafka(line: dict[str, str]
         valid = ""
     default = in_kafkas_words(ours.default).replace("e+308", "E308")
     assert (ours.type.name, default, valid) == (line["type"], line["default"], line["valid"])
+
+
+def is_taken(level: str, name: str, text: str) -> bool:
+    """Whether a config of a topic, or of a broker, may be set to this."""
+    source = Source(SourceKind.TOPIC_OVERRIDE, subject="t") if level == "topic" else Source(SourceKind.OVERRIDE)
+    layers = [Layer(source, {name: text})]
+    try:
+        resolve("t", layers)
+        resolve_broker(layers)
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("line", EDGES, ids=lambda line: f"{line['level']}: {line['name']}")
+def test_each_number_at_the_edges_of_its_range_is_taken_or_refused_as_by_kafka(line: dict[str, Any]) -> None:
+    level, name = line["level"], line["name"]
+    texts = [*line["taken"], *line["refused"]]
+    expected = set(line["taken"]) - REFUSED_HERE.get(name, set())
+    assert {text for text in texts if is_taken(level, name, text)} == expected
+
+
+def test_the_recorded_edges_are_those_of_kafka(kafka_oracle: Oracle) -> None:
+    numeric = (Type.INT, Type.LONG, Type.DOUBLE)
+    names = [name for name, definition in BROKER_CONFIGS.items() if definition.type in numeric]
+    assert kafka_oracle("edges", *names) == EDGES
+
+
+@pytest.mark.parametrize("name", ["log.cleaner.io.max.bytes.per.second", "log.cleaner.threads"])
+def test_a_cleaner_that_would_never_clean_is_refused_with_what_to_set(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}=0.* \(--config\): .*set log.cleaner.enable=false"):
+        resolve_broker(overrides([f"{name}=0"]))
 
 
 def test_the_tables_have_no_topic_or_cleaner_config_that_kafka_lacks() -> None:

@@ -578,7 +578,7 @@ def resolve_broker(layers: Iterable[Layer] = ()) -> BrokerConfig:
     """The broker's configs after all layers that speak of brokers.
 
     Raises:
-        ConfigError: a value that Kafka would not take, or a map buffer too small for the cleaner threads.
+        ConfigError: a value that Kafka would not take; a map buffer too small for the cleaner threads; or a rate of 0.
     """
     said = _merged(layers, _SETS_BROKER)
     values = {
@@ -589,8 +589,18 @@ def resolve_broker(layers: Iterable[Layer] = ()) -> BrokerConfig:
     }
     config = BrokerConfig(values)
     threads, buffer = config["log.cleaner.threads"], config["log.cleaner.dedupe.buffer.size"]
-    if config.integer(buffer.name) // max(config.integer(threads.name), 1) <= DEDUPE_BUFFER_BYTES_MIN:
+    rate = config["log.cleaner.io.max.bytes.per.second"]
+    if threads.value == 0:
+        raise ConfigError(
+            f"{threads.name}={threads}: Kafka does not start. To clean nothing, set log.cleaner.enable=false."
+        )
+    if config.integer(buffer.name) // config.integer(threads.name) <= DEDUPE_BUFFER_BYTES_MIN:
         raise ConfigError(f"{buffer.name}={buffer} must be more than 1 MiB for each of {threads.name}={threads}.")
+    if rate.value == 0:
+        raise ConfigError(
+            f"{rate.name}={rate}: Kafka's cleaner would wait forever. For no limit set a negative number; to clean "
+            "nothing, set log.cleaner.enable=false."
+        )
     return config
 
 

@@ -100,7 +100,11 @@ def test_a_plain_partition_has_its_first_clean_only() -> None:
             "; all cleans because of max.compaction.lag.ms (1 day)",
         ),
         (replace(PLAIN, cleans=Cleans()), (), "nothing was cleaned: min.cleanable.dirty.ratio (0.5) was not reached"),
-        (replace(PLAIN, cleans=Cleans()), ("log.cleaner.threads=0",), "nothing is cleaned: the broker has no cleaner"),
+        (
+            replace(PLAIN, cleans=Cleans()),
+            ("log.cleaner.enable=false",),
+            "nothing is cleaned: the broker has no cleaner",
+        ),
         (
             replace(PLAIN, cleans=replace(PLAIN.cleans, keys_max=2_000)),
             (),

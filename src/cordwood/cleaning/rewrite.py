@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.key_table import KnownOutcomes, NewestOffsets
+from cordwood.config import LONG_MAX
 from cordwood.errors import RequestError
 from cordwood.kernels import judge
 from cordwood.kernels.encode import RECORD_EXTRA_BYTES, encode_bodies, measure_bodies, write_headers
@@ -240,7 +241,7 @@ def rewrite(
         outcomes[verbatim] = _VERBATIM
         anew = some & ~verbatim
         if anew.any():
-            horizon_ms = rules.now_ms + rules.delete_retention_ms
+            horizon_ms = min(rules.now_ms + rules.delete_retention_ms, LONG_MAX)
             judge.renew_headers(headers, anew, horizon_due, horizon_ms, found, columns.rows)
             _encode(headers, columns, index_of, keep, anew, places)
     held_back = discard & control & expired & ~gone

@@ -62,7 +62,7 @@ class KeyMemory:
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
         """The memory that a broker's configs give to each thread; a quarter of the machine's, if they say nothing."""
-        threads, buffer = max(1, config.integer("log.cleaner.threads")), config["log.cleaner.dedupe.buffer.size"]
+        threads, buffer = config.integer("log.cleaner.threads"), config["log.cleaner.dedupe.buffer.size"]
         if not buffer.explicit:
             return cls(memory_bytes() // 4 // threads)
         slots = slots_of(config.integer("log.cleaner.dedupe.buffer.size") // threads)

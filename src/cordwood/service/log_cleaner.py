@@ -226,12 +226,10 @@ class LogCleaner:
     # ---- start and end -----------------------------------------------------------------------------------------------
 
     def startup(self) -> None:
-        """Start `log.cleaner.threads` threads, beside those that run; with 0 of them nothing is cleaned."""
+        """Start `log.cleaner.threads` threads, beside those that run."""
         with self._lifecycle:
             self._is_shut_down = False
             count = self._config.integer("log.cleaner.threads")
-            if not count:
-                _log.warning("log.cleaner.threads is 0: no log is compacted")
             first = len(self._threads)
             begun = tuple(CleanerThread(number, self._work) for number in range(first, first + count))
             self._threads += begun
@@ -296,7 +294,7 @@ class LogCleaner:
     def _throttle(self, config: BrokerConfig) -> None:
         rate = config.real("log.cleaner.io.max.bytes.per.second")
         self._throttling.close()
-        limited = rate < 2**63 and self._monotonic is monotonic_clock
+        limited = 0 < rate < 2**63 and self._monotonic is monotonic_clock
         self._runner.limit = (
             self._throttling.enter_context(limit_on_this_machine(max(1, int(rate)))) if limited else None
         )
@@ -412,7 +410,7 @@ class LogCleaner:
         """Do rounds until one fails, with pauses while nothing is due."""
         while not thread.stopping.is_set():
             if is_idle:
-                thread.stopping.wait(self._config.integer("log.cleaner.backoff.ms") / 1000)
+                thread.stopping.wait(min(self._config.integer("log.cleaner.backoff.ms") / 1000, threading.TIMEOUT_MAX))
             is_idle = not self.clean_filthiest_log()
 
     def clean_filthiest_log(self) -> bool:

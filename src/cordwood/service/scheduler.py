@@ -17,6 +17,8 @@ from cordwood.types import override
 Task = Callable[[], None]
 #: The longest wait that a condition can be asked for.
 _WAIT_MS_MAX = 3_600_000
+#: All are started at once; Kafka's, of which a config may ask for two billion, with the first task that needs one.
+_THREADS_MAX = 100
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class ThreadScheduler(Scheduler):
         self.clock = clock
         self._threads = [
             threading.Thread(target=self._work, name=f"kafka-scheduler-{number}", daemon=True)
-            for number in range(threads)
+            for number in range(min(threads, _THREADS_MAX))
         ]
         self._changed = threading.Condition()
         self._queue: list[Scheduled] = []

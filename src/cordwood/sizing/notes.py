@@ -66,8 +66,8 @@ def _on_cleans(one: Outcome, topic: TopicConfig, broker: BrokerConfig, partition
     ratio = f"min.cleanable.dirty.ratio ({topic.real('min.cleanable.dirty.ratio'):g})"
     lag_ms = topic.integer("max.compaction.lag.ms")
     if cleans.first_ms is None:
-        if not broker.flag("log.cleaner.enable") or not broker.integer("log.cleaner.threads"):
-            yield "nothing is cleaned: the broker has no cleaner (log.cleaner.enable, log.cleaner.threads)"
+        if not broker.flag("log.cleaner.enable"):
+            yield "nothing is cleaned: the broker has no cleaner (log.cleaner.enable)"
         elif one.rolls.count:
             yield f"nothing was cleaned: {ratio} was not reached in what may be cleaned"
         return
@@ -84,7 +84,7 @@ def _on_cleans(one: Outcome, topic: TopicConfig, broker: BrokerConfig, partition
         )
     limit = broker.real("log.cleaner.io.max.bytes.per.second")
     needed = one.cleaner_rate * partitions
-    if needed > limit:
+    if 0 < limit < needed:
         yield (
             f"the cleaner would not keep up: it needs {bytes_text(round(needed))}/s on average for this topic alone, "
             f"and log.cleaner.io.max.bytes.per.second allows {bytes_text(round(limit))}/s"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.config import LONG_MAX
 from cordwood.errors import DataError
 from cordwood.fs.base import Store
 from cordwood.kernels.gather import list_headers
@@ -252,7 +253,8 @@ class _Judge:
         self._bases = np.array([segment.base_offset for segment in before.segments], np.int64)
         # A clean sets delete horizons from its own clock, and it ran after the segment was last written.
         written = np.array([segment.mtime_ms for segment in before.segments], np.int64)
-        self._horizon_min = np.minimum(written, pair.now_ms) + pair.delete_retention_ms
+        latest = min(pair.now_ms, LONG_MAX - pair.delete_retention_ms)
+        self._horizon_min = np.minimum(written, latest) + pair.delete_retention_ms
         # Base offsets of batches in the state after, and the newest timestamp of their records. A batch whose records
         # arrived in several pieces occurs several times.
         self._newest: list[tuple[Int64Array, Int64Array]] = []
