@@ -27,7 +27,6 @@ LONG = {
     "kernels/messages.py: _message",
     "kernels/messages.py: read_messages",
     "kernels/snappy.py: _decompress_chunk",
-    "storage/recovery/into_copy.py: rewrite_unflushed",
     "testing/beside_kafka.py: compare",
 }
 WIDE = {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.in_place import recover_in_place
 from tests.service.live_logs import NOW_MS, PATH, World, batch
 from tests.work import CountedListings, calls_of
 
@@ -27,22 +31,36 @@ def written(segments: int) -> MemoryFileSystem:
     return fs
 
 
-def without_indexes(fs: MemoryFileSystem) -> None:
+def without(fs: LocalFileSystem, *kinds: FileKind) -> None:
     for info in fs.list(PATH):
-        if info.name.endswith(FileKind.OFFSET_INDEX):
+        if info.name.endswith(kinds):
             fs.unlink(f"{PATH}/{info.name}")
 
 
-@pytest.mark.parametrize("lost", [lambda _: None, without_indexes], ids=["crashed", "without indexes"])
+def load_live(fs: LocalFileSystem) -> None:
+    World(fs).load({"segment.index.bytes": "64"}, clean_shutdown=False)
+
+
+def load_in_place(fs: LocalFileSystem) -> None:
+    recover_in_place(fs, LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+
+
+def complete_in_place(fs: LocalFileSystem) -> None:
+    without(fs, FileKind.PRODUCER_SNAPSHOT)
+    recover_in_place(fs, LogView(PATH, fs=fs), crashed=False, recovery_point=0, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("lost", [(), (FileKind.OFFSET_INDEX,)], ids=["crashed", "without indexes"])
+@pytest.mark.parametrize("recover", [load_live, load_in_place, complete_in_place])
 def test_recovery_of_many_segments_does_no_more_for_each_than_that_of_few(
-    lost: Callable[[MemoryFileSystem], None],
+    recover: Callable[[LocalFileSystem], None], lost: Sequence[FileKind]
 ) -> None:
     listings, calls = [], []
     for segments in (FEW, MANY):
         fs = written(segments)
-        lost(fs)
+        without(fs, *lost)
         counted = CountedListings(fs)
-        calls.append(calls_of(lambda fs=counted: World(fs).load({"segment.index.bytes": "64"}, clean_shutdown=False)))  # type: ignore[misc]
+        calls.append(calls_of(functools.partial(recover, counted)))
         listings.append(counted.listings)
     assert listings[0] == listings[1]
     assert calls[1] - calls[0] < 1.1 * calls[0] * (MANY - FEW) / FEW

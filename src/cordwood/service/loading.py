@@ -35,10 +35,12 @@ from cordwood.service.segment import LogSegment
 from cordwood.service.segments import LogSegments
 from cordwood.service.snapshots import ProducerSnapshots
 from cordwood.service.validation import read_records
+from cordwood.storage.changes.swap import finish_interrupted
 from cordwood.storage.formats.filenames import FileKind, Temporary, parse_file
 from cordwood.storage.log.recovery import Recovery, SegmentFiles, Verb, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter, fitting
+from cordwood.storage.recovery.rebuild import begun_epochs, undamaged, write_split
 from cordwood.types import NONE
 
 
@@ -168,7 +170,8 @@ class Loader:
             BadNameError: a file is named like one of a log, without an offset.
         """
         plan = self._plan()
-        self._finish_interrupted(plan)
+        if any(action.verb is not Verb.REBUILD for action in plan.actions):
+            finish_interrupted(self.fs, self.directory)
         snapshots = ProducerSnapshots(self.fs, self.directory, self.new_state, list(plan.snapshots))
         self._snapshots = snapshots
         segments = LogSegments()
@@ -226,15 +229,6 @@ class Loader:
                 )
         return plan_recovery(self.fs, self.directory, entries)
 
-    def _finish_interrupted(self, plan: Recovery) -> None:
-        """Remove what a clean, a swap or a deletion left, and finish the swaps that count."""
-        for action in plan.actions:
-            path = f"{self.directory}/{action.file}"
-            if action.verb is Verb.DELETE:
-                self.fs.unlink(path)
-            elif action.verb is Verb.RENAME:
-                self.fs.rename(path, f"{self.directory}/{action.target}")
-
     def _open_segments(self, segments: LogSegments, found: Sequence[SegmentFiles]) -> None:
         for segment in segments.all:
             segment.close_handlers()
@@ -290,22 +284,20 @@ class Loader:
         segment.reset_indexes()
         limits = IndexLimits(self.config.index_interval_bytes, self.config.segment_index_bytes)
         indexes = SegmentIndexes(segment.base_offset, limits)
-        largest, valid_bytes = (NONE, segment.base_offset), 0
+        valid_bytes = 0
         for window in segment.windows():
-            rows = window.batches
-            wrong = np.flatnonzero(rows["crc"] != rows["computed_crc"])
-            rows = rows[: wrong[0]] if wrong.size else rows
+            rows = undamaged(window.batches)
+            is_damaged = rows.size < window.batches.size
             # Batch by batch, as Kafka: what comes before a batch that fails is taken in, and may fail before it.
             fits = min(fitting(rows, segment.base_offset), _above(rows, segment.base_offset))
             overflows = fits < rows.size
             indexed = indexes.add(rows[:fits])
             is_full, rows = indexed < fits, rows[:indexed]
             if rows.size:
-                newest = int(np.argmax(rows["max_timestamp"]))
-                timestamp = int(rows["max_timestamp"][newest])
-                largest = max(largest, (timestamp, int(rows["last_offset"][newest])), key=lambda pair: pair[0])
                 valid_bytes = int(rows["position"][-1] + rows["size_bytes"][-1])
-                self._assign_epochs(rows)
+                known = self.epochs.latest_epoch
+                for entry in begun_epochs(rows, NONE if known is None else known):
+                    self.epochs.assign(entry.epoch, entry.start_offset)
                 self._replay_recovered(segment, rows, state)
             if is_full:
                 raise IllegalArgumentError(f"Attempt to append to a full index of {segment}")
@@ -313,20 +305,11 @@ class Loader:
                 raise LogSegmentOffsetOverflowError(
                     f"Detected offset overflow in segment {segment}: its batches do not fit its base offset"
                 )
-            if wrong.size:
+            if is_damaged:
                 break
         cut = segment.cut(valid_bytes)
-        segment.finish_recovery(largest, indexes.files())
+        segment.finish_recovery(indexes.largest_timestamp, indexes.files())
         return cut
-
-    def _assign_epochs(self, rows: BatchRows) -> None:
-        """Take note of epochs that begin in these batches."""
-        known = self.epochs.latest_epoch
-        epochs = rows["leader_epoch"]
-        for i in np.flatnonzero((rows["magic"] == 2) & (epochs > (NONE if known is None else known))).tolist():
-            latest = self.epochs.latest_epoch
-            if latest is None or epochs[i] > latest:
-                self.epochs.assign(int(epochs[i]), int(rows["base_offset"][i]))
 
     @staticmethod
     def _replay_recovered(segment: LogSegment, rows: BatchRows, state: ProducerState) -> None:
@@ -343,20 +326,14 @@ class Loader:
         """
         writers: list[SegmentWriter] = []
         limits = IndexLimits(self.config.index_interval_bytes, self.config.segment_index_bytes)
+
+        def begin(batches: BatchRows) -> SegmentWriter:
+            base = int(batches["base_offset"][0])
+            return SegmentWriter(self.fs, self.directory, base, limits, suffix=Temporary.CLEANED)
+
         for window in segment.windows():
-            done = 0
-            while done < window.batches.size:
-                rows = window.batches[done:]
-                fits = writers[-1].fitting(rows) if writers else 0
-                if not fits:
-                    base = int(rows["base_offset"][0])
-                    new = SegmentWriter(self.fs, self.directory, base, limits, suffix=Temporary.CLEANED)
-                    writers.append(new)
-                    fits = new.fitting(rows)
-                first, last = rows[0], rows[fits - 1]
-                start = int(first["position"]) - window.position
-                end = int(last["position"] + last["size_bytes"]) - window.position
-                done += writers[-1].append([window.data[start:end]], rows[:fits])
+            for _ in write_split(writers, begin, window, window.batches):
+                pass
         if len(writers) < 2:
             for writer in writers:
                 writer.close()

@@ -141,7 +141,7 @@ class Swap:
         except BaseException:
             # No-op once every file is .swap: a loader may have seen that state, so none of them may vanish.
             with contextlib.suppress(OSError):
-                remove_unfinished(self.fs, self.partition)
+                _remove_unfinished(self.fs, self.partition)
             raise
 
     def finish(self) -> None:
@@ -216,7 +216,7 @@ def drop_segments(
             chown_like(fs, path, like)
         fs.sync_directory(partition)
     steps = [_suffixed(partition, names, LIVE, DELETED) for names in (*([name] for name in logs), others)]
-    # Logs last, as in `complete`.
+    # Logs last, as in `_complete`.
     steps.append(_suffixed(partition, (), LIVE, LIVE, [f"{name}{DELETED}" for name in (*others, *logs)]))
     execute(fs, steps)
 
@@ -278,7 +278,13 @@ def _into_place(partition: str, names: Iterable[str], removes: Iterable[str] = (
 # ---- what a swap left ------------------------------------------------------------------------------------------------
 
 
-def remove_unfinished(fs: LocalFileSystem, partition: str) -> None:
+def finish_interrupted(fs: LocalFileSystem, partition: str) -> None:
+    """Undo or complete what a swap or a deletion left, as a loader does; durable on return."""
+    _remove_unfinished(fs, partition)
+    _complete(fs, partition)
+
+
+def _remove_unfinished(fs: LocalFileSystem, partition: str) -> None:
     """Undo a swap before its commit. Its .cleaned files say which .swap files do not count, so they go last."""
     files = {info.name: parse_file(info.name) for info in fs.list(partition) if not info.is_directory}
     bases = {name: file.offset for name, file in files.items() if file is not None and file.temporary is CLEANED}
@@ -294,7 +300,7 @@ def remove_unfinished(fs: LocalFileSystem, partition: str) -> None:
     fs.sync_directory(partition)
 
 
-def complete(fs: LocalFileSystem, partition: str) -> None:
+def _complete(fs: LocalFileSystem, partition: str) -> None:
     """Complete a swap after its commit, in the order of `swap_in`; remove .deleted files, and indexes without a log."""
     actions = plan_recovery(fs, partition, fs.list(partition)).actions
     # Logs that are .deleted go last: they explain indexes without a log.

@@ -38,7 +38,7 @@ from cordwood.storage.changes.backup import (
     read_manifest,
 )
 from cordwood.storage.changes.copy import Replacement
-from cordwood.storage.changes.swap import complete, remove_unfinished, swap_in
+from cordwood.storage.changes.swap import finish_interrupted, swap_in
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, parse_file
 from cordwood.storage.log.files import read_file
@@ -283,8 +283,7 @@ def _offsets(fs: LocalFileSystem, path: str) -> Mapping[TopicPartition, int]:
 
 def _put_back(fs: LocalFileSystem, kept: KeptPartition) -> PutBack | None:
     """Restore a partition; None if the clean did not change it."""
-    remove_unfinished(fs, kept.path)
-    complete(fs, kept.path)
+    finish_interrupted(fs, kept.path)
     view = _View(fs, kept)
     if view.is_changed:
         for gap in _gaps(view):

@@ -82,6 +82,12 @@ class SegmentIndexes:
         """Add batches; False: not all of them fit the limits."""
         return fitting(batches, self._base_offset) == batches.size == self.add(batches)
 
+    @property
+    def largest_timestamp(self) -> tuple[int, int]:
+        """The largest timestamp, and the last offset of its batch; (NONE, base offset) without any."""
+        timestamp, offset = self._state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET]].tolist()
+        return (timestamp, offset) if timestamp > NONE else (NONE, self._base_offset)
+
     def files(self) -> dict[FileKind, bytes]:
         """The bytes of both files, once all batches are added."""
         state = self._state

@@ -194,8 +194,8 @@ class LogView:
 
     def segments_from(self, offset: int) -> tuple[Segment, ...]:
         """The segments from the one that holds `offset`, or would, on."""
-        bases = [segment.base_offset for segment in self.segments]
-        return self.segments[max(0, bisect.bisect_right(bases, offset) - 1) :]
+        behind = bisect.bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
+        return self.segments[max(0, behind - 1) :]
 
     def columns(
         self,

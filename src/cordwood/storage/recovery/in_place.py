@@ -27,8 +27,8 @@ from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
-from cordwood.storage.changes.swap import Keep, complete, remove_unfinished, swap_in
-from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, PartitionFile, parse_file
+from cordwood.storage.changes.swap import Keep, finish_interrupted, swap_in
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, PartitionFile, offset_name, parse_file
 from cordwood.storage.log.files import chown_like
 from cordwood.storage.log.recovered import stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
@@ -77,8 +77,7 @@ def recover_in_place(
         if keep is not None:
             touched = {name for action in log.recovery.actions for name in (action.file, action.target)}
             keep(path, [info.name for info in log.entries if info.name in touched])
-        remove_unfinished(fs, path)
-        complete(fs, path)
+        finish_interrupted(fs, path)
         log = LogView(path, fs=fs, log_start_offset=start)
     with _folder(fs, work):
         if crashed:
@@ -148,22 +147,19 @@ def _take_over(
     fs: LocalFileSystem, log: LogView, work: str, names: Sequence[str], bases: Collection[int], keep: Keep | None
 ) -> None:
     """Replace old files by new ones; `bases` are the segments of which all indexes are rebuilt."""
-    path = log.path
-    old = {info.name: info for info in log.entries}
-    stale = [
-        name
-        for name, file in _files(fs, path).items()
-        if file.kind in INDEX_KINDS and file.offset in bases and name not in names
-    ]
+    path, new = log.path, set(names)
+    indexes = (offset_name(base, kind) for base in bases for kind in INDEX_KINDS)
+    stale = [name for name in indexes if name not in new and fs.exists(f"{path}/{name}")]
+    replaced = {name: fs.stat(f"{path}/{name}") for name in names if fs.exists(f"{path}/{name}")}
     if keep is not None:
-        keep(path, [*stale, *(name for name in names if name in old)])
+        keep(path, [*stale, *replaced])
     like = log.segments[0].files.log if log.segments else _as_file(fs.stat(path))
     for name in names:
-        chown_like(fs, f"{work}/{name}", old.get(name) or like)
+        chown_like(fs, f"{work}/{name}", replaced.get(name) or like)
     for name in stale:
         fs.unlink(f"{path}/{name}")
-    last = [name for name in names if name.endswith(FileKind.OFFSET_INDEX)]
-    for some in ([name for name in names if name not in last], last):
+    last = {name for name in names if name.endswith(FileKind.OFFSET_INDEX)}
+    for some in ([name for name in names if name not in last], sorted(last)):
         for name in some:
             fs.rename(f"{work}/{name}", f"{path}/{name}")
         fs.sync_directory(work)

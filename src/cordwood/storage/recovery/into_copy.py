@@ -19,17 +19,11 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
+from cordwood.errors import CorruptFileError
 from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES, Link, TargetStore
-from cordwood.kernels.layout import BatchRows, U8Array
-from cordwood.record.columns import BatchWindow, decode, is_valid
-from cordwood.record.control import coordinator_epoch
-from cordwood.record.headers import is_control
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
@@ -39,9 +33,8 @@ from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Checks, Gap, WindowReader
+from cordwood.storage.recovery.rebuild import rewrite_segment
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
-from cordwood.types import NONE
 
 #: Room for all entries that 2 GiB of batches can have, whatever `segment.index.bytes` is now.
 _INDEX_BYTES = 1 << 31
@@ -169,60 +162,89 @@ def rewrite_unflushed(
         CorruptFileError: a transaction index has an unknown version, or the leader epochs cannot be read: a broker
             does not load such a log, and what is in these files would be lost.
     """
-    settings = settings or RecoverySettings()
     _check_versions(log)
     bases = [segment.base_offset for segment in log.segments]
     unflushed = max(0, bisect.bisect_right(bases, recovery_point) - 1)
-    epochs = _epochs(log)
-    producers: Producers | None = None
-    kept: list[int] = []
-    segments: dict[int, tuple[int, ...]] = {}
-    notes: list[str] = []
-    next_offset, cut = 0, None
-    limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
-
-    def begin(base_offset: int) -> SegmentWriter:
-        assert producers is not None, "they are there before a segment is rewritten"
-        # A snapshot that is not at a segment start is removed, even if an earlier recovery wrote it.
-        stays = base_offset in bases and _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT))
-        if base_offset != bases[0] and not stays:
-            _write_snapshot(fs, folder, producers, base_offset)
-        if segments:
-            # A broker takes a snapshot at each segment start and reloads it, which drops expired producers; so do we.
-            producers.expire(now_ms=now_ms, expiration_ms=settings.producer_expiration_ms)
-        return SegmentWriter(fs, folder, base_offset, limits, mode=log.segments[0].files.log.mode | OWNER_WRITES)
-
+    rewrite = _Rewrite(fs, log, folder, settings or RecoverySettings(), now_ms, frozenset(bases), _epochs(log))
+    cut = None
     for at, segment in enumerate(log.segments):
-        kept.append(segment.base_offset)
         if at < unflushed and FileKind.OFFSET_INDEX in segment.files.indexes:
-            producers = None
+            rewrite.producers = None
             continue
-        if producers is None:
-            producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms)
-        writers, epochs, lost = _rewrite(segment, begin, producers, epochs, taken=bases)
+        end = rewrite.add(segment, whole_too=whole_too)
+        if end is not None and at >= unflushed:
+            cut, left = (segment.base_offset, end), log.segments[at + 1 :]
+            if left:
+                size = sum(behind.size_bytes for behind in left)
+                rewrite.notes.append(f"{len(left)} segments behind the cut are left out, {size} bytes")
+            bases = bases[: at + 1]
+            break
+    next_offset = rewrite.next_offset
+    if next_offset < log.log_start_offset:
+        return start_anew(fs, log, folder, clean_shutdown=False, notes=rewrite.notes, cut=cut)
+    _write_epochs(fs, log, folder, rewrite.epochs, next_offset)
+    if rewrite.producers is not None and next_offset > 0:
+        _write_snapshot(fs, folder, rewrite.producers, next_offset)
+    return Rewritten(next_offset, tuple(rewrite.notes), frozenset(bases), rewrite.segments, cut)
+
+
+@dataclass
+class _Rewrite:
+    """What was rewritten so far, segment by segment.
+
+    Attributes:
+        bases: of all segments of the log.
+        epochs: behind the last segment that was rewritten.
+        producers: there; None: the segments between are not read.
+        segments, notes, next_offset: see `Rewritten`.
+    """
+
+    fs: TargetStore
+    log: LogView
+    folder: str
+    settings: RecoverySettings
+    now_ms: int
+    bases: frozenset[int]
+    epochs: LeaderEpochs
+    producers: Producers | None = None
+    segments: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    next_offset: int = 0
+
+    def add(self, segment: Segment, *, whole_too: bool) -> int | None:
+        """Rewrite the next segment; returns the position at which it is cut, None if it is whole."""
+        if self.producers is None:
+            expiration_ms = self.settings.producer_expiration_ms
+            self.producers = producers_at(self.log, segment.base_offset, self.now_ms, expiration_ms)
+        writers, self.epochs, lost = rewrite_segment(
+            segment, self._begin, self.producers, self.epochs, taken=self.bases
+        )
         for writer in writers:
             writer.finish(mtime_ns=segment.files.log.mtime_ns)
-        segments[segment.base_offset] = tuple(writer.base_offset for writer in writers)
-        next_offset = max(next_offset, writers[-1].next_offset)
-        if not (whole_too or lost or len(writers) > 1):
-            fs.unlink(writers[0].path(FileKind.LOG))
+        self.segments[segment.base_offset] = tuple(writer.base_offset for writer in writers)
+        self.next_offset = max(self.next_offset, writers[-1].next_offset)
         if len(writers) > 1:
-            notes.append(f"{segment.path} becomes {len(writers)} segments, as its offsets span more than 2^31")
-        if lost:
-            position = sum(writer.size_bytes for writer in writers)
-            notes.append(f"{segment.path} is cut at position {position}: {lost} bytes there are no whole batch")
-        if lost and at >= unflushed:
-            cut = segment.base_offset, position
-            if left := log.segments[at + 1 :]:
-                size = sum(one.size_bytes for one in left)
-                notes.append(f"{len(left)} segments behind the cut are left out, {size} bytes")
-            break
-    if next_offset < log.log_start_offset:
-        return start_anew(fs, log, folder, clean_shutdown=False, notes=notes, cut=cut)
-    _write_epochs(fs, log, folder, epochs, next_offset)
-    if producers is not None and next_offset > 0:
-        _write_snapshot(fs, folder, producers, next_offset)
-    return Rewritten(next_offset, tuple(notes), frozenset(kept), segments, cut)
+            self.notes.append(f"{segment.path} becomes {len(writers)} segments, as its offsets span more than 2^31")
+        elif not (whole_too or lost):
+            self.fs.unlink(writers[0].path(FileKind.LOG))
+        if not lost:
+            return None
+        position = sum(writer.size_bytes for writer in writers)
+        self.notes.append(f"{segment.path} is cut at position {position}: {lost} bytes there are no whole batch")
+        return position
+
+    def _begin(self, base_offset: int) -> SegmentWriter:
+        assert self.producers is not None, "they are there before a segment is rewritten"
+        log, first = self.log, self.log.segments[0]
+        # A snapshot that is not at a segment start is removed, even if an earlier recovery wrote it.
+        stays = base_offset in self.bases and _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT))
+        if base_offset != first.base_offset and not stays:
+            _write_snapshot(self.fs, self.folder, self.producers, base_offset)
+        if self.segments:
+            # A broker takes a snapshot at each segment start and reloads it, which drops expired producers; so do we.
+            self.producers.expire(now_ms=self.now_ms, expiration_ms=self.settings.producer_expiration_ms)
+        limits = IndexLimits(self.settings.index_interval_bytes, _INDEX_BYTES)
+        return SegmentWriter(self.fs, self.folder, base_offset, limits, mode=first.files.log.mode | OWNER_WRITES)
 
 
 def start_anew(
@@ -288,136 +310,38 @@ def rewrite_indexes(
     """
     settings = settings or RecoverySettings()
     limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
+    before: tuple[Producers, int] | None = None
     for segment in log.segments:
         if FileKind.OFFSET_INDEX in segment.files.indexes:
             continue
-        producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms)
+        producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms, before)
         begin = functools.partial(SegmentWriter, fs, folder, limits=limits, suffix=suffix)
-        writers, _, lost = _rewrite(segment, begin, producers, LeaderEpochs(), taken=())
+        writers, _, lost = rewrite_segment(segment, begin, producers, LeaderEpochs(), taken=())
         logs = [writer.path(FileKind.LOG) for writer in writers]
         paths = [path for writer in writers for path in writer.finish(mtime_ns=segment.files.log.mtime_ns)]
         whole = not lost and len(writers) == 1
         indexes = [path for path in paths if path not in logs]
         for path in logs if whole else paths:
             fs.unlink(path)
+        before = (producers, writers[-1].next_offset) if whole else None
         if whole:
             yield segment, indexes
 
 
-def producers_at(log: LogView, offset: int, now_ms: int, expiration_ms: int) -> Producers:
-    """Producer state at an offset: the newest readable snapshot up to it, and the batches between."""
+def producers_at(
+    log: LogView, offset: int, now_ms: int, expiration_ms: int, before: tuple[Producers, int] | None = None
+) -> Producers:
+    """Producer state at an offset: the newest readable snapshot up to it, and the batches between.
+
+    Args:
+        before: the state at an offset that was replayed to; it is used if no snapshot is newer.
+    """
     producers, start = newest_snapshot(log, offset, now_ms=now_ms, expiration_ms=expiration_ms)
+    if before is not None and start <= before[1]:
+        producers, start = before
     for batches in headers_from(log, start, offset):
         producers.replay(batches[batches["last_offset"] < offset])
     return producers
-
-
-def _rewrite(
-    segment: Segment,
-    begin: Callable[[int], SegmentWriter],
-    producers: Producers,
-    epochs: LeaderEpochs,
-    *,
-    taken: Collection[int],
-) -> tuple[list[SegmentWriter], LeaderEpochs, int]:
-    """Write the complete batches of a segment, as several segments where its offsets span too much.
-
-    Args:
-        segment: is only read.
-        begin: makes the writer of a base offset.
-        producers: as of its start; then as of its end.
-        epochs: before it.
-        taken: base offsets of other segments.
-
-    Returns:
-        (writers, leader epochs behind it, how many bytes were cut off)
-    """
-    writers = [begin(segment.base_offset)]
-    with segment.open() as file:
-        for item in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, search=False):
-            if isinstance(item, Gap):
-                break
-            valid = is_valid(item.batches)
-            batches = item.batches if valid.all() else item.batches[: int(np.argmin(valid))]
-            at = 0
-            while at < batches.size:
-                part = batches[at:]
-                if not writers[-1].fitting(part):
-                    _check_base(segment, part, taken)
-                    writers.append(begin(int(part["base_offset"][0])))
-                part = part[: writers[-1].fitting(part)]
-                _check_offsets(segment, writers[-1].base_offset, part)
-                written = writers[-1].append(list(_pieces(item, batches, at, part)), part)
-                assert written == part.size > 0, "the indexes have room for a whole segment"
-                writers[-1].add_aborted(producers.replay(part, _coordinator_epochs(item, part)))
-                epochs = _assigned(epochs, part)
-                at += part.size
-            if batches.size < item.batches.size:
-                break
-        return writers, epochs, file.size() - sum(writer.size_bytes for writer in writers)
-
-
-def _pieces(window: BatchWindow, batches: BatchRows, at: int, part: BatchRows) -> Iterable[U8Array]:
-    """The bytes of a part of a window's batches that begins with number `at`."""
-    start, size = int(batches["size_bytes"][:at].sum()), int(part["size_bytes"].sum())
-    if start + size <= window.data.size:
-        return [window.data[start : start + size]]
-    return (np.frombuffer(piece, np.uint8) for piece in window.read(window.position + start, size))
-
-
-def _check_base(segment: Segment, batches: BatchRows, taken: Collection[int]) -> None:
-    """Whether a new segment can begin with some batches."""
-    row = batches[0]
-    if row["base_offset"] <= segment.base_offset or row["base_offset"] in taken:
-        raise _misplaced(segment, row)
-
-
-def _check_offsets(segment: Segment, base_offset: int, batches: BatchRows) -> None:
-    wrong = np.flatnonzero(batches["last_offset"] < base_offset)
-    if wrong.size:
-        raise _misplaced(segment, batches[wrong[0]])
-
-
-def _misplaced(segment: Segment, row: np.void) -> CorruptBatchError:
-    return CorruptBatchError(
-        f"offset {row['last_offset']} does not belong into the segment of base offset {segment.base_offset}",
-        path=segment.path,
-        position=int(row["position"]),
-        offset=int(row["base_offset"]),
-    )
-
-
-def _coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, int]:
-    """The coordinator epochs of the markers among some batches, by offset."""
-    markers = batches[is_control(batches)]
-    found: dict[int, int] = {}
-    if not markers.size:
-        return found
-
-    def skip(error: DataError) -> None:
-        """A marker that says nothing of it."""
-
-    for columns in decode(BatchWindow(window.position, window.data, markers, window.read), on_damage=skip):
-        view = memoryview(columns.data)
-        names = ("offset", "value_start", "value_size")
-        for offset, start, size in zip(*(columns.rows[name].tolist() for name in names), strict=True):
-            try:
-                found[offset] = coordinator_epoch(view[start : start + size] if size >= 0 else None)
-            except CorruptBatchError:
-                found[offset] = NONE
-    return found
-
-
-def _assigned(epochs: LeaderEpochs, batches: BatchRows) -> LeaderEpochs:
-    """The history after some batches; only an epoch above the latest one adds an entry."""
-    known = batches[(batches["magic"] == 2) & (batches["leader_epoch"] >= 0)]
-    latest = epochs.latest.epoch if epochs.latest else NONE
-    highest = np.maximum.accumulate(known["leader_epoch"]) if known.size else known["leader_epoch"]
-    for at in np.flatnonzero(np.diff(highest, prepend=latest) > 0).tolist():
-        if highest[at] > latest:
-            latest = int(highest[at])
-            epochs = epochs.assigned(latest, int(known["base_offset"][at]))
-    return epochs
 
 
 def _check_versions(log: LogView) -> None:

@@ -1,0 +1,153 @@
+"""What a segment holds, from its batches: its whole batches, indexes, aborted transactions and leader epochs.
+
+Recovery reads a segment batch by batch and makes anew what can be made from them. Complete batches stay up to the first
+one that is damaged. Where offsets span too much for one segment, the batches become several.
+
+Source: Kafka LogSegment.recover, UnifiedLog.splitOverflowedSegment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+import numpy as np
+
+from cordwood.errors import CorruptBatchError, DataError
+from cordwood.kernels.layout import BatchRows, U8Array
+from cordwood.record.columns import BatchWindow, decode, is_valid
+from cordwood.record.control import coordinator_epoch
+from cordwood.record.headers import is_control
+from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment_writer import SegmentWriter
+from cordwood.storage.log.windows import Checks, Gap, WindowReader
+from cordwood.storage.recovery.replay import Producers
+from cordwood.types import NONE
+
+
+def rewrite_segment(
+    segment: Segment,
+    begin: Callable[[int], SegmentWriter],
+    producers: Producers,
+    epochs: LeaderEpochs,
+    *,
+    taken: Collection[int],
+) -> tuple[list[SegmentWriter], LeaderEpochs, int]:
+    """Write the complete batches of a segment, as several segments where its offsets span too much.
+
+    Args:
+        segment: is only read.
+        begin: makes the writer of a base offset.
+        producers: as of its start; then as of its end.
+        epochs: before it.
+        taken: base offsets of other segments.
+
+    Returns:
+        (writers, leader epochs behind it, how many bytes were cut off)
+    """
+    writers = [begin(segment.base_offset)]
+
+    def begin_another(batches: BatchRows) -> SegmentWriter:
+        row = batches[0]
+        if row["base_offset"] <= segment.base_offset or row["base_offset"] in taken:
+            raise _misplaced(segment, row)
+        return begin(int(row["base_offset"]))
+
+    with segment.open() as file:
+        for window in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, search=False):
+            if isinstance(window, Gap):
+                break
+            batches = undamaged(window.batches)
+            for part in write_split(writers, begin_another, window, batches):
+                wrong = np.flatnonzero(part["last_offset"] < writers[-1].base_offset)
+                if wrong.size:
+                    raise _misplaced(segment, part[wrong[0]])
+                writers[-1].add_aborted(producers.replay(part, _coordinator_epochs(window, part)))
+                for entry in begun_epochs(part, epochs.latest.epoch if epochs.latest else NONE):
+                    epochs = epochs.assigned(entry.epoch, entry.start_offset)
+            if batches.size < window.batches.size:
+                break
+        return writers, epochs, file.size() - sum(writer.size_bytes for writer in writers)
+
+
+def undamaged(batches: BatchRows) -> BatchRows:
+    """The batches before the first one whose checksum is wrong."""
+    valid = is_valid(batches)
+    return batches if valid.all() else batches[: int(np.argmin(valid))]
+
+
+def begun_epochs(batches: BatchRows, latest: int) -> Iterator[EpochEntry]:
+    """The leader epochs that begin in some batches: those above the latest one, and above those before them."""
+    known = batches[(batches["magic"] == 2) & (batches["leader_epoch"] >= 0)]
+    highest = np.maximum.accumulate(known["leader_epoch"]) if known.size else known["leader_epoch"]
+    for at in np.flatnonzero(np.diff(highest, prepend=latest) > 0).tolist():
+        if highest[at] > latest:
+            latest = int(highest[at])
+            yield EpochEntry(latest, int(known["base_offset"][at]))
+
+
+def write_split(
+    writers: list[SegmentWriter],
+    begin: Callable[[BatchRows], SegmentWriter],
+    window: BatchWindow,
+    batches: BatchRows,
+) -> Iterator[BatchRows]:
+    """Append the first batches of a window to the last writer; where one does not fit its base, another begins.
+
+    Args:
+        writers: those so far; others are added.
+        begin: makes the writer that begins with some batches.
+        window: that the batches are of.
+        batches: the first ones of it.
+
+    Yields:
+        batches that were appended to what is the last writer then.
+    """
+    at = 0
+    while at < batches.size:
+        part = batches[at:]
+        if not (writers and writers[-1].fitting(part)):
+            writers.append(begin(part))
+        part = part[: writers[-1].fitting(part)]
+        written = writers[-1].append(list(_pieces(window, batches, at, part)), part)
+        assert written == part.size > 0, "the indexes have room for a whole segment"
+        yield part
+        at += part.size
+
+
+def _pieces(window: BatchWindow, batches: BatchRows, at: int, part: BatchRows) -> Iterable[U8Array]:
+    """The bytes of a part of a window's batches that begins with number `at`."""
+    start, size = int(batches["size_bytes"][:at].sum()), int(part["size_bytes"].sum())
+    if start + size <= window.data.size:
+        return [window.data[start : start + size]]
+    return (np.frombuffer(piece, np.uint8) for piece in window.read(window.position + start, size))
+
+
+def _misplaced(segment: Segment, row: np.void) -> CorruptBatchError:
+    return CorruptBatchError(
+        f"offset {row['last_offset']} does not belong into the segment of base offset {segment.base_offset}",
+        path=segment.path,
+        position=int(row["position"]),
+        offset=int(row["base_offset"]),
+    )
+
+
+def _coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, int]:
+    """The coordinator epochs of the markers among some batches, by offset."""
+    markers = batches[is_control(batches)]
+    found: dict[int, int] = {}
+    if not markers.size:
+        return found
+
+    def skip(error: DataError) -> None:
+        """A marker that says nothing of it."""
+
+    for columns in decode(BatchWindow(window.position, window.data, markers, window.read), on_damage=skip):
+        view = memoryview(columns.data)
+        names = ("offset", "value_start", "value_size")
+        for offset, start, size in zip(*(columns.rows[name].tolist() for name in names), strict=True):
+            try:
+                found[offset] = coordinator_epoch(view[start : start + size] if size >= 0 else None)
+            except CorruptBatchError:
+                found[offset] = NONE
+    return found
