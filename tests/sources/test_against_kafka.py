@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import cordwood
+from cordwood.sources.offsets import to_document
 from cordwood.storage.check import Severity
 from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, fixture, partitions, reads
@@ -248,3 +249,12 @@ def test_each_option_reads_what_kafkas_source_reads(
             asked = options(facts, topics) | {"kafka.isolation.level": level}
             rows += compare(both, address, path, asked, f"{name}, {what}, {level}: {asked}", damaged_ends)
     assert rows
+
+
+def test_kafkas_source_takes_offsets_from_a_checkpoint_with_marks(spark: SparkSession) -> None:
+    with_kafka(spark)
+    partition = TopicPartition("orders", 1)
+    text = json.dumps(to_document({partition: 7}, {partition: "kh0ERQ6WToCnIzrMNpUr_A"}))
+    assert spark.sparkContext._jvm is not None
+    found = spark.sparkContext._jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(text)
+    assert found.toString() == "Map(orders-1 -> 7)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -214,6 +215,30 @@ def test_what_is_wrong_is_said_when_a_directory_is_loaded(
         reader(spark, subscribe="payments").load(str(logs)).count()
     with pytest.raises(PySparkException, match=r"NotFoundError: .*nowhere"):
         reader(spark).load(str(logs / "nowhere")).count()
+
+
+def test_a_stream_that_goes_on_notices_that_a_topic_was_made_anew(
+    spark: SparkSession, counter: ReadCounter, tmp_path: Path
+) -> None:
+    for number in range(2):
+        folder = tmp_path / "logs"
+        shutil.rmtree(folder, ignore_errors=True)
+        writer = Writer(PosixFileSystem(), str(folder), ("log.cleaner.enable=false",))
+        for at in range(4 + number):
+            writer.append(TopicPartition("orders", 0), [Record(0, NOW_MS + 1000 * number + at, b"k", b"v")])
+        writer.manager.shutdown()
+        stream = spark.readStream.format("cordwood").option("startingOffsets", "earliest").load(str(folder))
+        query = (
+            stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .format("noop")
+            .trigger(availableNow=True)
+            .start()
+        )
+        if number == 0:
+            query.awaitTermination()
+        else:
+            with pytest.raises(PySparkException, match="orders-0 was deleted and made anew"):
+                query.awaitTermination()
 
 
 _CONNECT = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,10 +14,12 @@ from cordwood.errors import CorruptBatchError, NotFoundError, RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.record.record import Record
 from cordwood.sources.following import _PATIENCE_SECONDS, Follower, count_between, within
-from cordwood.sources.offsets import EARLIEST, LATEST, ByPartition, Everywhere, Offsets, SinceTime
+from cordwood.sources.offsets import EARLIEST, LATEST, ByPartition, Everywhere, Marks, Offsets, SinceTime
 from cordwood.sources.options import parse
 from cordwood.sources.schema import column_names
 from cordwood.storage.formats import checkpoints
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.properties import PartitionMetadata, encode_partition_metadata
 from cordwood.storage.log.files import write_file
 from cordwood.storage.log.view import LogView
 from cordwood.types import Isolation, TopicPartition
@@ -37,6 +41,7 @@ class Query:
         self.rows: list[Row] = []
         self.restart()
         self.at = self.follower.starts(Everywhere(EARLIEST))
+        self.marks: Marks = self.follower.marks(self.at)
 
     def restart(self) -> None:
         """Lose all but the checkpoint."""
@@ -52,10 +57,11 @@ class Query:
         end = self.ends() if end is None else end
         if limit is not None:
             end = within(limit, self.at, end, self.follower.earliest)
-        plan = self.follower.plan(self.at, end)
+        end_marks = self.follower.marks(end)
+        plan = self.follower.plan(self.at, end, self.marks, end_marks)
         rows, self.counts = read_plan(self.fs, plan, self.options, self.names)  # type: ignore[arg-type]
         self.rows += rows
-        self.at = end
+        self.at, self.marks = end, end_marks
         self.follower.forget_below(end)
         return len(rows)
 
@@ -296,6 +302,75 @@ def test_a_partition_that_is_made_anew_has_none_of_its_old_transactions() -> Non
     writer.end(ONE, 1, committed=True)
     query.batch()
     assert [row["offset"] for row in query.rows] == [10, 11, 12, 13, 14]
+
+
+def identify(writer: Writer, topic_id: int) -> None:
+    """Give the topic of the first partition an id."""
+    path = f"{ROOT}/{ONE}/{FileKind.PARTITION_METADATA}"
+    write_file(writer.fs, path, encode_partition_metadata(PartitionMetadata(uuid.UUID(int=topic_id))))
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+@pytest.mark.parametrize("count", [7, 8, 20])
+def test_a_topic_made_anew_between_two_runs_is_noticed(has_ids: bool, count: int) -> None:
+    for fail in ("true", "false"):
+        writer = Writer(config=SEGMENTS)
+        for _ in range(8):
+            writer.append(ONE, records())
+        if has_ids:
+            identify(writer, 1)
+        query = Query(writer.fs, failOnDataLoss=fail)
+        query.batch()
+        assert query.at == {ONE: 24} and query.marks
+        writer.manager.async_delete(ONE)
+        for number in range(count):
+            writer.append(ONE, [Record(at, NOW_MS + 1 + number, b"new", b"") for at in range(3)])
+        if has_ids:
+            identify(writer, 2)
+        query.restart()
+        query.rows.clear()
+        if count == 7 and not has_ids:  # it ends below: all that is known is that it was truncated
+            with (
+                pytest.raises(RequestError, match="it was truncated, or made anew") if fail == "true" else nullcontext()
+            ):
+                query.batch()
+        elif fail == "true":
+            with pytest.raises(RequestError, match=r"orders-0 was deleted and made anew.* set failOnDataLoss to false"):
+                query.batch()
+        else:
+            query.batch()
+            assert [row["offset"] for row in query.rows] == list(range(3 * count))
+            assert query.batch() == 0
+
+
+def test_the_batch_of_a_topic_that_is_made_anew_before_it_is_read_is_not_read() -> None:
+    writer = Writer(config=SEGMENTS)
+    writer.append(ONE, records())
+    identify(writer, 1)
+    query = Query(writer.fs, failOnDataLoss="false")
+    end = query.ends()
+    end_marks = query.follower.marks(end)
+    writer.manager.async_delete(ONE)
+    for _ in range(2):
+        writer.append(ONE, records())
+    identify(writer, 2)
+    query.restart()
+    assert query.follower.plan(query.at, end, query.marks, end_marks).tasks == []
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_log_that_is_compacted_between_two_runs_is_the_same(has_ids: bool) -> None:
+    writer = Writer(config=("cleanup.policy=compact", "min.cleanable.dirty.ratio=0.0", SEGMENTS[0]))
+    for number in range(30):
+        writer.append(ONE, [Record(at, NOW_MS + number, b"k%d" % at, b"v" * 20) for at in range(3)])
+    if has_ids:
+        identify(writer, 1)
+    query = Query(writer.fs)
+    query.batch({ONE: 14})
+    assert writer.manager.cleaner is not None and writer.manager.cleaner.clean_filthiest_log()
+    query.restart()
+    query.batch()
+    assert query.at == {ONE: 90}
 
 
 def test_retention_between_planning_and_reading_is_noticed_by_the_task() -> None:

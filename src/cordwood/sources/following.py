@@ -13,16 +13,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.counted import CountedStore
 from cordwood.sources.counts import ReadCounts
-from cordwood.sources.offsets import Limit, Offsets, check_names, resolve
+from cordwood.sources.marks import batch_mark, is_anew, is_topic_id
+from cordwood.sources.offsets import Limit, Marks, Offsets, check_names, resolve
 from cordwood.sources.options import ReadOptions
 from cordwood.sources.partitions import choose, readable_end, transactions_of
 from cordwood.sources.schema import TRANSACTION
 from cordwood.sources.slices import OffsetRange, Slice, Slicer, TransactionsMet, divide, pack
+from cordwood.storage.formats.properties import encode_id
 from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.outcomes import follow
 from cordwood.storage.log.tail import Tail, find_tail
@@ -46,7 +49,9 @@ _METADATA_OF_NEW_SECONDS = 1.0
 #: Bytes that are not a batch may be one that is being written; not for as long as this.
 _PATIENCE_SECONDS = 10.0
 _CUTS_MAX = 64
+_MARKS_KEPT = 3
 _ATTEMPTS = 5
+_NONE: Marks = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +74,8 @@ class _Followed:
         transactions: those below it, if anybody asks.
         resume: a cut from which the headers behind them can be read.
         damaged_since: when bytes were first seen that are no batch.
+        topic_id: in its `partition.metadata`; None: there is none.
+        marks: of the batches before the last offsets that were asked about.
     """
 
     partition: TopicPartition
@@ -84,6 +91,8 @@ class _Followed:
     transactions: Transactions | None = None
     resume: Cut | None = None
     damaged_since: float | None = None
+    topic_id: str | None = None
+    marks: dict[int, str] = field(default_factory=dict)
 
     @property
     def log_end_offset(self) -> int:
@@ -182,6 +191,25 @@ class Follower:
                 }
                 one.transactions.aborted = {producer: some for producer, some in left.items() if some}
 
+    def marks(self, offsets: Offsets) -> Marks:
+        """What shows later that the partitions are still those that were read up to these offsets."""
+        marks = {}
+        for partition, offset in offsets.items():
+            followed = self._followed.get(partition)
+            if followed is not None and (mark := followed.topic_id or _mark(followed, offset)) is not None:
+                marks[partition] = mark
+        return marks
+
+    def made_anew(self, offsets: Offsets, marks: Marks) -> set[TopicPartition]:
+        """The partitions that are others now than those that were read up to some offsets."""
+        anew = set()
+        for partition, mark in marks.items():
+            if (followed := self._followed.get(partition)) is not None:
+                now = followed.topic_id if is_topic_id(mark) else _mark(followed, offsets.get(partition, 0))
+                if is_anew(mark, now):
+                    anew.add(partition)
+        return anew
+
     def _look(self) -> None:
         for attempt in range(_ATTEMPTS):
             began = self.clock()
@@ -248,7 +276,9 @@ class Follower:
         ):
             log = LogView(place.path, fs=self._fs, live=True, log_start_offset=start)
             if one is None:
+                topic_id = place.topic_id()
                 one = _Followed(partition, place, identity, log)
+                one.topic_id = None if topic_id is None else encode_id(topic_id)
             one.log, one.changed_ns, one.listed = log, info.mtime_ns, self.clock()
         one.place = place
         one.start_offset = max(start, one.log.first_offset)
@@ -283,17 +313,18 @@ class Follower:
 
     # ---- what a batch reads ------------------------------------------------------------------------------------------
 
-    def plan(self, start: Offsets, end: Offsets) -> StreamPlan:
+    def plan(self, start: Offsets, end: Offsets, start_marks: Marks = _NONE, end_marks: Marks = _NONE) -> StreamPlan:
         """What the tasks of a batch read.
 
         Args:
             start: of the batch; partitions that lack begin at their log start.
             end: of the batch.
+            start_marks, end_marks: of the partitions, when a query had read up to there, and when this was planned.
 
         Raises:
             RequestError: offsets are not there, or no longer, and that is a failure.
         """
-        if start == end:
+        if start == end and start_marks == end_marks:
             return StreamPlan((), ReadCounts())
         ends = self.ends()
         if any(offset > ends.get(partition, -1) for partition, offset in end.items()):
@@ -303,7 +334,8 @@ class Follower:
         for attempt in range(_ATTEMPTS):
             lost = self._lost
             try:
-                ranges = [self._range(partition, start.get(partition), offset) for partition, offset in end.items()]
+                there, begins = self._without_those_made_anew(start, end, start_marks, end_marks)
+                ranges = [self._range(partition, begins.get(partition), offset) for partition, offset in there.items()]
                 slices = list(self._slices([one for one in ranges if one is not None]))
                 break
             except FileNotFoundError:
@@ -316,6 +348,16 @@ class Follower:
         counts = ReadCounts(bytes_read=self._fs.bytes_read, offsets_lost=self._lost)
         self._fs.bytes_read = self._lost = 0
         return StreamPlan(pack(slices, self.options), counts)
+
+    def _without_those_made_anew(
+        self, start: Offsets, end: Offsets, start_marks: Marks, end_marks: Marks
+    ) -> tuple[Offsets, Offsets]:
+        """The ends and starts of a batch, as far as they are those of the partitions that are there now."""
+        replaced, older = self.made_anew(end, end_marks), self.made_anew(start, start_marks)
+        for partition in sorted(older | replaced):
+            self._report(0, f"{partition} was deleted and made anew. What the old one still held is not read")
+        there = {partition: offset for partition, offset in end.items() if partition not in replaced}
+        return there, {partition: offset for partition, offset in start.items() if partition not in older}
 
     def _slices(self, ranges: Sequence[OffsetRange]) -> Iterator[Slice]:
         for part in divide(ranges, self.options):
@@ -366,6 +408,16 @@ class Follower:
             raise RequestError(f"{what}. To go on without them, set failOnDataLoss to false")
         self._lost += count
         _log.warning("%s", what)
+
+
+def _mark(followed: _Followed, offset: int) -> str | None:
+    """The mark of the batch before an offset."""
+    if offset not in followed.marks:
+        near = next((cut for cut in reversed(followed.cuts) if cut.offset < offset), None)
+        if (mark := batch_mark(followed.log, offset, near)) is None:
+            return None
+        followed.marks = {**dict(list(followed.marks.items())[-_MARKS_KEPT:]), offset: mark}
+    return followed.marks[offset]
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from cordwood.errors import RequestError
@@ -23,6 +24,10 @@ LATEST = -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 Offsets = Mapping[TopicPartition, int]
+#: What shows that a partition is still the one that was read; see `marks`. In a checkpoint it is a topic without
+#: partitions, such as `orders-0@kh0ERQ6WToCnIzrMNpUr_A`: nothing to Kafka's source, and no topic has a @ in its name.
+Marks = Mapping[TopicPartition, str]
+_MARK = "@"
 #: A stream's offsets as Spark's Python API hands them over: topic, partition, offset.
 OffsetsDocument = dict[str, dict[str, int]]
 
@@ -99,11 +104,22 @@ def parse_partitions(text: str) -> frozenset[TopicPartition]:
     raise RequestError(f'{text!r}: give partitions such as {{"orders":[0,1]}}')
 
 
-def to_document(offsets: Offsets) -> OffsetsDocument:
-    """Offsets as Kafka's source writes them into a checkpoint, in the order of the partitions."""
+def to_document(offsets: Offsets, marks: Marks = MappingProxyType({})) -> OffsetsDocument:
+    """Offsets as Kafka's source writes them into a checkpoint, in the order of the partitions; and marks."""
     found: OffsetsDocument = {}
     for partition in sorted(offsets):
         found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return found | {f"{partition}{_MARK}{marks[partition]}": {} for partition in sorted(marks)}
+
+
+def marks_in(document: OffsetsDocument) -> dict[TopicPartition, str]:
+    """The marks in a checkpoint."""
+    found = {}
+    for key in document:
+        name, at, mark = key.rpartition(_MARK)
+        topic, _, number = name.rpartition("-")
+        if at:
+            found[TopicPartition(topic, int(number))] = mark
     return found
 
 

@@ -35,7 +35,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.location import Location
 from cordwood.sources.counts import ReadCounts
 from cordwood.sources.filters import NULL, Condition, is_decided, microseconds, text
-from cordwood.sources.offsets import Offsets, OffsetsDocument, from_document, to_document
+from cordwood.sources.offsets import Offsets, OffsetsDocument, from_document, marks_in, to_document
 from cordwood.sources.options import ReadOptions
 from cordwood.types import override
 
@@ -175,7 +175,7 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
 
     @override
     def initialOffset(self) -> OffsetsDocument:  # noqa: N802
-        return to_document(self._following().starts(self._options.stream_start()))
+        return self._marked(self._following().starts(self._options.stream_start()))
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -197,12 +197,17 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
             self._latest = follower.ends()
         ends = self._latest
         if isinstance(limit, ReadAllAvailable):
-            return to_document(ends)
+            return self._marked(ends)
+        anew = follower.made_anew(begins, marks_in(start))
+        begins = {partition: offset for partition, offset in begins.items() if partition not in anew}
         if not self._ends_at_target and self._waits(begins, ends):
             return start
         if isinstance(limit, ReadMaxRows):
             ends = within(limit.max_rows, begins, ends, follower.earliest)
-        return to_document(ends)
+        return self._marked(ends)
+
+    def _marked(self, offsets: Offsets) -> OffsetsDocument:
+        return to_document(offsets, self._following().marks(offsets))
 
     def _waits(self, begins: Offsets, ends: Offsets) -> bool:
         """Whether there are too few offsets yet for a batch."""
@@ -228,7 +233,8 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
 
     @override
     def partitions(self, start: OffsetsDocument, end: OffsetsDocument) -> Sequence[InputPartition]:
-        plan = self._following().plan(from_document(start), from_document(end))
+        offsets, marks = (from_document(start), from_document(end)), (marks_in(start), marks_in(end))
+        plan = self._following().plan(*offsets, *marks)
         _log.setLevel(logging.INFO)
         _log.info("%d tasks: %s", len(plan.tasks), plan.counts)
         return [LogTask(slices, plan.counts if at == 0 else None) for at, slices in enumerate(plan.tasks)]

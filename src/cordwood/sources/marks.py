@@ -1,0 +1,57 @@
+"""What shows that a partition is still the one that a stream read, and not one of the same name that was made anew.
+
+A mark stands beside the offset of the partition in a checkpoint:
+
+    kh0ERQ6WToCnIzrMNpUr_A         the topic id
+    20:17ab03ff:1700000000000      without one, the batch before the offset: base offset, checksum and newest timestamp
+
+Compaction changes the checksum of a batch, but neither its base offset nor, to a newer one, its timestamp. So another
+batch is there if its base offset differs, or both its checksum differs and it is newer.
+"""
+
+from __future__ import annotations
+
+from cordwood.storage.log.cuts import Cut
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
+
+_PART = ":"
+
+
+def batch_mark(log: LogView, offset: int, near: Cut | None = None) -> str | None:
+    """The mark of the batch with the last record below an offset; None: that batch is not there.
+
+    Args:
+        log: of the partition.
+        offset: of a checkpoint.
+        near: a cut at or before that record, which spares a look into the index.
+    """
+    segment = next((segment for segment in reversed(log.segments) if segment.base_offset < offset), None)
+    if segment is None:
+        return None
+    with segment.open() as file:
+        if near is not None and near.segment == segment.base_offset and near.still_holds(file):
+            start = near.position
+        else:
+            start = segment.position_of(file, offset - 1)
+        for item in read_headers(file, base_offset=segment.base_offset, start=start):
+            if isinstance(item, Gap):
+                continue
+            for batch in item[item["last_offset"] >= offset - 1][:1]:
+                if batch["magic"] < 2 or batch["base_offset"] >= offset:
+                    return None
+                return f"{batch['base_offset']}{_PART}{batch['crc']:08x}{_PART}{batch['max_timestamp']}"
+    return None
+
+
+def is_topic_id(mark: str) -> bool:
+    """Whether a mark is the topic id."""
+    return _PART not in mark
+
+
+def is_anew(was: str, now: str | None) -> bool:
+    """Whether marks of the same kind are of two partitions; None: nothing is known now."""
+    if now is None or is_topic_id(was):
+        return now is not None and now != was
+    (base, crc, newest), (base_now, crc_now, newest_now) = was.split(_PART), now.split(_PART)
+    return base != base_now or (crc != crc_now and int(newest_now) > int(newest))
