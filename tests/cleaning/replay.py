@@ -16,7 +16,7 @@ from cordwood.cleaning.plan import Decision, PartitionPlan
 from cordwood.cleaning.selection import first_dirty_offset
 from cordwood.errors import DataError, RequestError
 from cordwood.record.batch import encode_batch, encode_message_set
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.control import Marker, coordinator_epoch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
 from cordwood.storage.log.files import read_file, write_file
@@ -504,9 +504,11 @@ def _shown(batch: Any, records: Sequence[Record], sized: Sequence[str]) -> Step:
 def _record(batch: Any, record: Record) -> list[object]:
     if batch.is_control:
         kind = ControlType(batch.control_type)
-        assert record.value is not None
-        return [record.offset, record.timestamp, kind.name, int.from_bytes(record.value[2:6], "big")]
-    shown: list[object] = [record.offset, record.timestamp, _text(record.key), _text(record.value)]
+        shown: list[object] = [record.offset, record.timestamp, kind.name]
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            shown.append(coordinator_epoch(record.value))
+        return shown
+    shown = [record.offset, record.timestamp, _text(record.key), _text(record.value)]
     if record.headers:
         shown.append([[name, _text(value)] for name, value in record.headers])
     return shown

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from cordwood.config import Layer, Source, SourceKind, TopicConfig, resolve
-from cordwood.errors import CleanFailedError, LogError
+from cordwood.errors import CleanFailedError, LogError, RecordValidationError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import MAX_SEQUENCE, encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
@@ -22,14 +22,14 @@ from cordwood.service.clean import CleanedLog
 from cordwood.service.cleaner_manager import LogCleanerManager, LogToClean, log_to_clean
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import FetchIsolation, Log, ProducerLimits, load_log
-from cordwood.service.producer_state import AppendOrigin
+from cordwood.service.producer_state import AppendOrigin, read_marker
 from cordwood.service.scheduler import SteppedScheduler
 from cordwood.service.segment import LogSegment
 from cordwood.service.validation import read_batches, read_records
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.files import read_file, write_file
-from cordwood.types import NONE, ControlType, TimestampType, TopicPartition
+from cordwood.types import NONE, TimestampType, TopicPartition
 from tests.cleaning.replay import CODECS, _shown, plain
 from tests.service.cleaning import clean_log
 
@@ -54,12 +54,25 @@ _LEFT_OUT = (
 )
 
 
+#: Of an append that a broker knows no error for, the exceptions that have a name here, too.
+_NAMED_ERRORS = tuple(
+    f"{name}Exception"
+    for name in (
+        *("InvalidRecord", "RecordValidation", "CorruptRecord", "RecordTooLarge", "RecordBatchTooLarge"),
+        *("UnsupportedForMessageFormat", "OffsetsOutOfOrder", "UnexpectedAppendOffset", "InvalidProducerEpoch"),
+        *("OutOfOrderSequence", "InvalidTxnState", "TransactionCoordinatorFenced", "LogSegmentOffsetOverflow"),
+    )
+)
+
+
 def comparable(line: Mapping[str, Any]) -> Step:
     """What of a line is compared."""
     found = {key: value for key, value in line.items() if key not in _LEFT_OUT}
     if "files" in found:
         # Behind the entries of an index that was truncated Kafka leaves the old ones; we leave zeros.
         found["files"] = {name: told[:1] if "index.deleted" in name else told for name, told in found["files"].items()}
+    if found.get("op") == "append_bytes" and found.get("error") not in _NAMED_ERRORS:
+        found |= {"error": True} if "error" in found else {}  # Java's own
     if found.get("op") == "clean":
         for name in ("error", "uncleanable"):
             found |= {name: True} if name in found else {}  # the engine's are other words
@@ -98,6 +111,20 @@ def without_sizes(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: without_sizes(one) for key, one in value.items() if key not in _SIZES}
     return [without_sizes(one) for one in value] if isinstance(value, list) else value
+
+
+def _class_name(error: LogError) -> str:
+    """That of Kafka's exception."""
+    name = type(error).__name__
+    return _OTHER_ERRORS.get(name, name.removesuffix("Error") + "Exception")
+
+
+def _refusal(error: LogError) -> Step:
+    """What a broker answers an append with that is refused, and which records it names."""
+    line: Step = {"protocol_error": error.protocol_error or "UNKNOWN_SERVER_ERROR"}
+    if isinstance(error, RecordValidationError):
+        line["records"] = [problem.index for problem in error.problems]
+    return line
 
 
 class NotModelledError(Exception):
@@ -150,8 +177,8 @@ class LiveScript:
             except NotModelledError:
                 return
             except LogError as error:
-                name = type(error).__name__
-                line["error"] = _OTHER_ERRORS.get(name, name.removesuffix("Error") + "Exception")
+                line |= _refusal(error) if step["op"] == "append_bytes" else {}
+                line["error"] = _class_name(error)
             yield line
 
     # ---- steps -------------------------------------------------------------------------------------------------------
@@ -190,6 +217,8 @@ class LiveScript:
                     for part in step.get("batches", ())
                 )
                 return self._appended(name, log, log.append_as_follower(parts, epoch))
+            case "append_bytes":
+                return self._append_bytes(name, log, step)
             case "marker":
                 return self._mark(name, log, step)
             case "roll":
@@ -235,7 +264,10 @@ class LiveScript:
                 return self._read(log, step)
             case "offset_for_timestamp":
                 found = log.fetch_offset_by_timestamp(int(step["ts"]))
-                return {"offset": None} if found is None else {"offset": found.offset, "ts": found.timestamp}
+                line: Step = {"offset": None} if found is None else {"offset": found.offset, "ts": found.timestamp}
+                if step.get("epoch"):
+                    line["leader_epoch"] = None if found is None else found.leader_epoch
+                return line
             case "files":
                 return {"files": self._files(f"{ROOT}/{name}", log)}
             case "dump":
@@ -448,6 +480,25 @@ class LiveScript:
             info = log.append_as_leader(self._batch(step, 0, NONE), epoch, origin, magic=magic)
         return self._appended(name, log, info)
 
+    def _append_bytes(self, name: str, log: Log, step: Step) -> Step:
+        epoch, data = self._epoch(name, step), bytes.fromhex(step["hex"])
+        if "origin" in step:
+            magic = int(step.get("magic", 2))
+            origin = AppendOrigin(step["origin"]) if magic == 2 else AppendOrigin.CLIENT
+            version = int(step.get("transaction_version", 0)) if magic == 2 else -1
+            info = log.append_as_leader(data, epoch, origin, magic=magic, transaction_version=version)
+        else:
+            info = log.append_as_follower(data, epoch)
+        return self._appended(name, log, info) | {
+            "max_timestamp": info.max_timestamp,
+            "append_time": info.append_time,
+            "log_start": info.log_start_offset,
+            "last_leader_epoch": info.last_leader_epoch,
+            "codec": info.codec.label,
+            "valid_bytes": info.valid_bytes,
+            "last_stable": log.last_stable_offset,
+        }
+
     def _appended(self, name: str, log: Log, info: Any) -> Step:
         self._watermark_to_end(name)
         return {"first_offset": info.first_offset, "last_offset": info.last_offset, "end": log.log_end_offset}
@@ -523,6 +574,8 @@ class LiveScript:
         for batch in read_batches(got.records):
             offsets += [record.offset for record in read_records(got.records, batch)]
         result: Step = {"size": len(got.records), "offsets": offsets}
+        if got.first_entry_incomplete:
+            result["incomplete"] = True
         if got.aborted is not None:
             result["aborted"] = [[one.producer_id, one.first_offset] for one in got.aborted]
         return result
@@ -691,10 +744,14 @@ def _contents(segment: LogSegment) -> Step:
     found: Step = {"base": segment.base_offset, "size": segment.size_bytes, "mtime": segment.last_modified_ms}
     found["batches"] = []
     for batch in read_batches(data):
-        records = read_records(data, batch)
-        if batch.is_control and records and records[0].key:
-            kind = int.from_bytes(records[0].key[2:4], "big")
-            batch = _with_kind(batch, kind)
+        try:
+            records = read_records(data, batch)
+            marker = read_marker(records) if batch.is_control else None
+        except LogError:
+            found["batches"].append({"last": batch.last_offset, "unreadable": True})
+            continue
+        if marker is not None:
+            batch = replace(batch, control_type=marker.kind)
         found["batches"].append(_shown(batch, records, ["position", "size"]))
     found["index"] = [list(row) for row in segment.offset_index.rows()]
     found["time_index"] = [list(row) for row in segment.time_index.rows()]
@@ -710,7 +767,3 @@ def _contents(segment: LogSegment) -> Step:
     if aborted:
         found["aborted"] = aborted
     return found
-
-
-def _with_kind(batch: Any, kind: int) -> Any:
-    return replace(batch, control_type=kind if 0 <= kind <= max(ControlType) else NONE)

@@ -326,7 +326,7 @@ class LogScript:
                     {"op": "producers"},
                     {"op": "expire_producers"},
                     {"op": "offset_for_timestamp", "ts": NOW_MS + pick([-200_000, -1, 0, 1, 5_000, 4_000_000_000])},
-                    {"op": "offset_for_timestamp", "ts": pick([-1, -2, -3, -4])},
+                    {"op": "offset_for_timestamp", "ts": pick([-1, -2, -3, -4, -5, -6, -7]), "epoch": True},
                     *[
                         {
                             "op": "read",

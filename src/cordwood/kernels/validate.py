@@ -10,7 +10,18 @@ import numpy as np
 from numba import njit
 
 from cordwood.kernels.crc import crc32c
-from cordwood.kernels.decode import BAD_LENGTH, DONE, TRAILING_BYTES, one_record
+from cordwood.kernels.decode import (
+    BAD_HEADERS,
+    BAD_LENGTH,
+    BAD_VARINT,
+    DONE,
+    MISSING_RECORDS,
+    RECORD_OVERRUN,
+    TRAILING_BYTES,
+    one_record,
+    varint,
+    varlong,
+)
 from cordwood.kernels.layout import (
     ATTRIBUTES_AT,
     BASE_OFFSET_AT,
@@ -21,6 +32,7 @@ from cordwood.kernels.layout import (
     HEADER_BYTES,
     LAST_OFFSET_DELTA_AT,
     LEADER_EPOCH_AT,
+    LOG_APPEND_TIME,
     MAGIC_AT,
     MAX_TIMESTAMP_AT,
     PREFIX_BYTES,
@@ -36,60 +48,125 @@ from cordwood.kernels.native import be16, be32, be32u, be64, load8, put32, put64
 NULL_KEY = 1  #: a record has no key
 BAD_TIMESTAMP = 2  #: a timestamp is outside the limits
 NO_TIMESTAMP = 4  #: a record has no timestamp
-GAPS = 8  #: offset deltas are not 0, 1, 2, …
+GAPS = 8  #: offsets are not 0, 1, 2, …
+
+#: The limits of timestamps, by index: the time, and how far before and after it they may be.
+NOW, BEFORE_MAX, AFTER_MAX = range(3)
+LIMITS = 3
+
+
+@njit(inline="always")
+def _skip(address, end):
+    """Pass over a size and as many bytes; return (size, address behind them or 0, status)."""
+    size, address = varint(address, end)
+    if address <= 0:
+        return size, 0, BAD_VARINT if address < 0 else RECORD_OVERRUN
+    if size > end - address:
+        return size, 0, RECORD_OVERRUN
+    return size, address + max(size, np.int32(0)), DONE
+
+
+@njit
+def _partial_record(address, at, end, base_offset, base_timestamp, row):
+    """Decode the record at `at` as `one_record` does, but disregard its length.
+
+    Kafka reads the records of a compressed batch this way if it will keep the batch as it is: their fields end where
+    they end.
+    """
+    stop = address + end
+    _, a = varint(address + at, stop)
+    if a <= 0:
+        return at, BAD_VARINT if a < 0 else MISSING_RECORDS
+    delta, a = varlong(a + 1, stop)
+    if a <= 0:
+        return at, BAD_VARINT if a < 0 else RECORD_OVERRUN
+    row["timestamp"] = base_timestamp + delta
+    offset_delta, a = varint(a, stop)
+    if a <= 0:
+        return at, BAD_VARINT if a < 0 else RECORD_OVERRUN
+    row["offset"] = base_offset + offset_delta
+    row["key_size"], a, status = _skip(a, stop)
+    if status != DONE:
+        return at, status
+    _, a, status = _skip(a, stop)
+    if status != DONE:
+        return at, status
+    count, a = varint(a, stop)
+    if a <= 0:
+        return at, BAD_VARINT if a < 0 else RECORD_OVERRUN
+    if count < 0:
+        return at, BAD_HEADERS
+    for _ in range(count):
+        size, a, status = _skip(a, stop)
+        if status == DONE and size < 0:
+            status = BAD_HEADERS
+        if status == DONE:
+            _, a, status = _skip(a, stop)
+        if status != DONE:
+            return at, status
+    return a - address, DONE
 
 
 @njit(cache=True, nogil=True)
-def check_records(address, size, count, base_timestamp, timestamp, lowest, highest, scratch):
+def check_records(header, body, size, is_partial, limits, rows):
     """Walk the records of a batch of magic 2.
 
     Args:
-        address: of the batch's body, decompressed.
-        size: of the body in bytes.
-        count: of records, as the header says.
-        base_timestamp: as the header says.
-        timestamp: of all records, for a batch flagged LogAppendTime; -1: each has its own.
-        lowest, highest: the timestamps that are allowed.
-        scratch: RECORD_ROW[1], overwritten.
+        header: address of the batch, for the fields of its header.
+        body: address of its records, decompressed.
+        size: of the records in bytes.
+        is_partial: disregard the lengths of records, see `_partial_record`.
+        limits: int64[LIMITS].
+        rows: RECORD_ROW[1 or more], filled with offset, timestamp and key size of each record; what has no row is
+            written to the last one.
 
     Returns:
         (status, records, largest timestamp, found): with a negative status (`decode.PROBLEMS`), how many records were
         good; `found` has the bits above.
     """
-    at = np.int64(0)
-    found = 0
-    largest = np.int64(-1)
-    row = scratch[0]
+    count = np.int64(be32(header + RECORD_COUNT_AT))
+    base_offset = np.int64(be64(header + BASE_OFFSET_AT))
+    base_timestamp = np.int64(be64(header + BASE_TIMESTAMP_AT))
+    append_time = be16(header + ATTRIBUTES_AT) & LOG_APPEND_TIME != 0
+    at, found, largest = np.int64(0), 0, np.int64(-1)
     if count < 0:
         return BAD_LENGTH, 0, largest, found
     for i in range(count):
-        at, status = one_record(address, at, size, True, np.int64(0), base_timestamp, row)
+        row = rows[min(i, rows.size - 1)]
+        if is_partial:
+            at, status = _partial_record(body, at, size, base_offset, base_timestamp, row)
+        else:
+            at, status = one_record(body, at, size, True, base_offset, base_timestamp, row)
         if status != DONE:
             return status, i, largest, found
-        own = row["timestamp"] if timestamp < 0 else timestamp
+        if append_time:
+            row["timestamp"] = np.int64(be64(header + MAX_TIMESTAMP_AT))
+        timestamp = row["timestamp"]
         if row["key_size"] < 0:
             found |= NULL_KEY
-        if own == -1:
+        age = limits[NOW] - timestamp  # as Kafka's, it may overflow
+        if timestamp == -1:
             found |= NO_TIMESTAMP
-        elif own < lowest or own > highest:
+        elif age > limits[BEFORE_MAX] or -age > limits[AFTER_MAX]:
             found |= BAD_TIMESTAMP
         if row["offset"] != i:
             found |= GAPS
-        largest = max(largest, own)
+        largest = max(largest, timestamp)
     if count and at != size:
         return TRAILING_BYTES, count, largest, found
     return DONE, count, largest, found
 
 
 #: What `assign_plain` tells of a batch, by index.
-LAST_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, COUNT, ATTRIBUTES, CRC = range(
-    9
-)
-TOLD = 9
+(
+    *(LAST_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, COUNT, ATTRIBUTES, CRC),
+    SENT_LEADER_EPOCH,
+) = range(10)
+TOLD = 10
 
 
 @njit(cache=True, nogil=True)
-def assign_plain(address, size, offset, leader_epoch, lowest, highest, keyed, scratch, told):
+def assign_plain(address, size, offset, leader_epoch, limits, keyed, scratch, told):
     """Give a batch its offsets, if it is one that a log takes as it is.
 
     That is: one whole batch of magic 2, uncompressed, of a client; with base offset 0, as many offsets as records, the
@@ -100,10 +177,10 @@ def assign_plain(address, size, offset, leader_epoch, lowest, highest, keyed, sc
         size: of them.
         offset: of the first record.
         leader_epoch: for the header.
-        lowest, highest: the timestamps that are allowed.
+        limits: int64[LIMITS].
         keyed: whether each record must have a key.
         scratch: RECORD_ROW[1], overwritten.
-        told: int64[TOLD]; what the header says.
+        told: int64[TOLD]; what the header says, and the leader epoch that it had.
 
     Returns:
         whether the batch was such a one; otherwise nothing was changed.
@@ -127,11 +204,12 @@ def assign_plain(address, size, offset, leader_epoch, lowest, highest, keyed, sc
         return False
     base_timestamp = np.int64(be64(address + BASE_TIMESTAMP_AT))
     status, _, largest, found = check_records(
-        address + HEADER_BYTES, size - HEADER_BYTES, count, base_timestamp, np.int64(-1), lowest, highest, scratch
+        address, address + HEADER_BYTES, size - HEADER_BYTES, False, limits, scratch
     )
     max_timestamp = np.int64(be64(address + MAX_TIMESTAMP_AT))
     if status != DONE or largest != max_timestamp or found & BAD_TIMESTAMP or (keyed and found & NULL_KEY):
         return False
+    told[SENT_LEADER_EPOCH] = np.int64(be32(address + LEADER_EPOCH_AT))
     put64(address + BASE_OFFSET_AT, offset)
     put32(address + LEADER_EPOCH_AT, leader_epoch)
     told[LAST_OFFSET] = offset + count - 1

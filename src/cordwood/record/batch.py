@@ -53,8 +53,16 @@ def codec_of(attributes: int) -> Codec:
 
 
 def advance_sequence(sequence: int, by: int) -> int:
-    """The sequence number `by` records after another; wraps to 0 after `MAX_SEQUENCE`."""
-    return (sequence + by) % (MAX_SEQUENCE + 1)
+    """The sequence number `by` records after another; wraps to 0 after `MAX_SEQUENCE`.
+
+    Of numbers that no producer counts with, as a damaged batch may have them, it is what Java's 32 bits make of them.
+    """
+    wraps = sequence > _as_int(MAX_SEQUENCE - by)
+    return _as_int(sequence + by - (MAX_SEQUENCE + 1 if wraps else 0))
+
+
+def _as_int(number: int) -> int:
+    return (number + MAX_SEQUENCE + 1) % (1 << 32) - MAX_SEQUENCE - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Source: Kafka UnifiedLog.analyzeAndValidateRecords, UnifiedLog.append.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cordwood.errors import (
     IllegalArgumentError,
@@ -32,10 +32,10 @@ class AppendInfo:
         max_timestamp: the largest of its records.
         append_time: with LogAppendTime the time; of a duplicate the timestamp of the batch that is there; else NONE.
         log_start_offset: of the log.
-        last_leader_epoch: of its last batch.
+        last_leader_epoch: of its last batch, as it was sent.
         codec: of its last compressed batch.
         valid_bytes: without a partial batch at its end.
-        last_offset_of_first_batch: as its name says.
+        last_offset_of_first_batch: as it was sent.
         is_duplicate: nothing was written: the batch is there already, at these offsets.
     """
 
@@ -85,27 +85,29 @@ class Append:
                 they are refused.
         """
         batches: list[Batch] = []
-        last_offset, codec, in_order = NONE, Codec.NONE, True
+        last_offset, codec, in_order, is_later = NONE, Codec.NONE, True, False
         for batch in read_batches(data):
-            if self._is_of_later_leader(batch):
-                break
-            self._check(batch)
-            check_crc(data, batch)
+            self._check_start(batch)
+            is_later = is_later or self._is_of_later_leader(batch)
+            if is_later:
+                continue
             in_order = in_order and batch.last_offset > last_offset
             last_offset = batch.last_offset
+            self._check_size(batch)
+            check_crc(data, batch)
             if batch.attributes & CODEC_MASK:
                 codec = _codec(batch)
             batches.append(batch)
+            if self.magic is None and not in_order:
+                offsets = [batch.last_offset for batch in batches]
+                raise OffsetsOutOfOrderError(f"Out of order offsets found in append to {self.name}: {offsets}")
         if not batches:
             return AppendInfo(log_start_offset=log_start_offset), []
-        if self.magic is None and not in_order:
-            offsets = [batch.last_offset for batch in batches]
-            raise OffsetsOutOfOrderError(f"Out of order offsets found in append to {self.name}: {offsets}")
         first, last = batches[0], batches[-1]
         info = AppendInfo(
             first_offset=first.base_offset if first.magic == 2 else NONE,
             last_offset=last_offset,
-            max_timestamp=max(batch.max_timestamp for batch in batches),
+            max_timestamp=max(NONE, *(batch.max_timestamp for batch in batches)),
             log_start_offset=log_start_offset,
             last_leader_epoch=last.leader_epoch,
             codec=codec,
@@ -118,7 +120,7 @@ class Append:
         replicates = self.origin is AppendOrigin.REPLICATION
         return replicates and batch.leader_epoch != NONE and batch.leader_epoch > self.leader_epoch
 
-    def _check(self, batch: Batch) -> None:
+    def _check_start(self, batch: Batch) -> None:
         if self.origin is AppendOrigin.RAFT_LEADER and batch.leader_epoch != self.leader_epoch:
             raise InvalidRecordError(
                 f"Append from Raft leader did not set the batch epoch correctly, expected {self.leader_epoch} but the "
@@ -129,6 +131,8 @@ class Append:
                 f"The baseOffset of the record batch in the append to {self.name} should be 0, but it is "
                 f"{batch.base_offset}"
             )
+
+    def _check_size(self, batch: Batch) -> None:
         limit = self.config.max_message_bytes
         leads = self.magic is not None or self.origin is AppendOrigin.RAFT_LEADER
         if leads and batch.size_bytes > limit:
@@ -157,23 +161,19 @@ class Append:
             self._check_offsets(info, end_offset)
             return data, batches, info
         leader = Leader(self.config, self.origin, self.leader_epoch, now_ms, self.magic)
-        data, batches, max_timestamp = leader.validate(data, batches, end_offset)
+        data, batches, last_offset, max_timestamp = leader.validate(data, batches, end_offset)
         for batch in batches:
             if batch.size_bytes > self.config.max_message_bytes:
                 raise RecordTooLargeError(
                     f"Message batch size is {batch.size_bytes} bytes in append to partition {self.name} which exceeds "
                     f"the maximum configured size of {self.config.max_message_bytes}."
                 )
-        placed = AppendInfo(
+        placed = replace(
+            info,
             first_offset=end_offset,
-            last_offset=batches[-1].last_offset,
+            last_offset=last_offset,
             max_timestamp=max_timestamp,
             append_time=now_ms if self.config.log_append_time else NONE,
-            log_start_offset=info.log_start_offset,
-            last_leader_epoch=self.leader_epoch,
-            codec=info.codec,
-            valid_bytes=info.valid_bytes,
-            last_offset_of_first_batch=batches[0].last_offset,
         )
         return data, batches, placed
 

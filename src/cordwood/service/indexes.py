@@ -17,11 +17,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
 
-from cordwood.errors import IllegalArgumentError, IllegalStateError, InvalidOffsetError
+from cordwood.errors import IllegalArgumentError, IllegalStateError, InvalidOffsetError, KafkaError
 from cordwood.fs.base import File, LocalFileSystem
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.files import read_file
+from cordwood.storage.log.windows import MAX_OFFSETS
 from cordwood.types import NONE, override
 
 _OFFSET_ENTRY = Struct(">ii")
@@ -81,6 +82,12 @@ class _IndexFile:
     def spare_bytes(self) -> int:
         """Room for more entries, which is a hole in the file: a disk stores nothing for it."""
         return (self.max_entries - self.entries) * self._entry.size
+
+    def _relative(self, offset: int) -> int:
+        relative = offset - self._base_offset
+        if not 0 <= relative < MAX_OFFSETS:
+            raise KafkaError(f"Integer overflow for offset: {offset} ({self.path})")
+        return relative
 
     def _append(self, first: int, second: int, *encoded: int) -> None:
         with self._lock:
@@ -167,7 +174,7 @@ class LiveOffsetIndex(_IndexFile):
                 f"Attempt to append an offset {offset} to position {self.entries} no larger than the last offset "
                 f"appended ({offsets[-1]}) to {self.path}"
             )
-        self._append(offset, position, offset - self._base_offset, position)
+        self._append(offset, position, self._relative(offset), position)
 
     def lookup(self, target: int) -> int:
         """Position of a batch at or before the one that holds an offset."""
@@ -234,7 +241,7 @@ class LiveTimeIndex(_IndexFile):
                 f"timestamp appended ({last_timestamp}) to {self.path}"
             )
         if timestamp > last_timestamp:
-            self._append(timestamp, offset, timestamp, offset - self._base_offset)
+            self._append(timestamp, offset, timestamp, self._relative(offset))
 
     def lookup(self, timestamp: int) -> int:
         """Offset of the last entry at or below a timestamp; the base offset without one."""

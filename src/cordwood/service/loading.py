@@ -72,7 +72,7 @@ def _of_producers(segment: LogSegment, rows: BatchRows) -> Iterator[tuple[Batch,
     """The batches with a producer id, and what their markers say."""
     for batch in to_batches(rows[rows["producer_id"] >= 0]):
         marker = None
-        if batch.is_control and batch.record_count > 0:
+        if batch.is_control and batch.record_count != 0:
             entry = segment.read_bytes(batch.position, batch.size_bytes)
             marker = read_marker(read_records(entry, replace(batch, position=0)))
         yield batch, marker

@@ -53,7 +53,7 @@ class FetchData:
         offset: of the first batch; the bound, if there is none.
         records: whole batches, but for the last, which may be cut off; the first may begin below the offset that was
             asked for.
-        first_entry_incomplete: not even the first batch is whole.
+        first_entry_incomplete: not even the first batch is whole; False if nothing was asked for.
         aborted: the aborted transactions that a reader of committed records has to leave out; None: they were not
             asked for.
     """
@@ -376,7 +376,7 @@ class LocalLog:
             end = place.position
         records = segment.read_bytes(place.position, max(0, min(end - place.position, limit)))
         aborted = self._aborted(start_offset, segment, place.position + len(records)) if with_aborted else None
-        return FetchData(segment.first_offset(place), records, limit < place.size_bytes, aborted)
+        return FetchData(segment.first_offset(place), records, 0 < limit < place.size_bytes, aborted)
 
     def _aborted(self, start: int, segment: LogSegment, position: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that touch a read which ends at a position of a segment."""

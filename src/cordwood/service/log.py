@@ -48,7 +48,9 @@ from cordwood.service.log_config import LogConfig
 from cordwood.service.lookup import (
     EARLIEST,
     EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     LATEST,
+    LATEST_TIERED,
     MAX_TIMESTAMP,
     FoundRecord,
     first_record_since,
@@ -367,12 +369,13 @@ class Log:
         with self._lock, local.guarded("appending records to"):
             local.check_open()
             offset = local.log_end_offset
-            batch = assign_plain(data, append.config, offset, append.leader_epoch, local.clock())
-            if batch is None:
+            plain = assign_plain(data, append.config, offset, append.leader_epoch, local.clock())
+            if plain is None:
                 return None
+            batch = plain.batch
             info = AppendInfo(
-                *(offset, batch.last_offset, batch.max_timestamp, NONE, self.log_start_offset, append.leader_epoch),
-                *(Codec.NONE, len(data), batch.last_offset),
+                *(offset, batch.last_offset, batch.max_timestamp, NONE, self.log_start_offset),
+                *(plain.sent_leader_epoch, Codec.NONE, len(data), batch.record_count - 1),
             )
             return self._append_placed(data, [batch], info, append.origin, guard, transaction_version)
 
@@ -443,7 +446,7 @@ class Log:
                 if not is_open:
                     self._check_verified(batch, guard)
             marker = None
-            if batch.is_control and batch.record_count > 0:
+            if batch.is_control and batch.record_count != 0:
                 marker = read_marker(read_records(data, batch))
             done = state.check(appends, batch, marker, origin, transaction_version)
             if done is not None:
@@ -702,8 +705,8 @@ class Log:
                 return FoundRecord(self.log_start_offset, leader_epoch=first[0].epoch if known else None)
             if timestamp == LATEST:
                 return FoundRecord(self.log_end_offset, leader_epoch=self._epochs.latest_epoch)
-            if timestamp < 0 and timestamp != MAX_TIMESTAMP:
-                return FoundRecord(NONE)
+            if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+                return FoundRecord(NONE, leader_epoch=NONE)
             while True:
                 with contextlib.suppress(SegmentGoneError):
                     if timestamp == MAX_TIMESTAMP:

@@ -27,7 +27,7 @@ class FoundRecord:
 
 
 #: Special timestamps of `fetch_offset_by_timestamp`.
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
 
 
 def newest_record(segments: Sequence[LogSegment]) -> FoundRecord | None:

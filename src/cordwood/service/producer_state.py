@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from cordwood.errors import (
+    DataError,
     IllegalArgumentError,
     InvalidProducerEpochError,
+    InvalidRecordError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
@@ -63,11 +65,20 @@ class Marker:
 
 
 def read_marker(records: Sequence[Record]) -> Marker | None:
-    """What the records of a control batch say; None: a clean has emptied it."""
+    """What the records of a control batch say; None: a clean has emptied it.
+
+    Raises:
+        InvalidRecordError: they are not what a marker is.
+    """
     if not records:
         return None
     record = records[0]
-    return Marker(control_type(record.key), coordinator_epoch(record.value), record.timestamp)
+    try:
+        kind = control_type(record.key)
+        ends = kind in (ControlType.ABORT, ControlType.COMMIT)
+        return Marker(kind, coordinator_epoch(record.value) if ends else 0, record.timestamp)
+    except DataError as error:
+        raise InvalidRecordError(str(error)) from error
 
 
 @dataclass(slots=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import ctypes
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
 import crc32c
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.config import LONG_MAX
 from cordwood.errors import (
@@ -26,20 +27,23 @@ from cordwood.errors import (
     DataError,
     IllegalArgumentError,
     InvalidRecordError,
+    KafkaError,
     RecordProblem,
     RecordValidationError,
     Rejection,
     UnsupportedForMessageFormatError,
 )
 from cordwood.kernels import encode, validate
-from cordwood.kernels.decode import PROBLEMS
+from cordwood.kernels.decode import DONE, MISSING_RECORDS, PROBLEMS, RECORD_OVERRUN
 from cordwood.kernels.layout import (
     ATTRIBUTES_AT,
     BASE_OFFSET_AT,
     BATCH_ROW,
     CODEC_MASK,
+    CONTROL,
     CRC_AT,
     CRC_START,
+    DELETE_HORIZON,
     HEADER,
     LEADER_EPOCH_AT,
     LEGACY_ATTRIBUTES_AT,
@@ -55,20 +59,22 @@ from cordwood.kernels.layout import (
     PREFIX,
     RECORD_ROW,
     TRANSACTIONAL,
+    RecordRows,
     U8Array,
 )
 from cordwood.record.batch import Batch, encode_message_set, seal
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
-from cordwood.record.compression import compress, decompress
+from cordwood.record.compression import compress, decompress_stream
 from cordwood.record.record import Record, to_records
 from cordwood.service.log_config import LogConfig
 from cordwood.service.producer_state import AppendOrigin
 from cordwood.types import NONE, Codec, TimestampType
 
 _LONG, _INT, _SHORT, _UINT = Struct(">q"), Struct(">i"), Struct(">h"), Struct(">I")
-_LEGACY_TIMESTAMP = Struct(">q")
-#: Bytes that a batch of a producer may decompress to.
-_MAX_BODY_BYTES = 2**31 - 1
+#: What stays of attributes that are changed.
+_KNOWN_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL | CONTROL | DELETE_HORIZON
+#: The most bytes that a batch has, and that its records decompress to.
+_INT_MAX = 2**31 - 1
 
 
 def read_batches(data: bytes | bytearray) -> Iterator[Batch]:
@@ -78,34 +84,35 @@ def read_batches(data: bytes | bytearray) -> Iterator[Batch]:
     offset.
 
     Raises:
-        CorruptRecordError: a size or a magic that no batch has.
+        CorruptRecordError, IllegalArgumentError: a size or a magic that no batch has.
     """
     at, end = 0, len(data)
-    while end - at >= MAGIC_END:
+    while end - at >= PREFIX.size:
         size_field = _INT.unpack_from(data, at + PREFIX.size - 4)[0]
         if size_field < MIN_SIZE_FIELD:
             raise CorruptRecordError(
                 f"Found record size {size_field} smaller than minimum record overhead ({MIN_SIZE_FIELD})."
             )
+        if end - at < MAGIC_END:
+            return
         magic = data[at + MAGIC_AT]
         if magic > 2:
             raise CorruptRecordError(f"Invalid magic found in record: {magic}")
         size = size_field + PREFIX.size
+        if size > _INT_MAX:
+            raise IllegalArgumentError(f"a batch of {size} bytes is more than {_INT_MAX}")
         if size > end - at:
-            break
-        if magic == 2 and size < HEADER.size:
-            raise CorruptRecordError(
-                f"Record batch is corrupted (the size {size} is smaller than the minimum allowed overhead "
-                f"{HEADER.size})"
-            )
+            return
         yield _header(data, at, size, magic)
         at += size
 
 
 def _header(data: bytes | bytearray, at: int, size: int, magic: int) -> Batch:
     if magic == 2:
+        # The size may be below that of a header; `check_crc` refuses such a batch.
+        header = data[at : at + min(size, HEADER.size)].ljust(HEADER.size, b"\0")
         offset, _, leader_epoch, _, crc, attributes, delta, base_timestamp, max_timestamp, *producer, count = (
-            HEADER.unpack_from(data, at)
+            HEADER.unpack(header)
         )
         id, epoch, sequence = producer
         return Batch(
@@ -116,7 +123,7 @@ def _header(data: bytes | bytearray, at: int, size: int, magic: int) -> Batch:
     attributes &= 0xFF
     timestamp = NONE
     if magic == 1 and size >= LEGACY_TIMESTAMP_AT + 8:
-        timestamp = _LEGACY_TIMESTAMP.unpack_from(data, at + LEGACY_TIMESTAMP_AT)[0]
+        timestamp = _LONG.unpack_from(data, at + LEGACY_TIMESTAMP_AT)[0]
     wrapper = attributes & CODEC_MASK != 0
     first, count = (NONE, NONE) if wrapper else (offset, 1)
     return Batch(
@@ -128,8 +135,13 @@ def check_crc(data: bytes | bytearray, batch: Batch) -> None:
     """Compare a batch's checksum with its bytes.
 
     Raises:
-        CorruptRecordError: they differ.
+        CorruptRecordError: they differ, or the batch is too small for a header.
     """
+    if batch.magic == 2 and batch.size_bytes < HEADER.size:
+        raise CorruptRecordError(
+            f"Record batch is corrupted (the size {batch.size_bytes} is smaller than the minimum allowed overhead "
+            f"{HEADER.size})"
+        )
     view = memoryview(data)[batch.position : batch.position + batch.size_bytes]
     if batch.magic == 2:
         computed = crc32c.crc32c(view[CRC_START:])
@@ -145,20 +157,31 @@ class Validated(NamedTuple):
     """Batches as the log will hold them.
 
     Attributes:
-        data: their bytes.
+        data: their bytes; none if there is no record.
         batches: their headers.
+        last_offset: of the last record.
         max_timestamp: the largest of their records; with LogAppendTime, now.
     """
 
     data: bytearray
     batches: list[Batch]
+    last_offset: int
     max_timestamp: int
 
 
-_places = threading.local()
+class _Arrays(threading.local):
+    """What kernels work with, made once per thread."""
+
+    def __init__(self) -> None:
+        self.rows = np.empty(1, RECORD_ROW)
+        self.told = np.empty(validate.TOLD, np.int64)
+        self.limits = np.empty(validate.LIMITS, np.int64)
 
 
-def assign_plain(data: bytearray, config: LogConfig, offset: int, leader_epoch: int, now_ms: int) -> Batch | None:
+_arrays = _Arrays()
+
+
+def assign_plain(data: bytearray, config: LogConfig, offset: int, leader_epoch: int, now_ms: int) -> _Plain | None:
     """Give the batch of a client's append its offsets, if it is one that the log takes as it is: most are.
 
     Args:
@@ -176,25 +199,32 @@ def assign_plain(data: bytearray, config: LogConfig, offset: int, leader_epoch: 
         return None
     if size > config.max_message_bytes:
         return None
-    try:
-        scratch, told = _places.arrays
-    except AttributeError:
-        scratch, told = _places.arrays = np.empty(1, RECORD_ROW), np.empty(validate.TOLD, np.int64)
-    lowest, highest = timestamp_limits(config, now_ms)
+    told, limits = _arrays.told, _limits(config, now_ms)
     address = ctypes.addressof(ctypes.c_char.from_buffer(data))
-    if not validate.assign_plain(address, size, offset, leader_epoch, lowest, highest, config.compact, scratch, told):
+    if not validate.assign_plain(address, size, offset, leader_epoch, limits, config.compact, _arrays.rows, told):
         return None
-    last_offset, base_timestamp, max_timestamp, id, epoch, sequence, count, attributes, crc = told.tolist()
-    return Batch(
+    last_offset, base_timestamp, max_timestamp, id, epoch, sequence, count, attributes, crc, sent_epoch = told.tolist()
+    batch = Batch(
         *(0, size, offset, last_offset, base_timestamp, max_timestamp, id, leader_epoch, sequence, count),
         *(crc, crc, attributes, epoch, 2),
     )
+    return _Plain(batch, sent_epoch)
 
 
-def timestamp_limits(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    """The lowest and the highest timestamp that a record may have."""
-    lowest = now_ms - config.timestamp_before_max_ms
-    return max(lowest, -LONG_MAX - 1), min(now_ms + config.timestamp_after_max_ms, LONG_MAX)
+class _Plain(NamedTuple):
+    """A batch that `assign_plain` took, and the leader epoch that its header had."""
+
+    batch: Batch
+    sent_leader_epoch: int
+
+
+def _limits(config: LogConfig, now_ms: int) -> npt.NDArray[np.int64]:
+    """The limits of timestamps, as `check_records` takes them."""
+    limits = _arrays.limits
+    limits[validate.NOW] = now_ms
+    limits[validate.BEFORE_MAX] = config.timestamp_before_max_ms
+    limits[validate.AFTER_MAX] = config.timestamp_after_max_ms
+    return limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,38 +255,47 @@ class Leader:
 
         Raises:
             InvalidRecordError, RecordValidationError, CorruptRecordError, UnsupportedForMessageFormatError,
-            IllegalArgumentError: as Kafka's LogValidator does.
+            IllegalArgumentError, KafkaError: as Kafka's LogValidator does.
         """
-        if not batches:
-            raise InvalidRecordError("Record batch has no batches at all")
         first = batches[0]
         source = next((batch.codec for batch in reversed(batches) if batch.attributes & CODEC_MASK), Codec.NONE)
         target = source if self.config.codec is None else self.config.codec
         if len(batches) > 1 and (first.magic == 2 or source is not Codec.NONE):
             raise InvalidRecordError("Compressed outer record has more than one batch")
-        in_place = source is target and first.magic == self.magic
-        if source is target is Codec.NONE:
-            in_place = all(batch.magic == self.magic for batch in batches)
-        elif source is Codec.NONE and first.is_control:
-            in_place = True
-        elif source is not Codec.NONE and self.magic == 0:
-            in_place = False
+        in_place = self._is_in_place(batches, source, target)
+        is_partial = in_place and first.magic == 2
+        needs_order = self.magic > 0 and (source, target) != (Codec.NONE, Codec.NONE)
         next_offset, largest = offset, NONE
         ends = []
         for batch in batches:
             self._check_batch(batch, first)
-            count, max_timestamp, has_gaps = self._check_records(data, batch)
-            in_place = in_place and not (has_gaps and source is not Codec.NONE)
+            count, max_timestamp, has_gaps = self._check_records(data, batch, is_partial=is_partial)
+            in_place = in_place and not (has_gaps and needs_order)
             next_offset += count
             largest = max(largest, max_timestamp)
             ends.append((next_offset - 1, max_timestamp))
-        if self.config.log_append_time and self.magic > 0:
+        if self.config.log_append_time:
             largest = self.now_ms
-        if not in_place:
-            data = self._rebuild(data, batches, offset, target)
-            return Validated(data, list(read_batches(data)), largest)
-        assigned = [self._assign(data, batch, *end) for batch, end in zip(batches, ends, strict=True)]
-        return Validated(data, assigned, largest)
+        elif self.magic == 0:
+            largest = NONE
+        if in_place:
+            assigned = [self._assign(data, batch, *end) for batch, end in zip(batches, ends, strict=True)]
+            return Validated(data, assigned, next_offset - 1, largest)
+        if is_partial and first.attributes & CODEC_MASK:
+            # Kafka has passed over their keys and values, so cannot build the batch anew.
+            raise KafkaError("the offsets of the records of a compressed batch have gaps")
+        self._check_producer(first)
+        data = self._rebuild(data, batches, offset, target) if next_offset > offset else bytearray()
+        return Validated(data, list(read_batches(data)), next_offset - 1, largest)
+
+    def _is_in_place(self, batches: Sequence[Batch], source: Codec, target: Codec) -> bool:
+        """Whether the batches stay as they are but for their headers, if the offsets of their records are right."""
+        first = batches[0]
+        if source is target is Codec.NONE:
+            return all(batch.magic == self.magic for batch in batches)
+        if source is Codec.NONE and first.is_control:
+            return True
+        return source is target and first.magic == self.magic and self.magic > 0
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
@@ -300,70 +339,86 @@ class Leader:
         if self.magic < 2 and batch.producer_id >= 0:
             raise UnsupportedForMessageFormatError(f"Idempotent records cannot be used with magic version {self.magic}")
 
-    def _check_records(self, data: bytearray, batch: Batch) -> tuple[int, int, bool]:
+    def _check_records(self, data: bytearray, batch: Batch, *, is_partial: bool) -> tuple[int, int, bool]:
         """How many records a batch has, the largest timestamp, and whether their offsets have gaps."""
         if batch.magic < 2:
             return self._check_messages(data, batch)
-        view = memoryview(data)[batch.position + HEADER.size : batch.position + batch.size_bytes]
-        body = _body(view, batch)
-        own = batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else NONE
-        lowest, highest = timestamp_limits(self.config, self.now_ms)
-        status, count, largest, found = validate.check_records(
-            body.ctypes.data, body.size, batch.record_count, batch.base_timestamp, own, lowest, highest, _scratch()
-        )
-        problem = found & validate.NULL_KEY and self.config.compact
-        if self.config.log_append_time or found & validate.NO_TIMESTAMP:
-            problem = problem or batch.attributes & LOG_APPEND_TIME
-        if not self.config.log_append_time:
-            problem = problem or found & validate.BAD_TIMESTAMP
-        if status < 0:
+        if batch.record_count == 0:
+            return 0, NONE, False  # nobody looks at the body
+        is_compressed = batch.attributes & CODEC_MASK != 0
+        body, failure = _body(data, batch)
+        limits = _limits(self.config, self.now_ms)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(data, batch.position))
+
+        def check(rows: RecordRows) -> tuple[int, int, int, int]:
+            partial = is_partial and is_compressed
+            return validate.check_records(address, body.ctypes.data, body.size, partial, limits, rows)  # type: ignore[no-any-return]
+
+        status, count, largest, found = check(_arrays.rows)
+        if failure is not None and status in (DONE, MISSING_RECORDS, RECORD_OVERRUN):
+            raise KafkaError(f"Failed to decompress record stream: {failure}") from failure
+        if status != DONE:
             raise InvalidRecordError(f"Found invalid record structure: {PROBLEMS[status]} (record {count})")
-        if problem:
-            self._refuse(batch, read_records(data, batch))
+        if self._may_refuse(batch, found):
+            rows = np.empty(count, RECORD_ROW)
+            check(rows)
+            self._refuse(batch, zip(rows["key_size"] >= 0, rows["timestamp"].tolist(), rows["offset"], strict=True))
         return int(count), int(largest), bool(found & validate.GAPS)
+
+    def _may_refuse(self, batch: Batch, found: int) -> bool:
+        is_late = self.config.log_append_time or found & validate.NO_TIMESTAMP
+        return bool(
+            (found & validate.NULL_KEY and self.config.compact)
+            or (is_late and batch.attributes & LOG_APPEND_TIME)
+            or (found & validate.BAD_TIMESTAMP and not self.config.log_append_time)
+        )
 
     def _check_messages(self, data: bytearray, batch: Batch) -> tuple[int, int, bool]:
         records = read_records(data, batch)
-        self._refuse(batch, records)
-        largest = max((record.timestamp for record in records), default=NONE)
+        self._refuse(batch, ((record.key is not None, record.timestamp, record.offset) for record in records))
+        largest = max([NONE, *(record.timestamp for record in records)])
         first = batch.last_offset + 1 - len(records)
         has_gaps = batch.codec is not Codec.NONE and any(r.offset != first + i for i, r in enumerate(records))
         return len(records), largest if batch.magic else NONE, has_gaps
 
-    def _refuse(self, batch: Batch, records: Sequence[Record]) -> None:
+    def _refuse(self, batch: Batch, records: Iterable[tuple[bool, int, int]]) -> None:
+        """Raise a RecordValidationError if records are not what the topic takes.
+
+        Args:
+            batch: that they are of.
+            records: of each, whether it has a key, its timestamp and its offset.
+        """
         problems, timestamps = [], False
-        lowest, highest = timestamp_limits(self.config, self.now_ms)
-        for index, record in enumerate(records):
-            timestamp = record.timestamp
-            if self.config.compact and record.key is None:
-                problems.append(
-                    RecordProblem(
-                        index,
-                        f"Compacted topic cannot accept message without key (record {index})",
-                        Rejection.NO_KEY,
-                    )
+        config = self.config
+        for index, (has_key, timestamp, offset) in enumerate(records):
+            if config.compact and not has_key:
+                problem = f"Compacted topic cannot accept message without key (record {index})"
+                problems.append(RecordProblem(index, problem, Rejection.NO_KEY))
+                continue
+            if not config.log_append_time and timestamp != NONE:
+                if not self._is_out_of_range(timestamp):
+                    continue
+                lowest = self.now_ms - config.timestamp_before_max_ms
+                highest = self.now_ms + config.timestamp_after_max_ms
+                problem = (
+                    f"Timestamp {timestamp} of message with offset {offset} is out of range. "
+                    f"The timestamp should be within [{lowest}, {highest}]"
                 )
-            elif not self.config.log_append_time and timestamp != NONE:
-                if not lowest <= timestamp <= highest:
-                    timestamps = True
-                    problems.append(
-                        RecordProblem(
-                            index,
-                            f"Timestamp {timestamp} of message with offset {record.offset} is out of range. "
-                            f"The timestamp should be within [{lowest}, {highest}]",
-                        )
-                    )
             elif batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
-                timestamps = True
-                problems.append(
-                    RecordProblem(
-                        index,
-                        f"Invalid timestamp type in message (record {index}). Producer should not set timestamp type "
-                        "to LogAppendTime",
-                    )
+                problem = (
+                    f"Invalid timestamp type in message (record {index}). Producer should not set timestamp type "
+                    "to LogAppendTime"
                 )
+            else:
+                continue
+            timestamps = True
+            problems.append(RecordProblem(index, problem))
         if problems:
             raise RecordValidationError(tuple(problems), timestamps=timestamps)
+
+    def _is_out_of_range(self, timestamp: int) -> bool:
+        age = _as_long(self.now_ms - timestamp)
+        return age > self.config.timestamp_before_max_ms or _as_long(-age) > self.config.timestamp_after_max_ms
 
     # ---- in place ----------------------------------------------------------------------------------------------------
 
@@ -372,8 +427,10 @@ class Leader:
         at = batch.position
         late = self.config.log_append_time
         timestamp = self.now_ms if late else max_timestamp
-        wanted = batch.attributes & ~LOG_APPEND_TIME | (LOG_APPEND_TIME if late else 0)
-        changes = (timestamp, wanted) != (batch.max_timestamp, batch.attributes)
+        changes = timestamp != batch.max_timestamp or late != bool(batch.attributes & LOG_APPEND_TIME)
+        wanted = batch.attributes
+        if changes:
+            wanted = wanted & _KNOWN_ATTRIBUTES | (LOG_APPEND_TIME if late else 0)
         if batch.magic < 2:
             self._assign_message(data, batch, last_offset, timestamp if changes else None, wanted)
             return _header(data, at, batch.size_bytes, batch.magic)
@@ -407,10 +464,10 @@ class Leader:
             return self._rebuild_messages(data, batches, offset, target)
         pieces = [piece for batch in batches for piece in _columns(data, batch)]
         first, header = batches[0], np.zeros(1, BATCH_ROW)
-        timestamps = np.concatenate([piece.rows["timestamp"] for piece in pieces]) if pieces else np.empty(0, np.int64)
+        timestamps = np.concatenate([piece.rows["timestamp"] for piece in pieces])
         if np.any(timestamps < NONE):
             raise IllegalArgumentError(f"Invalid negative timestamp {int(timestamps.min())}")
-        base_timestamp = int(timestamps[0]) if timestamps.size else NONE
+        base_timestamp = int(timestamps[0])
         header["base_offset"], header["base_timestamp"] = offset, base_timestamp
         bodies, count = [], 0
         for piece in pieces:
@@ -428,10 +485,25 @@ class Leader:
         fields = (self.leader_epoch, 2, 0, attributes, count - 1, base_timestamp, max_timestamp, *producer, count)
         return bytearray(seal(HEADER.pack(offset, size, *fields) + body))
 
+    @staticmethod
+    def _check_producer(first: Batch) -> None:
+        """Of batches that are built anew, Kafka's builder checks the producer, too."""
+        if first.producer_id == NONE:
+            if first.is_transactional:
+                raise IllegalArgumentError("Cannot write transactional messages without a valid producer ID")
+        elif first.producer_epoch == NONE:
+            raise IllegalArgumentError("Invalid negative producer epoch")
+        elif first.base_sequence < 0:
+            raise IllegalArgumentError("Invalid negative sequence number used")
+
     def _rebuild_messages(self, data: bytearray, batches: Sequence[Batch], offset: int, target: Codec) -> bytearray:
         if target is Codec.ZSTD:
             raise IllegalArgumentError(f"ZStandard compression is not supported for magic {self.magic}")
         records = [record for batch in batches for record in read_records(data, batch)]
+        if any(record.headers for record in records):
+            raise IllegalArgumentError(f"Magic v{self.magic} does not support record headers")
+        if any(record.timestamp < NONE for record in records):
+            raise IllegalArgumentError("Invalid negative timestamp")
         late = self.config.log_append_time and self.magic == 1
         placed = []
         for at, record in enumerate(records, offset):
@@ -445,22 +517,23 @@ class Leader:
         )
 
 
-def _scratch() -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    return np.empty(1, RECORD_ROW)
+def _as_long(number: int) -> int:
+    """What Java's 64 bits make of a number."""
+    return (number + LONG_MAX + 1) % (1 << 64) - LONG_MAX - 1
 
 
-def _body(view: memoryview, batch: Batch) -> U8Array:
-    """The records of a batch of magic 2 as bytes."""
+def _body(data: bytearray, batch: Batch) -> tuple[U8Array, DataError | None]:
+    """The records of a batch of magic 2 as bytes; if decompressing them fails, as far as that went, and the error."""
+    view = memoryview(data)[batch.position + HEADER.size : batch.position + batch.size_bytes]
     if not batch.attributes & CODEC_MASK:
-        return np.frombuffer(view, np.uint8)
+        return np.frombuffer(view, np.uint8), None
+    body, failure = bytearray(), None
     try:
-        codec = batch.codec
+        for piece in decompress_stream(batch.codec, view, magic=2, max_bytes=_INT_MAX):
+            body += piece
     except DataError as error:
-        raise IllegalArgumentError(str(error)) from error
-    try:
-        return np.frombuffer(decompress(codec, view, magic=2, max_bytes=_MAX_BODY_BYTES), np.uint8)
-    except DataError as error:
-        raise InvalidRecordError(str(error)) from error
+        failure = error
+    return np.frombuffer(body, np.uint8), failure
 
 
 def _columns(data: bytes | bytearray, batch: Batch) -> Iterator[RecordColumns]:
@@ -475,7 +548,7 @@ def _columns(data: bytes | bytearray, batch: Batch) -> Iterator[RecordColumns]:
         yield view[position : position + size_bytes].tobytes()
 
     try:
-        yield from decode(BatchWindow(0, view, row, read), max_batch_bytes=_MAX_BODY_BYTES)
+        yield from decode(BatchWindow(0, view, row, read), max_batch_bytes=_INT_MAX)
     except DataError as error:
         if error.kind is BatchProblem.INNER_CRC:
             raise CorruptRecordError(str(error), Rejection.CHECKSUM) from error
