@@ -8,6 +8,8 @@
     │ ├ NoSpaceError                 a disk is too small for what is to be written
     │ ├ TooLittleMemoryError         the keys of a partition need more memory than its task may take
     │ └ MissingCodecError            the library for a compression codec is not installed
+    ├ StoreError                   an object store failed; nothing is known of the data there
+    │ └ StoreAccessError             it refuses access
     ├ LogError                     a live log refuses a call; each class below has Kafka's name and protocol error
     │ ├ InvalidRecordError, RecordValidationError, CorruptRecordError, …   of an append
     │ ├ OffsetOutOfRangeError, …                                         of a read
@@ -52,6 +54,27 @@ class ConfigError(RequestError):
 
 class LockedError(RequestError):
     """Another process holds the log directory."""
+
+
+class StoreError(CordwoodError):
+    """An object store failed: the network, the server, or an answer that cannot be used.
+
+    So nothing is known of the data there. It is not damaged, and a file is not missing, because a store failed.
+
+    Attributes:
+        path: what was asked for; empty: the message says it.
+    """
+
+    def __init__(self, what: str, path: str = "") -> None:
+        super().__init__(what, path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.args[0]}" if self.path else str(self.args[0])
+
+
+class StoreAccessError(StoreError):
+    """An object store refuses access: the credentials are missing, wrong or expired, or may not do this."""
 
 
 class NoSpaceError(RequestError):

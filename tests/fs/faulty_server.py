@@ -4,6 +4,7 @@ It passes requests on, and at a fault does one of these instead:
 
     500, 503    answers with that error, and does nothing
     404         says that an object is not there, or not any more
+    403         refuses access
     cut         sends the right headers, and only a part of the body, then closes the connection
     lost        has the request done, and closes the connection without an answer
     slow        waits a moment before the answer
@@ -22,6 +23,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+#: What a server says with a status; what is beside the kinds below is not drawn.
+_CODES = {"500": "InternalError", "503": "SlowDown", "404": "NoSuchKey", "403": "AccessDenied"}
 KINDS = ("500", "503", "404", "cut", "lost", "slow", "dead")
 _SLOW_SECONDS = 0.3
 
@@ -99,9 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve_one(self, body: bytes) -> None:
         kind = self.faults.next()
-        if kind in ("500", "503", "404"):
-            names = {"500": "InternalError", "503": "SlowDown", "404": "NoSuchKey"}
-            text = f"<?xml version='1.0'?><Error><Code>{names[kind]}</Code><Message>drawn</Message></Error>".encode()
+        if kind in _CODES:
+            text = f"<?xml version='1.0'?><Error><Code>{_CODES[kind]}</Code><Message>drawn</Message></Error>".encode()
             self._answer(int(kind), {"Content-Type": "application/xml"}, text)
             return
         if kind == "dead":

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import obstore
 import pytest
@@ -13,13 +16,14 @@ from moto.s3.models import s3_backends
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.errors import NotFoundError, RequestError, StoreError
 from cordwood.fs.base import PutMode
 from cordwood.fs.by_url import UrlStore, file_system_for, local_path
-from cordwood.fs.objects import PART_BYTES, ObjectStore, Place, is_object_url, place_of
+from cordwood.fs.objects import PART_BYTES, ObjectStore, Patience, Place, is_object_url, place_of
 from cordwood.fs.posix import PosixFileSystem
 from tests.fixtures import fixture
-from tests.fs.object_server import BUCKET, Server, running_server
+from tests.fs.faulty_server import Faults, faulty
+from tests.fs.object_server import BUCKET, Server, environment, running_server
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +156,9 @@ def test_an_object_that_is_replaced_or_deleted_while_it_is_read_is_an_error(serv
         store = ObjectStore()
         store.list(os.path.dirname(url))
         change()
-        with pytest.raises(OSError, match=words) as raised, store.open(url) as file:
+        with pytest.raises(StoreError, match=words) as raised, store.open(url) as file:
             file.read(size_bytes - 1, 1)
-        assert raised.value.errno == errno.ESTALE and raised.value.filename == url
+        assert raised.value.path == url
 
 
 def test_a_listing_of_more_than_a_page_is_complete(server: Server) -> None:
@@ -165,6 +169,9 @@ def test_a_listing_of_more_than_a_page_is_complete(server: Server) -> None:
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
+
+#: Waits a second for a server, where users wait for three minutes.
+HASTY = Patience(first_pause_ms=1, longest_pause_ms=10, retry_seconds=1, timeout_seconds=3)
 
 VERBS = {
     "ls": ["ls", "--segments", "--json"],
@@ -203,3 +210,74 @@ def test_commands_read_what_is_in_memory() -> None:
         if path.is_file():
             store.put(f"memory://here/{path.relative_to(directory)}", path.read_bytes())
     assert said("dump", "memory://here") == said("dump", str(directory))
+
+
+# ---- a store that fails ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(server: Server) -> Iterator[Faults]:
+    """A server before the real one, whose faults the test chooses; the environment leads to it."""
+    with faulty(server.address) as (address, faults), mock.patch.dict(os.environ, environment(address)):
+        yield faults
+
+
+FAILING = {**VERBS, "groups": ["groups"]}
+
+
+@pytest.mark.parametrize("verb", FAILING)
+def test_a_network_that_fails_at_any_moment_is_not_called_damage(server: Server, broken: Faults, verb: str) -> None:
+    url = server.upload(fixture("legacy-v0-before"), "legacy-v0-before")
+
+    def run() -> tuple[int, str, str]:
+        with mock.patch("cordwood.fs.objects.Patience", return_value=replace(HASTY, retry_seconds=0)):
+            done = CliRunner().invoke(app, [*FAILING[verb], url])
+        return done.exit_code, done.stdout, done.stderr
+
+    code, said_of_all, _ = run()
+    requests = broken.requests
+    assert code == 0 and requests > 3
+    for number in sorted({*range(0, requests, max(1, requests // 8)), 1, requests - 1}):
+        broken.begin({number: "dead"})
+        code, out, err = run()
+        assert code == 2 and "the object store failed" in err, (number, code, out, err)
+        assert "damage" not in out + err
+        if verb == "check":
+            assert "finding" not in out and not out.count('"kind"'), (number, out)
+    broken.begin({})
+    assert run() == (0, said_of_all, "")
+
+
+@pytest.mark.parametrize("kind", ["500", "503", "cut", "lost"])
+def test_a_listing_that_fails_is_repeated_until_it_is_whole(server: Server, broken: Faults, kind: str) -> None:
+    for name in "abc":
+        obstore.put(server.store, f"listed/{name}", b"x")
+    broken.begin(dict.fromkeys(range(3), kind))
+    assert [info.name for info in ObjectStore(HASTY).list(f"s3://{BUCKET}/listed")][:3] == ["a", "b", "c"]
+    assert broken.happened == [kind] * 3
+
+
+@pytest.mark.parametrize("act", ["list", "stat", "put"])
+def test_a_request_is_repeated_for_as_long_as_there_is_patience(broken: Faults, act: str) -> None:
+    broken.begin(dict.fromkeys(range(100_000), "503"))
+    store, url = ObjectStore(HASTY), f"s3://{BUCKET}/patience/f"
+    started = time.monotonic()
+    with pytest.raises(StoreError, match="the object store failed"):
+        {"list": lambda: store.list(url), "stat": lambda: store.stat(url), "put": lambda: store.put(url, b"x")}[act]()
+    assert time.monotonic() - started > HASTY.retry_seconds / 2
+    assert Patience().retry_seconds == 180, "as docs/object-stores.md says"
+
+
+def test_a_store_that_refuses_access_is_not_called_damage(server: Server, broken: Faults) -> None:
+    url = server.upload(fixture("legacy-v0-before"), "legacy-v0-before")
+    broken.begin(dict.fromkeys(range(8, 10_000), "403"))
+    done = CliRunner().invoke(app, ["check", "--json", url])
+    assert done.exit_code == 2 and "refuses access" in done.stderr and not done.stdout
+
+
+def test_a_network_that_fails_in_a_task_of_spark_is_named(server: Server, broken: Faults) -> None:
+    url = server.upload(fixture("legacy-v0-before"), "legacy-v0-before")
+    broken.begin({40: "dead"})
+    with mock.patch("cordwood.fs.objects.Patience", return_value=replace(HASTY, retry_seconds=0)):
+        done = CliRunner().invoke(app, ["verify", "--now", "1800000000000", url, url])
+    assert done.exit_code == 2 and "the object store failed" in done.stderr, done.output

@@ -14,7 +14,7 @@ from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import Link, TargetStore, is_full
 from cordwood.fs.folders import mode_of, remove_tree
 from cordwood.fs.workspace import leftovers
-from cordwood.spark.jobs import Jobs, stop_if_full
+from cordwood.spark.jobs import Jobs, stop_if_lost
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.recovered import broker_would_load
@@ -178,12 +178,13 @@ def run_tasks(
 
     Raises:
         NoSpaceError: the disk is full.
+        StoreError: the object store failed.
     """
     tasks = [task for task in tasks_of(plan, jobs.location) if task.path not in failed]
     if on_plan is not None:
         on_plan(plan, sum(task.size_bytes for task in tasks))
     outcomes = jobs.clean(tasks, outputs, discard=discard)
-    stop_if_full(outcomes, "Nothing was changed, and nothing is left of what was written")
+    stop_if_lost(outcomes, "Nothing was changed, and nothing is left of what was written")
     return {**failed, **{task.path: outcome for task, outcome in zip(tasks, outcomes, strict=True)}}
 
 

@@ -18,7 +18,7 @@ from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings, clean_settings
-from cordwood.errors import CordwoodError, DataError, MemoryNeed, RequestError, TooLittleMemoryError
+from cordwood.errors import CordwoodError, DataError, MemoryNeed, RequestError, StoreError, TooLittleMemoryError
 from cordwood.fs.base import TargetStore, is_full
 from cordwood.fs.checked import WantedLocation
 from cordwood.fs.discarding import DiscardingStore
@@ -94,6 +94,7 @@ class FailureKind(StrEnum):
     FULL = "full"  #: no space on the disk that is written to
     MEMORY = "memory"  #: its keys need more memory than its task may take
     LOST = "lost"  #: what another task wrote for it is gone or damaged
+    STORE = "store"  #: the object store failed
     OTHER = "other"
     BUG = "bug"
 
@@ -263,7 +264,7 @@ def failure_of(error: Exception, path: str) -> Failure:
         path: of the partition.
     """
     # Others may not be picklable. Without its traceback an error keeps no frames, and what is in them.
-    is_known = isinstance(error, DataError | RequestError | LostSectionError | OSError)
+    is_known = isinstance(error, DataError | RequestError | StoreError | LostSectionError | OSError)
     bare = error.with_traceback(None) if is_known else None
     match error:
         case LostSectionError():
@@ -272,6 +273,8 @@ def failure_of(error: Exception, path: str) -> Failure:
             return Failure(FailureKind.DAMAGE, str(error), error=bare)
         case TooLittleMemoryError():
             return Failure(FailureKind.MEMORY, str(error), memory=error.need, error=bare)
+        case StoreError():
+            return Failure(FailureKind.STORE, str(error), error=bare)
         case CordwoodError():
             return Failure(FailureKind.OTHER, str(error), error=bare)
         case OSError():
@@ -290,6 +293,8 @@ def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Fai
             check.faults(task.location.open(), outcome.folder, outcome.files, outcome.cleaned, task.end),
             None,
         )
+    except StoreError as error:
+        return failure_of(error, task.path)
     except Exception as error:
         return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
     if found is None:

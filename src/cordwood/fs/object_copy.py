@@ -24,7 +24,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from cordwood.errors import LockedError, RequestError
+from cordwood.errors import LockedError, RequestError, StoreError
 from cordwood.fs.base import PutMode, Target
 from cordwood.fs.manifest import MANIFEST, OWN_NAMES, RUN, WORK, CopiedFile, Manifest
 from cordwood.fs.objects import ObjectStore, normal_url
@@ -115,10 +115,8 @@ class ObjectCopy(Target):
         if RUN not in tags:
             raise LockedError(f"{self.target} is being made by another run, which has just ended. Start again")
         _check_dead(self.target, self._objects.content(path))
-        try:
-            self._objects.put_if_unchanged(path, data, tags[RUN])
-        except OSError:
-            raise LockedError(f"{self.target} is being made by another run, which has just started") from None
+        if not self._objects.put_if_unchanged(path, data, tags[RUN]):
+            raise LockedError(f"{self.target} is being made by another run, which has just started")
 
     def _is_mine(self) -> bool:
         path = f"{self.target}/{RUN}"
@@ -147,7 +145,7 @@ class ObjectCopy(Target):
         self._is_published = True
         _at_work.discard(self._run)
         # From here on the copy is whole; leftovers that cannot be removed do no harm.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StoreError):
             self._remove(f"{self.target}/{WORK}")
             self._objects.delete(f"{self.target}/{RUN}")
 
@@ -174,7 +172,7 @@ class ObjectCopy(Target):
             if self._is_mine():
                 self._remove_all(but=RUN)
                 self._objects.delete(f"{self.target}/{RUN}")
-        except OSError:
+        except (OSError, StoreError):
             if error is None:
                 raise
             error.add_note(f"{self.target} holds what this run wrote; it does not count, and the next run removes it")

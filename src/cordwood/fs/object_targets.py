@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from cordwood.errors import CorruptFileError
+from cordwood.errors import CorruptFileError, StoreError
 from cordwood.fs.base import Bytes, File, FileInfo, ReadableFile, Target, TargetStore, refuse_lock_file
 from cordwood.fs.manifest import CopiedFile
 from cordwood.fs.object_copy import ObjectCopy
@@ -176,7 +176,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
                 position += len(piece)
                 crc = crc32c.crc32c(piece, crc)
             if position != original.size():
-                raise OSError(errno.EIO, f"{position} of {original.size()} bytes came", source)
+                raise StoreError(f"{position} of {original.size()} bytes came", source)
         if listed is not None and crc != listed.crc32c:
             what = f"its bytes have the CRC-32C {crc:#010x}, and had {listed.crc32c:#010x} when the copy was made"
             raise CorruptFileError(what, path=source)
@@ -199,7 +199,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
             meta = obstore.head(client, target_key)
         if meta["size"] != written.size_bytes:
             what = f"the store made a copy of {meta['size']} bytes of an object of {written.size_bytes}"
-            raise OSError(errno.EIO, what, target)
+            raise StoreError(what, target)
         self._written[target] = replace(written, path=target, e_tag=meta["e_tag"])
         self.unlink(source)
 

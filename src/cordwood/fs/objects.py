@@ -11,7 +11,9 @@ object is in it. What the paths look like, and whose credentials are used, is in
                a small file those that are beside it and of its kind
 
 A request is repeated, with pauses that get longer, when the server answers with an error of its own (5xx), does not
-answer at all, or cuts a body off. What arrives is as long as what was asked for, or it is an error.
+answer at all, or cuts a body off. What arrives is as long as what was asked for, or it is an error. A store that failed
+is a StoreError, which is no OSError: who catches the error of a file that is missing or cannot be read must not take it
+for that.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ import os
 import posixpath
 import re
 import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.errors import NotFoundError, RequestError, StoreAccessError, StoreError
 from cordwood.fs.base import Bytes, FileInfo, PutMode, ReadableFile, Store, refuse_lock_file, view_of
 from cordwood.fs.location import Location
 from cordwood.fs.manifest import (
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore as Client
 
+T = TypeVar("T")
+
 #: The most bytes that one request asks for.
 PART_BYTES = 4 << 20
 #: The least: a request takes about as long for one byte.
@@ -66,6 +71,10 @@ _SIBLINGS = 64
 _COPY_DEPTH = 3
 #: Requests that are under way at once, of all files of a process.
 _REQUESTS = 16
+#: Codes with which S3 refuses access.
+_REFUSALS = frozenset(["AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"])
+#: More than fit into any time.
+_RETRIES_MAX = 1_000_000
 #: Permissions that a copy of an object or a directory gets, less the umask of who makes it.
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
 
@@ -114,14 +123,12 @@ class Patience:
     """How long a request is repeated that fails for the server's sake.
 
     Attributes:
-        retries: after the first attempt, at most.
         first_pause_ms: before the first of them; each later pause is up to twice as long as the one before.
         longest_pause_ms: no pause is longer.
         retry_seconds: no attempt starts later than that.
         timeout_seconds: of one attempt, from the connection to the last byte.
     """
 
-    retries: int = 10
     first_pause_ms: int = 100
     longest_pause_ms: int = 15_000
     retry_seconds: int = 180
@@ -157,7 +164,7 @@ def _client_of(_process: int, bucket: str, endpoint: str, patience: Patience) ->
                 "allow_http": plain or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
             },
             retry_config={
-                "max_retries": patience.retries,
+                "max_retries": _RETRIES_MAX,  # the time is what counts
                 "retry_timeout": timedelta(seconds=patience.retry_seconds),
                 "backoff": {
                     "init_backoff": timedelta(milliseconds=patience.first_pause_ms),
@@ -178,17 +185,17 @@ def explained(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     except exceptions.PreconditionError:
-        raise OSError(
-            errno.ESTALE, "was replaced while it was read. Do it again once nothing writes there", path
-        ) from None
+        raise StoreError("was replaced while it was read. Do it again once nothing writes there", path) from None
     except exceptions.AlreadyExistsError:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise PermissionError(errno.EACCES, f"the object store refuses access: {_brief(error)}", path) from error
+        raise StoreAccessError(f"the object store refuses access: {_brief(error)}", path) from None
     except exceptions.BaseError as error:
+        if _code(error) in _REFUSALS:  # the library knows only those of requests for one object
+            raise StoreAccessError(f"the object store refuses access: {_code(error)}", path) from None
         if _code(error) == "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, "there is no such bucket", path) from None
-        raise OSError(errno.EIO, f"the object store failed: {_brief(error)}", path) from error
+        raise StoreError(f"the object store failed: {_brief(error)}", path) from None
 
 
 def _code(error: BaseException) -> str | None:
@@ -198,8 +205,24 @@ def _code(error: BaseException) -> str | None:
 
 
 def _brief(error: BaseException) -> str:
+    """The first line of an error, without the queries of URLs: they may hold a signature."""
     lines = str(error).splitlines()
-    return lines[0].strip()[:300] if lines else type(error).__name__
+    words = re.sub(r"(://[^\s?]*)\?\S*|, max_retries: \S+ retry_timeout: \S+", r"\1", lines[0] if lines else "")
+    return words.strip()[:300] or type(error).__name__
+
+
+def patiently(patience: Patience, path: str, request: Callable[[], T]) -> T:
+    """Do a request, again and again if the body of its answer is cut off: the library repeats only reads for that."""
+    ends, pause = time.monotonic() + patience.retry_seconds, patience.first_pause_ms / 1000
+    while True:
+        try:
+            with explained(path):
+                return request()
+        except StoreError as error:
+            if "response body" not in str(error) or time.monotonic() + pause > ends:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, patience.longest_pause_ms / 1000)
 
 
 @functools.lru_cache(maxsize=1)
@@ -307,7 +330,7 @@ class ObjectStore(Store):
         if names is None:
             try:
                 names = frozenset(info.name for info, _ in self.list_with_tags(root))
-            except PermissionError:
+            except StoreAccessError:
                 names = frozenset()  # who may read a directory need not see what it is in
         if MANIFEST in names:
             manifest = decode(self.content(f"{root}/{MANIFEST}"), f"{root}/{MANIFEST}")
@@ -347,8 +370,8 @@ class ObjectStore(Store):
         bucket, key = self._place(path)
         if not bucket:
             return []
-        with explained(path):
-            found = obstore.list_with_delimiter(client_of(bucket, self.patience), key or None)
+        client = client_of(bucket, self.patience)
+        found = patiently(self.patience, path, lambda: obstore.list_with_delimiter(client, key or None))
         entries: Listed = [(_directory(posixpath.basename(prefix)), None) for prefix in found["common_prefixes"]]
         # Some consoles make an object for a directory itself.
         metas = [meta for meta in found["objects"] if meta["path"] != key]
@@ -394,13 +417,13 @@ class ObjectStore(Store):
         """There is no object of that name: the directory that has it, if one does.
 
         Raises:
-            OSError: the store lists such an object. Not FileNotFoundError, which a reader takes for a file that a
+            StoreError: the store lists such an object. Not FileNotFoundError, which a reader takes for a file that a
                 broker has deleted, and goes on without.
         """
         parent, name = posixpath.split(path.rstrip("/"))
         for info, _ in self.list_with_tags(parent):
             if info.name == name and not info.is_directory:
-                raise OSError(errno.EIO, "the object store lists this object, and answers 404 when asked for it", path)
+                raise StoreError("the object store lists this object, and answers 404 when asked for it", path)
             if info.name == name:
                 return info
         return None
@@ -435,18 +458,20 @@ class ObjectStore(Store):
             if not self._is(path, whole):
                 raise
 
-    def put_if_unchanged(self, path: str, data: bytes, e_tag: str | None) -> None:
-        """Replace an object unless somebody else has done so.
-
-        Raises:
-            OSError: with ESTALE: it is not the object with this ETag any more.
-        """
+    def put_if_unchanged(self, path: str, data: bytes, e_tag: str | None) -> bool:
+        """Replace an object; return False if it is not the object with this ETag any more."""
         import obstore
+        from obstore.exceptions import PreconditionError
 
         bucket, key = place_of(path)
         self.forget(path)
         with explained(path):
-            obstore.put(client_of(bucket, self.patience), key, data, mode={"e_tag": e_tag or ""}, use_multipart=False)
+            client = client_of(bucket, self.patience)
+            try:
+                obstore.put(client, key, data, mode={"e_tag": e_tag or ""}, use_multipart=False)
+            except PreconditionError:
+                return False
+        return True
 
     def forget(self, path: str) -> None:
         """An object changes: what was listed with it counts no more."""
@@ -488,8 +513,8 @@ class ObjectStore(Store):
         if self._head(path) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self.forget(path)
-        with explained(path):
-            obstore.delete(client_of(bucket, self.patience), key)
+        client = client_of(bucket, self.patience)
+        patiently(self.patience, path, lambda: obstore.delete(client, key))
 
     @override
     def absolute_path(self, path: str) -> str:
@@ -529,9 +554,9 @@ def _with_time(info: FileInfo, file: CopiedFile | None) -> FileInfo:
     return info if file is None else replace(info, mtime_ns=file.mtime_ns)
 
 
-def _ns(time: datetime) -> int:
+def _ns(moment: datetime) -> int:
     """Nanoseconds since the epoch; as a float they would not be exact."""
-    return calendar.timegm(time.utctimetuple()) * 1_000_000_000 + time.microsecond * 1_000
+    return calendar.timegm(moment.utctimetuple()) * 1_000_000_000 + moment.microsecond * 1_000
 
 
 # ---- an open object --------------------------------------------------------------------------------------------------
@@ -656,8 +681,7 @@ def _get(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) 
             data = memoryview(obstore.get(client_of(bucket, patience), key, options=options).bytes())
     except FileNotFoundError:
         # Not FileNotFoundError, which a reader takes for a file that a broker has deleted.
-        raise OSError(errno.ESTALE, "the object store listed this object, and does not find it now", path) from None
+        raise StoreError("the object store listed this object, and does not find it now", path) from None
     if len(data) != end - start:
-        what = f"the object store sent {len(data)} of {end - start} bytes from position {start} on"
-        raise OSError(errno.EIO, what, path)
+        raise StoreError(f"the object store sent {len(data)} of {end - start} bytes from position {start} on", path)
     return data

@@ -18,7 +18,7 @@ from cordwood.engine.division import is_staged
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.staged import clean_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
-from cordwood.errors import NoSpaceError
+from cordwood.errors import NoSpaceError, StoreError
 from cordwood.fs.base import TargetStore
 from cordwood.spark.executors import check_executors, paths_on_disk
 from cordwood.spark.hanging import given_up_after
@@ -200,9 +200,16 @@ def is_full(outcome: Output | Failure) -> TypeGuard[Failure]:
     return isinstance(outcome, Failure) and outcome.kind is FailureKind.FULL
 
 
-def stop_if_full(outcomes: Iterable[Output | Failure], consequence: str) -> None:
-    """Raise NoSpaceError if a task failed because the disk was full; its message ends with `consequence`."""
+def stop_if_lost(outcomes: Iterable[Output | Failure], consequence: str) -> None:
+    """Raise what a task failed with that concerns them all; a message about a full disk ends with `consequence`.
+
+    Raises:
+        NoSpaceError: the disk is full.
+        StoreError: the object store failed.
+    """
     for outcome in outcomes:
+        if isinstance(outcome, Failure) and outcome.kind is FailureKind.STORE:
+            raise StoreError(outcome.what)
         if is_full(outcome):
             raise NoSpaceError(f"{outcome.what}. {consequence}")
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from cordwood.errors import RequestError, TasksHangError
+from cordwood.errors import RequestError, StoreError, TasksHangError
 from cordwood.spark.gateway import Gateway, raise_if_ended, without_words_of_py4j
 from cordwood.spark.hanging import looking
 
@@ -210,6 +211,9 @@ def collect(rows: DataFrame) -> list[Row]:
 
     The job is waited for in another thread. A thread that is interrupted in the middle of a call to Java cannot make
     another one before the first has its answer; this one makes no long ones, so that it can cancel the job.
+
+    Raises:
+        StoreError: an object store failed in a task.
     """
     from pyspark import InheritableThread
 
@@ -246,5 +250,8 @@ def collect(rows: DataFrame) -> list[Row]:
         with contextlib.suppress(Exception):
             spark.removeTag(tag)
     for error in failed:
+        # Spark has made words of the error of its worker. It has them only as long as it runs.
+        if (words := re.search(r"cordwood\.errors\.Store(?:Access)?Error: (.+)", str(error))) is not None:
+            raise StoreError(words[1]) from error
         raise error
     return done[0]

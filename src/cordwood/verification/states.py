@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cordwood.errors import CordwoodError, CorruptFileError
+from cordwood.errors import CorruptFileError, DataError, RequestError
 from cordwood.fs.base import Store
 from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.filenames import FileKind
@@ -59,7 +59,7 @@ def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
         )
         known = tuple((id, epoch, last_offset) for id, (epoch, _, last_offset, _) in was.items())
         return LookedAt(tuple(ranges), faults, known, max(before.next_offset - pair.lowest, 0))
-    except (CordwoodError, OSError) as error:
+    except (RequestError, DataError, OSError) as error:
         return LookedAt(faults=((ViolationKind.DAMAGE_AFTER, f"cannot be read: {error}", pair.after.path),))
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cordwood.errors import CorruptFileError, DataError, NotFoundError, TextProblem
+from cordwood.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
 from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.check.findings import Finding, Findings, Kind, Severity
 from cordwood.storage.check.partition import (
@@ -222,8 +222,8 @@ class Check:
         """The broker's log directory that contains a partition; None if there is none."""
         try:
             directory = LogDirectory.open(self.fs, posixpath.dirname(path) or ".")
-        except OSError:
-            return None
+        except (OSError, StoreAccessError):
+            return None  # who may read a partition need not see what it is in
         return directory if directory.is_brokers else None
 
     # ---- log directories ---------------------------------------------------------------------------------------------
