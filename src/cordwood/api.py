@@ -377,7 +377,7 @@ def clean(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-        link: Copy: hard-link closed segments that do not change, instead of copying them.
+        link: Hard-link closed segments that do not change, instead of copying them.
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
         archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
             have one of their own.
@@ -480,10 +480,10 @@ def clean_in_place(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-        keep_old: In place: keep replaced and deleted files in this new folder; `undo` puts them back.
-        verify: In place: prove that new segments are right before they replace old ones.
-        work_space: In place: disk space for new segments before old ones are removed. Default: all free space.
-        no_broker_elsewhere: In place: I confirm that no broker on another machine uses this network disk.
+        keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
+        verify: Prove that new segments are right before they replace old ones.
+        work_space: Disk space for new segments before old ones are removed. Default: all free space.
+        no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
         rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
         archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
             have one of their own.

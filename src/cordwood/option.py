@@ -45,6 +45,7 @@ class OptionField:
         type_text: the same as it stands in the source.
         default: of the value.
         option: the rest.
+        panel: the heading that it stands under in the command's help: `PANEL` of the class that it is a field of.
     """
 
     name: str
@@ -52,6 +53,7 @@ class OptionField:
     type_text: str
     default: Any
     option: Option
+    panel: str = ""
 
     @property
     def flag(self) -> str:
@@ -71,7 +73,7 @@ def option_fields(kind: type) -> Iterator[OptionField]:
         assert get_origin(hint) is Annotated and one.default is not MISSING, f"{one.name} has no help or no default"
         value_type, option = get_args(hint)
         text = str(one.type).removeprefix("Annotated[").partition(", Option(")[0].replace("'", '"')
-        yield OptionField(one.name, value_type, text, one.default, option)
+        yield OptionField(one.name, value_type, text, one.default, option, getattr(kind, "PANEL", ""))
 
 
 def build(kind: type[_T], values: Mapping[str, Any]) -> _T:

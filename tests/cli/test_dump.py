@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from cordwood.cli import formats, large, texts
+from cordwood.cli.demo import write_log
 from cordwood.cli.dump import Choice, Dump
 from cordwood.cli.formats import JSON_BYTES_MAX, JsonPrinter, ValueFormat
 from cordwood.cli.main import app
@@ -435,6 +436,13 @@ def test_patterns_take_value_formats(small: Path) -> None:
     assert run(small, "--limit", "3", "--format", "%k,%s;", "--key-format", "hex").stdout == (
         "706c61696e,one;null,zwölf;00000007,;"
     )
+
+
+def test_patterns_decode_control_records(tmp_path: Path) -> None:
+    write_log(tmp_path)
+    words = (tmp_path / "before", "--offset", "9:10", "--format", "%o %k %s")
+    assert run(*words).stdout == "9 ABORT coordinator_epoch=0"
+    assert run(*words, "--no-decode").stdout_bytes == b"9 " + bytes(4) + b" " + bytes(6)
 
 
 @given(st.binary())

@@ -11,7 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cordwood.cli.main import EXIT_REQUEST, VERBS, app
 from tests.fixtures import fixture
 
 CORDWOOD = f"{sys.executable} -m cordwood"
@@ -68,3 +70,39 @@ def test_a_signal_ends_a_command_without_a_traceback(number: signal.Signals, cod
         process.send_signal(number)
         assert process.wait(20) == code
         assert process.stderr.read() == ("cordwood: interrupted\n" if number is signal.SIGINT else "")
+
+
+@pytest.mark.parametrize("words", [["help"], ["--help"]])
+def test_help_lists_all_commands(words: list[str]) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0
+    assert all(f"\n  {verb} " in done.output for verb in VERBS)
+
+
+def test_help_of_a_command_shows_its_options_in_groups() -> None:
+    done = CliRunner().invoke(app, ["help", "clean"])
+    assert done.output == CliRunner().invoke(app, ["clean", "--help"], prog_name="cordwood").output
+    headings = [line for line in done.output.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [
+        "Arguments:",
+        "Options:",
+        "Only with --output:",
+        "Only with --in-place:",
+        "Which partitions, with which configs:",
+        "How partitions are cleaned:",
+        "How it runs:",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["pln"], "There is no command pln. Did you mean plan? All commands: cordwood help"),
+        (["xyzzy"], "There is no command xyzzy. All commands: cordwood help"),
+        (["plan", "logs", "--topc", "a"], "No such option: --topc (Possible options: --topic)"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_what_was_probably_meant(words: list[str], hint: str) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == EXIT_REQUEST
+    assert hint in done.output

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cordwood.cli.options import Json, parse_size, with_options
+from cordwood.cli.options import Json, parse_count, parse_size, with_options
 from cordwood.errors import RequestError
 from cordwood.option import Option
 
@@ -33,6 +33,17 @@ def test_a_size_is_a_number_of_bytes_or_of_larger_units(text: str, size: int) ->
 def test_invalid_size_error_shows_an_example(text: str) -> None:
     with pytest.raises(RequestError, match=r"--memory .*: give a number of bytes, or a size such as 512m or 4g"):
         parse_size(text, "--memory")
+
+
+@pytest.mark.parametrize(("text", "count"), [("7", 7), ("500k", 500_000), ("10m", 10_000_000), ("2G", 2_000_000_000)])
+def test_a_count_is_a_number_or_one_of_thousands_or_millions(text: str, count: int) -> None:
+    assert parse_count(text, "--keys") == count
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5m", "k", "10x", "10 m"])
+def test_invalid_count_error_shows_an_example(text: str) -> None:
+    with pytest.raises(RequestError, match=r"--keys .*: give a number, or a count such as 500k or 10m"):
+        parse_count(text, "--keys")
 
 
 @dataclass(frozen=True, kw_only=True)

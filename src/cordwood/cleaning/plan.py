@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from cordwood.config import ConfigValue, show
 from cordwood.option import Option
@@ -130,6 +130,8 @@ class Choices:
     then stays as it was, though Kafka keeps what it finished before. The guards of other replicas are not part of
     Kafka's cleaner and stay: see `single_copy` and `high_watermark`.
     """
+
+    PANEL: ClassVar[str] = "How partitions are cleaned"
 
     ignore_ratio: Annotated[bool, Option("Clean even if min.cleanable.dirty.ratio is not reached.")] = False
     first_dirty: Annotated[

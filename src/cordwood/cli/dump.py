@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from cordwood.cli import completion
 from cordwood.cli.formats import (
     Control,
     JsonPrinter,
@@ -570,7 +571,10 @@ def main(
     ],
     batches: Annotated[bool, typer.Option("--batches", help="Show batches; records too only with --records.")] = False,
     records: Annotated[bool, typer.Option("--records", help="Show records; batches too only with --batches.")] = False,
-    topic: Annotated[list[str] | None, typer.Option(help="Only this topic, or those that match this glob.")] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(autocompletion=completion.topics, help="Only this topic, or those that match this glob."),
+    ] = None,
     partition: Annotated[
         list[str] | None, typer.Option(help="Only this partition: its number, its name, or a glob of either.")
     ] = None,
@@ -603,7 +607,8 @@ def main(
             metavar="PATTERN",
             help="Records only, as kcat prints them: %t topic, %p partition, %o offset, %T timestamp, %k key, "
             "%s value, %h headers, %K and %S size of key and value (-1: null), %R size of the value as 4 bytes, "
-            "%% percent; \\n \\t \\r \\xNN. Keys and values are raw bytes unless a format is given.",
+            "%% percent; \\n \\t \\r \\xNN. Keys and values are raw bytes unless a format is given; those of a control "
+            "record are its type and its coordinator epoch.",
         ),
     ] = None,
     no_decode: Annotated[
@@ -665,11 +670,11 @@ def main(
         limit=limit,
     )
     printer: Printer
+    by_name = not no_decode and key_format is None and value_format is None
     if pattern is not None:
-        printer = PatternPrinter(pattern, key_format, value_format)
+        printer = PatternPrinter(pattern, key_format, value_format, decode=by_name)
     else:
         formats = key_format or ValueFormat.UTF8, value_format or ValueFormat.UTF8
-        by_name = not no_decode and key_format is None and value_format is None
         printer = JsonPrinter(*formats, decode=by_name) if as_json else TextPrinter(*formats, full=full, decode=by_name)
     output = sys.stdout.buffer
 

@@ -600,6 +600,17 @@ class _Record:
     data: memoryview
     key: Callable[[memoryview | None], bytes | Iterator[bytes]]
     value: Callable[[memoryview | None], bytes | Iterator[bytes]]
+    control: Control | None = None
+
+    def shown_key(self) -> bytes | Iterator[bytes]:
+        if self.control is not None and self.control[0] is not None:
+            return self.control[0].encode()
+        return self.key(_slices(self.data, self.row)[0])
+
+    def shown_value(self) -> bytes | Iterator[bytes]:
+        if self.control is not None and self.control[1] is not None:
+            return b"coordinator_epoch=%d" % self.control[1]
+        return self.value(_slices(self.data, self.row)[1])
 
     def headers(self) -> bytes | Iterator[bytes]:
         if _are_large(self.data, self.row):
@@ -617,8 +628,8 @@ _LETTERS: Mapping[str, Callable[[_Record], bytes | Iterator[bytes]]] = {
     "t": lambda record: record.topic,
     "p": lambda record: b"%d" % record.partition,
     "o": lambda record: b"%d" % record.row[0],
-    "k": lambda record: record.key(_slices(record.data, record.row)[0]),
-    "s": lambda record: record.value(_slices(record.data, record.row)[1]),
+    "k": _Record.shown_key,
+    "s": _Record.shown_value,
     "K": lambda record: b"%d" % record.row[4],
     "S": lambda record: b"%d" % record.row[6],
     "R": lambda record: record.row[6].to_bytes(4, "big", signed=True),
@@ -634,7 +645,10 @@ _BASES = {"x": 16, "0": 8, **dict.fromkeys("123456789", 10)}
 class PatternPrinter:
     """Records after kcat's pattern, nothing between or behind them; batches and other lines are left out."""
 
-    def __init__(self, pattern: str, key_format: ValueFormat | None, value_format: ValueFormat | None) -> None:
+    def __init__(
+        self, pattern: str, key_format: ValueFormat | None, value_format: ValueFormat | None, *, decode: bool = True
+    ) -> None:
+        self._decode = decode
         self._pieces = [self._piece(match) for match in _PIECES.finditer(pattern)]
         self._key, self._value = (_raw if one is None else _encoded(one) for one in (key_format, value_format))
 
@@ -669,8 +683,9 @@ class PatternPrinter:
         """See Printer."""
         made: list[bytes] = []
         size = 0
-        for row in rows:
-            record = _Record(self._topic, self._partition, row, data, self._key, self._value)
+        for number, row in enumerate(rows):
+            control = controls[number] if controls and self._decode else None
+            record = _Record(self._topic, self._partition, row, data, self._key, self._value, control)
             for piece in self._pieces:
                 shown = piece if isinstance(piece, bytes) else piece(record)
                 if isinstance(shown, bytes):

@@ -11,12 +11,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from cordwood.errors import CordwoodError, DataError, LockedError, NoSpaceError, NotFoundError
 from cordwood.fs.base import is_full
@@ -59,7 +60,26 @@ VERBS = {
     "pack": ("cordwood.cli.pack", "Make an archive of this Python environment, for the executors of a Spark cluster."),
     "demo": ("cordwood.cli.demo", "Make a small log, clean it, and show which records were removed and why."),
     "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log, or cleans one compared with Kafka."),
+    "help": ("cordwood.cli.help", "Show a command's options, or list all commands."),
 }
+
+
+class _Verb(TyperCommand):
+    """Shows its options in groups: its own first, then those that commands share."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[Any]] = {}
+        for param in self.get_params(ctx):
+            if (line := param.get_help_record(ctx)) is not None:
+                own = "Arguments" if param.param_type_name == "argument" else "Options"
+                panels.setdefault(getattr(param, "rich_help_panel", None) or own, []).append(line)
+        for title in sorted(panels, key=_own_first):
+            with formatter.section(title):
+                formatter.write_dl(panels[title])
+
+
+def _own_first(title: str) -> int:
+    return {"Arguments": 0, "Options": 1}.get(title, 2)
 
 
 class _Verbs(TyperGroup):
@@ -73,8 +93,15 @@ class _Verbs(TyperGroup):
             return None
         command = importlib.import_module(VERBS[cmd_name][0]).main
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command(cmd_name)(_guarded(command))
+        app.command(cmd_name, cls=_Verb)(_guarded(command))
         return typer.main.get_command(app)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            alike = get_close_matches(args[0], VERBS)
+            hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
+            ctx.fail(f"There is no command {printable(args[0])}.{hint} All commands: cordwood help")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

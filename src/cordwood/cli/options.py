@@ -12,16 +12,18 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
+from cordwood.cli.completion import COMPLETIONS
 from cordwood.errors import RequestError
 from cordwood.option import OptionField, build, option_fields
 
+_COUNT = re.compile(r"([0-9]{1,15})([kmg]?)", re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 Directories = Annotated[
     list[str],
     typer.Argument(metavar="DIR...", help="Log directories of one broker, or partition directories."),
 ]
-Master = Annotated[str, typer.Option(metavar="URL", help="Spark master URL.")]
+Master = Annotated[str, typer.Option(metavar="URL", help="Spark master URL.", rich_help_panel="How it runs")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with exact bytes and times.")]
 
 
@@ -61,7 +63,13 @@ def _parameter(one: OptionField) -> inspect.Parameter:
     kind: Any = list[str] | None if is_list else bool if is_switch else str | None
     if one.type in (int, int | None) and one.option.metavar not in _PARSERS:
         kind = int | None
-    option = typer.Option(one.flag, metavar=one.option.metavar or None, help=text)
+    option = typer.Option(
+        one.flag,
+        metavar=one.option.metavar or None,
+        help=text,
+        rich_help_panel=one.panel or None,
+        autocompletion=COMPLETIONS.get(one.flag),
+    )
     return inspect.Parameter(
         one.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -91,6 +99,18 @@ def parse_size(text: str, flag: str) -> int:
     if match is None or not int(match[1]):
         raise RequestError(f"{flag} {text}: give a number of bytes, or a size such as 512m or 4g")
     return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")
+
+
+def parse_count(text: str, flag: str) -> int:
+    """A count: a number, or one with k, m or g behind it, for thousands, millions and so on.
+
+    Raises:
+        RequestError: the text is no count.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise RequestError(f"{flag} {text}: give a number, or a count such as 500k or 10m")
+    return int(match[1]) * int(1000 ** " kmg".index(match[2].lower() or " "))
 
 
 def _parse_high_watermark(text: str, flag: str) -> int | Literal["end"]:
@@ -124,6 +144,7 @@ def _parse_number(text: str, flag: str, what: str) -> float:
 #: How values are read that are more than Typer knows, by their metavar.
 _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "BYTES": parse_size,
+    "COUNT": parse_count,
     "OFFSET|end": _parse_high_watermark,
     "SHARE": _parse_share,
     "DAYS": _number_parser("a number of days"),

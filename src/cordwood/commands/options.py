@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from cordwood.cleaning.offset_map import keys_max, slots_of
 from cordwood.cleaning.plan import (
@@ -67,6 +67,8 @@ class PlanOptions:
 class TaskOptions:
     """How the tasks of a command run."""
 
+    PANEL: ClassVar[str] = "How it runs"
+
     rate: Annotated[
         int | None,
         Option(
@@ -105,37 +107,39 @@ class TaskOptions:
 class CopyOptions:
     """What only a clean into a copy is asked for."""
 
-    link: Annotated[bool, Option("Copy: hard-link closed segments that do not change, instead of copying them.")] = (
-        False
-    )
+    PANEL: ClassVar[str] = "Only with --output"
+
+    link: Annotated[bool, Option("Hard-link closed segments that do not change, instead of copying them.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InPlaceOptions:
     """What only a clean in place is asked for."""
 
+    PANEL: ClassVar[str] = "Only with --in-place"
+
     keep_old: Annotated[
         str | None,
-        Option("In place: keep replaced and deleted files in this new folder; `undo` puts them back.", metavar="DIR3"),
+        Option("Keep replaced and deleted files in this new folder; `undo` puts them back.", metavar="DIR3"),
     ] = None
     verify: Annotated[
         bool,
         Option(
-            "In place: prove that new segments are right before they replace old ones.",
+            "Prove that new segments are right before they replace old ones.",
             flag="--no-verify",
-            flag_help="In place: replace old segments without proving first that the new ones are right.",
+            flag_help="Replace old segments without proving first that the new ones are right.",
         ),
     ] = True
     work_space: Annotated[
         int | None,
         Option(
-            "In place: disk space for new segments before old ones are removed. Default: all free space.",
+            "Disk space for new segments before old ones are removed. Default: all free space.",
             metavar="BYTES",
         ),
     ] = None
     no_broker_elsewhere: Annotated[
         bool,
-        Option("In place: I confirm that no broker on another machine uses this network disk."),
+        Option("I confirm that no broker on another machine uses this network disk."),
     ] = False
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from cordwood.option import Option
 
@@ -15,6 +15,8 @@ from cordwood.option import Option
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Which partitions of a broker, and where their configs come from."""
+
+    PANEL: ClassVar[str] = "Which partitions, with which configs"
 
     topics: Annotated[
         Sequence[str],

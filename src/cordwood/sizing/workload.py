@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ _SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86_400}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What producers write to a topic."""
+
+    PANEL: ClassVar[str] = "What is written to the topic"
 
     rate: Annotated[
         str,
