@@ -119,7 +119,7 @@ def calls_on_kept(
             cleaner.resume_cleaning([partition])
 
     def pause_others() -> None:
-        cleaner.resume_cleaning(cleaner.pause_cleaning_for_non_compacted_partitions())
+        cleaner.resume_cleaning(cleaner.manager.pause_cleaning_for_non_compacted_partitions())
 
     def reconfigure() -> None:
         rate = chosen.choice(["1.7976931348623157E308", "20000000"])
@@ -131,9 +131,9 @@ def calls_on_kept(
         pause,
         pause_others,
         lambda: cleaner.abort_cleaning(partition),
-        lambda: cleaner.update_checkpoints(chosen.choice(homes)),
-        lambda: cleaner.maybe_truncate_checkpoint(log.parent_directory, partition, chosen.randrange(1000)),
-        lambda: cleaner.alter_checkpoint_dir(partition, *chosen.sample(homes, 2)),
+        lambda: cleaner.manager.update_checkpoints(chosen.choice(homes)),
+        lambda: cleaner.manager.maybe_truncate_checkpoint(log.parent_directory, partition, chosen.randrange(1000)),
+        lambda: cleaner.manager.alter_checkpoint_dir(partition, *chosen.sample(homes, 2)),
         lambda: cleaner.await_cleaned(partition, chosen.randrange(1000), 1),
         cleaner.clean_filthiest_log,
         lambda: (cleaner.metrics(), cleaner.last_stats, cleaner.dead_thread_count),
@@ -175,7 +175,7 @@ def calls_on_thrown(
         lambda: manager.async_delete(partition),
         lambda: manager.get_or_create_log(partition, is_new=True),
         lambda: manager.move_partition(partition, chosen.choice(homes)),
-        lambda: cleaner.update_checkpoints(chosen.choice(homes), remove=partition),
+        lambda: cleaner.manager.update_checkpoints(chosen.choice(homes), remove=partition),
         lambda: manager.update_topic_config("thrown", {"cleanup.policy": chosen.choice(POLICIES)}),
     ]
 

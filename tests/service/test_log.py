@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from random import Random
 
 import pytest
 
@@ -44,6 +45,14 @@ def test_a_transaction_needs_the_guard_that_was_given_for_it() -> None:
     assert log.maybe_start_transaction_verification(7, 1, 0, supports_epoch_bump=False) == NO_GUARD
     log.append_as_leader(batch("b1", producer_id=7, sequence=1, transactional=True), 0)
     assert log.last_stable_offset == 0
+
+
+def test_the_jitter_of_segments_comes_from_the_source_that_is_passed_in() -> None:
+    log = World().load({"segment.jitter.ms": "1000"}, random=Random(7))
+    log.append_as_leader(batch("a1"), 0)
+    expected = Random(7)
+    jitters = [expected.randrange(1000) for _ in range(2)]
+    assert [log.active_segment.roll_jitter_ms, log.roll().roll_jitter_ms] == jitters
 
 
 def test_a_guard_of_version_2_wants_the_first_sequence() -> None:

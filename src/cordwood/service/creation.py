@@ -56,6 +56,7 @@ class Creation:
             topic_id=topic_id,
             stats=pool.stats,
             on_recovered=on_recovered,
+            random=pool.random,
         )
 
     def maybe_update_preferred_log_dir(self, partition: TopicPartition, directory: str) -> None:

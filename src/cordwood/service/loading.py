@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import numpy as np
 
@@ -142,6 +143,7 @@ class Loader:
         directory: of the partition.
         config: of its topic.
         clock: the time.
+        random: see `LogSegment`.
         epochs: its leader epochs, as their file has them.
         new_state: an empty producer state.
         log_start_offset, recovery_point: as the log directory's checkpoints have them.
@@ -153,6 +155,7 @@ class Loader:
     directory: str
     config: LogConfig
     clock: Clock
+    random: Random
     epochs: LeaderEpochCache
     new_state: ProducerState
     log_start_offset: int
@@ -199,8 +202,8 @@ class Loader:
                 start,
                 self.config,
                 self.clock,
+                self.random,
                 is_new=True,
-                preallocate=self.config.preallocate,
             )
             segments.replace([new])
             next_offset = start
@@ -234,7 +237,7 @@ class Loader:
             segment.close_handlers()
         segments.replace(removed=[segment.base_offset for segment in segments.all])
         for files in found:
-            segment = LogSegment(self.fs, self.directory, files.base_offset, self.config, self.clock)
+            segment = LogSegment(self.fs, self.directory, files.base_offset, self.config, self.clock, self.random)
             segments.replace([segment])
             if not self._has_sane_indexes(segment):
                 self._recover_segment(segments, segment)

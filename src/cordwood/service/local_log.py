@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from random import Random
 from typing import NamedTuple
 
 from cordwood.clock import Clock
@@ -91,9 +92,11 @@ class LocalLog:
         log_end_offset: int,
         recovery_point: int,
         stats: LogStats,
+        random: Random,
     ) -> None:
         self.fs = fs
         self._stats = stats
+        self._random = random
         self.directory = directory
         self.log_directory = directory.rpartition("/")[0]
         self.name = name
@@ -144,8 +147,8 @@ class LocalLog:
             base_offset,
             self.config,
             self.clock,
+            self._random,
             is_new=True,
-            preallocate=self.config.preallocate,
         )
 
     # ---- rolling -----------------------------------------------------------------------------------------------------
@@ -242,7 +245,8 @@ class LocalLog:
             for segment in old:
                 segment.take_suffix(Temporary.DELETED)
         new = [
-            LogSegment(self.fs, self.directory, base, self.config, self.clock) for base in sorted(replacement.outputs)
+            LogSegment(self.fs, self.directory, base, self.config, self.clock, self._random)
+            for base in sorted(replacement.outputs)
         ]
         self.segments.replace(new, [segment.base_offset for segment in old])
         self.delete_files(old)

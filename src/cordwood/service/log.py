@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import Enum
+from random import Random
 
 from cordwood.clock import Clock
 from cordwood.config import TopicConfig
@@ -939,6 +940,7 @@ def load_log(
     topic_id: uuid.UUID | None = None,
     stats: LogStats | None = None,
     on_recovered: Callable[[int], None] = lambda _: None,
+    random: Random | None = None,
 ) -> Log:
     """Load a partition's directory, or begin a new log there.
 
@@ -955,24 +957,22 @@ def load_log(
         topic_id: of the topic that the log belongs to; None: what its files say.
         stats: counts flushes and refused appends.
         on_recovered: called with the number of segments that are still to be recovered, before each one and at the end.
+        random: source of the jitter of segments.
 
     Raises:
         OSError: a file cannot be read or written, or is a text file that is not in its format.
         CorruptFileError: a file cannot be what its name says, and cannot be rebuilt.
         InconsistentTopicIdError: the log belongs to another topic.
     """
-    directory = fs.absolute_path(directory)
-    if not fs.exists(directory):
-        fs.make_directory(directory)
-        # Otherwise a power cut could take the directory with all that is flushed in it.
-        fs.sync_directory(directory.rpartition("/")[0] or "/")
-    remove_leftovers(fs, directory)
+    directory, random = fs.absolute_path(directory), random or Random()
+    _prepare(fs, directory)
     name = directory.rpartition("/")[2]
     settings = LogConfig.of(config)
     state = ProducerState(expiration_ms=limits.expiration_ms, transaction_verification=limits.transaction_verification)
     epochs = LeaderEpochCache(fs, directory, name, scheduler)
     loader = Loader(
-        *(fs, directory, settings, clock, epochs, state, log_start_offset, recovery_point, clean_shutdown, on_recovered)
+        *(fs, directory, settings, clock, random, epochs, state),
+        *(log_start_offset, recovery_point, clean_shutdown, on_recovered),
     )
     loaded = loader.load()
     stats = stats or LogStats(scheduler.clock)
@@ -988,9 +988,20 @@ def load_log(
         log_end_offset=loaded.log_end_offset,
         recovery_point=loaded.recovery_point,
         stats=stats,
+        random=random,
     )
     local.delete_files(loaded.discarded)
     log = Log(local, loaded, limits, TopicIdFile(fs, directory, name), stats)
     if topic_id is not None:
         log.assign_topic_id(topic_id)
     return log
+
+
+def _prepare(fs: LocalFileSystem, directory: str) -> None:
+    """Make a partition's directory, or remove what cleans left in it."""
+    if fs.exists(directory):
+        remove_leftovers(fs, directory)
+    else:
+        fs.make_directory(directory)
+        # Otherwise a power cut could take the directory with all that is flushed in it.
+        fs.sync_directory(directory.rpartition("/")[0] or "/")

@@ -313,26 +313,6 @@ class LogCleaner:
         """See `LogCleanerManager.resume_cleaning`."""
         self.manager.resume_cleaning(partitions)
 
-    def pause_cleaning_for_non_compacted_partitions(self) -> dict[TopicPartition, Log]:
-        """See `LogCleanerManager.pause_cleaning_for_non_compacted_partitions`."""
-        return self.manager.pause_cleaning_for_non_compacted_partitions()
-
-    def update_checkpoints(self, log_dir: str, *, remove: TopicPartition | None = None) -> None:
-        """See `LogCleanerManager.update_checkpoints`."""
-        self.manager.update_checkpoints(log_dir, remove=remove)
-
-    def maybe_truncate_checkpoint(self, log_dir: str, partition: TopicPartition, offset: int) -> None:
-        """See `LogCleanerManager.maybe_truncate_checkpoint`."""
-        self.manager.maybe_truncate_checkpoint(log_dir, partition, offset)
-
-    def alter_checkpoint_dir(self, partition: TopicPartition, source: str, target: str) -> None:
-        """See `LogCleanerManager.alter_checkpoint_dir`."""
-        self.manager.alter_checkpoint_dir(partition, source, target)
-
-    def handle_log_dir_failure(self, log_dir: str) -> None:
-        """See `LogCleanerManager.handle_log_dir_failure`."""
-        self.manager.handle_log_dir_failure(log_dir)
-
     def await_cleaned(self, partition: TopicPartition, offset: int, max_wait_ms: int = 60_000) -> bool:
         """Wait until a log is cleaned up to an offset; returns whether it was in time."""
         end = time.monotonic() + max_wait_ms / 1000

@@ -23,6 +23,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -77,6 +78,7 @@ class LogManager:
         clock: Clock = system_clock,
         scheduler: Scheduler | None = None,
         spark: SparkSession | None = None,
+        random: Random | None = None,
     ) -> None:
         """Nothing is opened yet.
 
@@ -87,6 +89,7 @@ class LogManager:
             clock: the wall clock.
             scheduler: runs what is to be done later; default: threads, for as long as the manager runs.
             spark: the session in which large logs are cleaned; None: one is started with the first of them.
+            random: source of what is random, the jitter of segments.
 
         Raises:
             ConfigError: a config that Kafka would refuse.
@@ -103,7 +106,8 @@ class LogManager:
         self._is_started = self._is_shut_down = False
         pooled = PooledFileSystem(fs, open_files_max())
         self._directories = LogDirectories(pooled, log_dirs, self.failures)
-        self._pool = LogPool(pooled, self._directories, self._configs, clock, scheduler, LogStats(scheduler.clock))
+        stats = LogStats(scheduler.clock)
+        self._pool = LogPool(pooled, self._directories, self._configs, clock, scheduler, stats, random or Random())
         self._loads = DirectoryLoads(self.failures)
         self._checkpoints = Checkpoints(self._directories.locked, self._pool.current_logs)
         self._tasks = ManagerTasks(self._pool, self._checkpoints)

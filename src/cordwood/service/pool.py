@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from random import Random
 
 from cordwood.clock import Clock
 from cordwood.errors import IllegalStateError
@@ -34,6 +35,7 @@ class LogPool:
         clock: the wall clock.
         scheduler: runs tasks.
         stats: of all logs.
+        random: source of what is random.
         cleaner: cleans the compacted logs while the manager runs; None: `log.cleaner.enable` is false.
         current, future: the logs by partition; a future log is to take the place of a current one.
         lock, creation: see above.
@@ -45,6 +47,7 @@ class LogPool:
     clock: Clock
     scheduler: Scheduler
     stats: LogStats
+    random: Random
     cleaner: LogCleaner | None = None
     current: dict[TopicPartition, Log] = field(default_factory=dict)
     future: dict[TopicPartition, Log] = field(default_factory=dict)

@@ -10,9 +10,9 @@ Source: Kafka LogSegment.
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from random import Random
 from struct import Struct
 from typing import NamedTuple
 
@@ -83,9 +83,9 @@ class LogSegment:
         base_offset: int,
         config: LogConfig,
         clock: Clock,
+        random: Random,
         *,
         is_new: bool = False,
-        preallocate: bool = False,
     ) -> None:
         """Open a segment.
 
@@ -93,10 +93,10 @@ class LogSegment:
             fs: where it is.
             directory: of the partition.
             base_offset: of the segment.
-            config: the interval, size and jitter of its indexes are kept.
+            config: of the topic; the interval and size of its indexes are kept.
             clock: for its age.
-            is_new: its files do not exist.
-            preallocate: a new file gets its full size at once.
+            random: source of its jitter.
+            is_new: its files do not exist; with `preallocate` the new file gets its full size at once.
         """
         self.base_offset = base_offset
         self.directory = directory
@@ -110,7 +110,7 @@ class LogSegment:
         path = self.path(FileKind.LOG)
         if is_new:
             self._file: File = fs.create(path, exclusive=False)
-            if preallocate:
+            if config.preallocate:
                 self._file.truncate(config.segment_bytes)
             self.size_bytes = 0
         else:

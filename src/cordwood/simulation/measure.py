@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,7 +112,7 @@ def run_set(
         start_ms=START_MS,
     )
     layers = [*configs.layers, *_own_layers(configs.topic, scale)]
-    with _seeded(seed), World(layers, step_ms=scale.step_ms) as world:
+    with World(layers, step_ms=scale.step_ms, seed=seed) as world:
         meter = _Meter(world, world.add(TopicPartition(TOPIC, 0), traffic))
 
         def on_step() -> None:
@@ -138,17 +136,6 @@ def _own_layers(topic: TopicConfig, scale: Scale) -> tuple[Layer, Layer]:
         Layer(Source(SourceKind.OVERRIDE), broker),
         Layer(Source(SourceKind.TOPIC_OVERRIDE, subject=TOPIC), scaled_configs(topic, scale)),
     )
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Segments draw their jitter from Python's own source of what is random."""
-    before = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(before)
 
 
 class _Meter:

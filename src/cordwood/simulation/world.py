@@ -11,6 +11,7 @@ at its own time: retention, the cleaner, removal of files. So nothing happens bu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from random import Random
 from types import TracebackType
 from typing import Self
 
@@ -69,12 +70,13 @@ class World:
         on_clean: called after each clean, with the member, what it went over, and its figures.
     """
 
-    def __init__(self, layers: Iterable[Layer], *, step_ms: int) -> None:
+    def __init__(self, layers: Iterable[Layer], *, step_ms: int, seed: int = 0) -> None:
         """An empty log directory.
 
         Args:
             layers: configs of the broker and of topics.
             step_ms: how far apart steps are; periodic tasks do not run more often, either.
+            seed: of what is random.
         """
         self.now_ms = START_MS
         self.disk = DiskMeter()
@@ -83,7 +85,14 @@ class World:
         self._step_ms = step_ms
         self._scheduler = SteppedScheduler(lambda: self.now_ms, shortest_period_ms=step_ms)
         self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000, can_crash=False, on_size=self.disk)
-        self.manager = LogManager(self.fs, ["/logs"], layers, clock=lambda: self.now_ms, scheduler=self._scheduler)
+        self.manager = LogManager(
+            self.fs,
+            ["/logs"],
+            layers,
+            clock=lambda: self.now_ms,
+            scheduler=self._scheduler,
+            random=Random(seed),
+        )
 
     def __enter__(self) -> Self:
         self.manager.startup()
