@@ -69,6 +69,63 @@ def test_a_file_url_is_a_path_of_this_machine(tmp_path: Path) -> None:
         local_path("file://elsewhere/x")
 
 
+def test_a_file_url_with_one_slash_as_spark_writes_it_is_a_path_of_this_machine() -> None:
+    directory = fixture("legacy-v0-before")
+    for url in (f"file:{directory}", f"file://localhost{directory}"):
+        assert local_path(url) == str(directory)
+        assert said("dump", url) == said("dump", f"file://{directory}")
+    assert local_path("file") == "file" and local_path("file:x") == "file:x"
+
+
+#: Commands of the two kinds: those that read, and those that change files in place.
+ANY = (["ls"], ["check"], ["plan"], ["dump"], ["clean", "--in-place"], ["undo"], ["run"])
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("s3://", "s3:// names no bucket: write it as s3://BUCKET/PATH"),
+        ("s3:/logs/x", "s3:/logs/x is not a URL that can be read. Write it as s3://logs/x"),
+        ("s3a://logs/x", "Write it as s3://logs/x"),
+        ("http://logs/x", "http:// is not a kind of store"),
+        ("file://other/x", "names the machine other"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_with_what_to_write(path: str, words: str) -> None:
+    for command in ANY:
+        done = CliRunner().invoke(app, [*command, path])
+        assert done.exit_code == 2 and words in done.stderr, (command, done.output)
+
+
+def test_a_missing_bucket_and_a_pattern_are_named(server: Server, tmp_path: Path) -> None:
+    for command in ANY[:4]:
+        done = CliRunner().invoke(app, [*command, "s3://no-such-bucket/x"])
+        assert done.exit_code == 2 and "there is no such bucket" in done.stderr, (command, done.output)
+    for path in (f"{tmp_path}/*", f"file:{tmp_path}/*", f"s3://{BUCKET}/missing-*"):
+        for command in ANY[:4]:
+            done = CliRunner().invoke(app, [*command, path])
+            assert done.exit_code == 2 and "Patterns in paths are not expanded" in done.stderr, (command, done.output)
+
+
+SECRETS = ["s3://KEY:hidden@b/x", "s3://KEY:hid/hidden@b/x", "s3://b/x?X-Amz-Signature=hidden", "gs://hidden@b/x"]
+
+
+@pytest.mark.parametrize(
+    "url", [*SECRETS, "az://b/x?sv=1&sig=hidden", "https://b.s3.amazonaws.com/x?awsAccessKeyId=hidden"]
+)
+def test_credentials_in_a_url_are_refused_and_never_printed(url: str, tmp_path: Path) -> None:
+    others = (["clean", str(tmp_path), "--output"], ["fetch", "s3://b/x"], ["fetch", url], ["groups"], ["verify", "x"])
+    for command in (*ANY, *others):
+        done = CliRunner().invoke(app, [*command, url])
+        assert done.exit_code == 2 and "must not hold credentials" in done.stderr, (command, done.output)
+        assert "hidden" not in done.output + repr(done.exception), (command, done.output)
+    for act in (ObjectStore().stat, ObjectStore().list, ObjectStore().open, local_path):
+        with pytest.raises(RequestError, match="must not hold credentials") as raised:
+            act(url if url.startswith("s3") else SECRETS[0])
+        assert "hidden" not in repr(raised.value)
+    assert place_of("s3://b/a@b/c?d=e&x:y").key == "a@b/c?d=e&x:y"
+
+
 def test_a_url_of_another_kind_is_refused_and_a_path_is_not_a_url() -> None:
     with pytest.raises(RequestError, match="ftp:// is not a kind of store"):
         file_system_for(["/x", "ftp://x/y"])

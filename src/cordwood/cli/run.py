@@ -26,6 +26,7 @@ from cordwood.cli.main import EXIT_DAMAGE, EXIT_INTERRUPTED, EXIT_OK, named, tel
 from cordwood.cli.options import with_options
 from cordwood.cli.run_demo import DEMO_CONFIGS, DemoWriter
 from cordwood.errors import HangingError, KafkaStorageError, RequestError
+from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.service.health import Health
 from cordwood.service.http_server import HOST
@@ -78,7 +79,7 @@ def main(
 @contextlib.contextmanager
 def _directories(given: Sequence[str], *, demo: bool) -> Iterator[list[str]]:
     if given:
-        yield [named(path) for path in given]
+        yield [local_path(named(path)) for path in given]
         return
     if not demo:
         raise RequestError("Give the log directories to run on, or --demo for a directory of its own")

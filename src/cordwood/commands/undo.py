@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cordwood.report.undo  # noqa: F401 - so that a result can show itself
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.undo import UndoResult, put_back
 
@@ -25,4 +26,4 @@ def undo(path: str, *, fs: LocalFileSystem | None = None) -> UndoResult:
         RequestError: kept files no longer have the inode numbers that they were kept with.
         LockedError: a broker or another program holds one of the log directories.
     """
-    return put_back(fs or PosixFileSystem(), path)
+    return put_back(fs or PosixFileSystem(), local_path(path))

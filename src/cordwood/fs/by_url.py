@@ -17,7 +17,7 @@ from cordwood.errors import RequestError
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.location import Location, location_in_this_process
 from cordwood.fs.object_targets import ObjectTargetsLocation, ObjectTargetStore
-from cordwood.fs.objects import is_object_url
+from cordwood.fs.objects import is_object_url, place_of, refuse_secrets
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedTargetStore
 from cordwood.types import override
@@ -26,23 +26,38 @@ from cordwood.types import override
 _FILE = re.compile(r"file:(?://([^/]*))?(/.*|$)", re.DOTALL)
 
 
+#: The names that Hadoop has for S3, and one slash too few or too many.
+_MISSPELT = re.compile(r"(s3a|s3n|s3|gs|az):/+(?=[^/])")
+
+
 def is_url(path: str) -> bool:
     """Whether a path is a URL: of an object store, or of a file."""
     return is_object_url(path) or _FILE.fullmatch(path) is not None
+
+
+def _check(path: str) -> None:
+    """Refuse what looks like a URL and cannot be read, in words that say what to write instead."""
+    refuse_secrets(path)
+    if is_object_url(path):
+        place_of(path)  # or it names no bucket
+    elif (misspelt := _MISSPELT.match(path)) is not None:
+        better = f"{misspelt[1][:2]}://{path[misspelt.end() :]}"
+        raise RequestError(f"{path} is not a URL that can be read. Write it as {better}")
+    scheme, colon, _ = path.partition("://")
+    if colon and scheme.isalnum() and not is_url(path):
+        kinds = "s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///PATH"
+        raise RequestError(f"{path}: {scheme}:// is not a kind of store that can be read. Give {kinds}")
 
 
 def file_system_for(paths: Iterable[str | None]) -> TargetStore:
     """What the paths of a user lead to: this machine's file system, unless one is a URL.
 
     Raises:
-        RequestError: a path is a URL of some other kind.
+        RequestError: a path is a URL of some other kind, names no bucket, or holds credentials.
     """
     named = [path for path in paths if path is not None]
     for path in named:
-        scheme, colon, _ = path.partition("://")
-        if colon and scheme.isalnum() and not is_url(path):
-            kinds = "s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///PATH"
-            raise RequestError(f"{path}: {scheme}:// is not a kind of store that can be read. Give {kinds}")
+        _check(path)
     if not any(map(is_url, named)):
         return PosixFileSystem()
     return UrlStore(in_this_process=any(path.startswith("memory:") for path in named))
@@ -84,6 +99,7 @@ class UrlStore(WrappedTargetStore):
 
     @override
     def _at(self, path: str) -> tuple[TargetStore, str]:
+        refuse_secrets(path)
         return (self._objects, path) if is_object_url(path) else (self._local, local_path(path))
 
     @property
@@ -129,8 +145,9 @@ def local_path(path: str, advice: str = "Give a directory of this machine") -> s
     """The path on this machine that a user means: of a `file:` URL the path in it, any other path as it is.
 
     Raises:
-        RequestError: the URL names an object store, or another machine.
+        RequestError: the URL names an object store, or another machine, or is none that can be read.
     """
+    _check(path)
     if is_object_url(path):
         raise RequestError(f"{path} is in an object store, where no file can be changed in place. {advice}")
     match = _FILE.fullmatch(path)

@@ -81,6 +81,11 @@ _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
 #: The usual variables for an S3-like server other than Amazon's.
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
+#: A user's name or a password before the bucket, or a parameter that grants access. No name of a bucket has a colon.
+_SECRET = re.compile(
+    r"^[a-z0-9]+://[^/]*@|^(s3|s3a|s3n|gs|az):/+[^/]*:|^[a-z0-9]+://.*[?&][^=&/]*(secret|token|sig|key|credential|password)[^=&/]*=",
+    re.DOTALL | re.IGNORECASE,
+)
 _URL = re.compile(r"(s3|gs|az|memory):(?:/{0,2}|//([^/]+)(?:/(.*))?)", re.DOTALL)
 
 
@@ -100,12 +105,28 @@ def is_object_url(path: str) -> bool:
     return _URL.fullmatch(path) is not None
 
 
+def refuse_secrets(path: str) -> None:
+    """Refuse a URL that holds credentials, and do not repeat them: paths are printed, logged and seen by others.
+
+    Raises:
+        RequestError: it holds some.
+    """
+    if _SECRET.match(path):
+        raise RequestError(
+            f"{path.partition(':')[0]}://…: a URL must not hold credentials, because paths are printed and logged. "
+            "Give them in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and take those in this "
+            "URL for known to others"
+        )
+
+
 def place_of(path: str) -> Place:
     """The bucket and the key of a URL.
 
     Raises:
         NotFoundError: the URL names no bucket.
+        RequestError: it holds credentials.
     """
+    refuse_secrets(path)
     match = _URL.fullmatch(path)
     if match is None or match[2] is None:
         raise NotFoundError(f"{path} names no bucket: write it as s3://BUCKET/PATH, gs://BUCKET/PATH or az://…")

@@ -217,8 +217,11 @@ def look(fs: Store, path: str) -> PathKind:
     path = path.rstrip("/") or "/"
     try:
         info = fs.stat(path)
-    except FileNotFoundError:
-        raise NotFoundError(f"{path} does not exist") from None
+    except FileNotFoundError as error:
+        why = ": there is no such bucket" if "bucket" in (error.strerror or "") else ""
+        if not why and any(sign in path for sign in "*?["):
+            why = ". Patterns in paths are not expanded: name the directories, or one that holds them all"
+        raise NotFoundError(f"{path} does not exist{why}") from None
     if not info.is_directory:
         return PathKind.FILE
     entries = fs.list(path)
