@@ -21,6 +21,8 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.main import app
+from cordwood.engine.exchange import merge_missing
+from cordwood.engine.results import Fate
 from cordwood.errors import CordwoodError, CorruptFileError, LockedError, RequestError
 from cordwood.fs.by_url import UrlStore
 from cordwood.fs.manifest import MANIFEST, RUN, decode
@@ -35,6 +37,7 @@ from tests.fs.faulty_server import drawn_faults, faulty
 from tests.fs.object_server import BUCKET, Server, environment, running_server
 from tests.fs.trees import tree
 from tests.knobs import SEED, scaled
+from tests.spark.logs import random_log
 
 #: Of a fixture with topics of any policy, now.
 OPTIONS: dict[str, Any] = {"now_ms": 1_800_000_000_000, "single_copy": True, "ignore_ratio": True}
@@ -124,6 +127,32 @@ def test_a_clean_from_a_bucket_equals_one_from_a_disk(server: Server, tmp_path: 
     objects = server.objects("from-bucket")
     del objects[MANIFEST]
     assert objects == expected
+
+
+def test_a_blob_that_is_lost_in_the_bucket_is_made_again_and_none_is_left(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random_log(tmp_path / "logs" / "t-0", 1)
+    url = server.upload(tmp_path / "logs", "blobs")
+    lost: list[str] = []
+
+    def after_a_loss(*arguments: Any) -> Any:
+        if not lost:
+            lost.extend(name for name in server.objects("cleaned/blobs") if name.endswith(".scan"))
+            obstore.delete(server.store, f"cleaned/blobs/{lost[0]}")
+        return merge_missing(*arguments)
+
+    monkeypatch.setattr("cordwood.engine.staged.merge_missing", after_a_loss)
+    # So little memory that many tasks clean the partition.
+    options = {**COMPACT, "high_watermark": "end", "ignore_ratio": True, "memory": 10_000, "spark": session()}
+    result = cordwood.clean(url, output=f"s3://{BUCKET}/cleaned/blobs", **options)
+    assert [one.fate for one in result.partitions] == [Fate.CLEANED] and lost
+    objects = server.objects("cleaned/blobs")
+    manifest = decode(objects.pop(MANIFEST), "")
+    assert sorted(file.path for file in manifest.files) == sorted(objects)
+    monkeypatch.undo()
+    cordwood.clean(url, output=str(tmp_path / "expected"), **options)
+    assert {path: data for path, (data, _) in files(tmp_path / "expected").items()} == objects
 
 
 @pytest.mark.slow

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.fs.manifest import MANIFEST, decode
 from tests.cli.running import ENVIRONMENT
 from tests.fixtures import copy_of, fixture
+from tests.fs.object_server import BUCKET, Server, environment, running_server
 from tests.spark.standalone import Cluster, defaults, kill
 
 pytestmark = pytest.mark.cluster
@@ -36,7 +38,14 @@ _SECONDS_MAX = 300
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def server() -> Iterator[Server]:
+    """An S3 server; the environment leads to it, also that of executors."""
+    with running_server() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def cluster(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("cluster") / "spark") as started:
         yield started
 
@@ -164,6 +173,28 @@ def test_a_copy_survives_a_killed_worker(
         cordwood("clean", logs, "--output", tmp_path / "copy", *PLAIN, *SLOW, "--master", cluster.url)
     assert contents(tmp_path / "copy") == cleaned
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "logs"]
+
+
+def test_a_clean_from_bucket_to_bucket_needs_no_disk_that_executors_share(
+    server: Server, cluster: Cluster, logs: Path, tmp_path: Path, cleaned: dict[str, bytes]
+) -> None:
+    url = server.upload(logs, "shared-nothing")
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    # So little memory that many tasks clean each partition. Only the driver sees what is in its temporary folder.
+    words = [*PLAIN, "--memory", "14000", "--master", cluster.url]
+    command = [sys.executable, "-m", "cordwood", "clean", url, "--output", f"s3://{BUCKET}/cleaned", *words]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs "{folder}" && exec "$@"', "sh", *command],
+        env=ENVIRONMENT | environment(server.address) | {"TMPDIR": str(folder)},
+        capture_output=True, text=True, check=False, timeout=_SECONDS_MAX,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(folder.iterdir()) == []
+    objects = server.objects("cleaned")
+    manifest = decode(objects.pop(MANIFEST), "")
+    assert sorted(file.path for file in manifest.files) == sorted(objects), "nothing else is left in the bucket"
+    assert {name: data for name, data in objects.items() if "/" in name} == cleaned
 
 
 def test_a_copy_by_many_tasks_survives_a_killed_executor(

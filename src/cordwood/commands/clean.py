@@ -52,6 +52,7 @@ from cordwood.fs.folders import mode_of
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.fs.workspace import leftovers
 from cordwood.spark.jobs import Jobs
+from cordwood.spark.session import runs_here
 from cordwood.storage.changes.copy import (
     DirectoryCopy,
     Replacement,
@@ -99,7 +100,7 @@ def clean(
         plan = plan_recovered(fs, node, copies, restored, options)
         with Jobs(
             fs,
-            work.progress,
+            _progress_folder(fs, work, run),
             run.spark,
             run.master,
             run.on_progress,
@@ -131,6 +132,17 @@ def clean(
         clean_seconds=jobs.seconds,
         notes=tuple(notes),
     )
+
+
+def _progress_folder(fs: TargetStore, work: Target, run: RunOptions) -> str:
+    """Where tasks report how far they are: a folder that all of them see.
+
+    Executors of a cluster need not see any disk of this machine, only the bucket. But a rate needs a disk that they all
+    see, as its counters are written and read many times per second.
+    """
+    if fs.path_on_disk(work.outputs) is not None or run.tasks.rate is not None or runs_here(run.spark, run.master):
+        return work.progress
+    return f"{work.outputs}/progress"
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import remove_tree, temporary_directory
 from cordwood.spark.jobs import run_each
-from cordwood.spark.session import LOCAL_MASTER, cores, is_on_this_machine, session
+from cordwood.spark.session import LOCAL_MASTER, cores, runs_here, session
 from cordwood.spark.tables import raise_data_error, table_dataframe
 from cordwood.storage.node.node import Node
 from cordwood.tables.headers import SegmentHeaders, SegmentTask
@@ -317,8 +317,7 @@ def write_table(
 
 def _check_uploads(output: str, run: WriteRun) -> None:
     """Refuse a cluster, whose executors would write to disks of their own."""
-    is_here = run.master.startswith("local") if run.spark is None else is_on_this_machine(run.spark)
-    if not is_here:
+    if not runs_here(run.spark, run.master):
         raise RequestError(
             f"--output {output}: files are uploaded from this machine, so Spark has to run on it (--master local[*]). "
             "On a cluster, write the DataFrame of cordwood.latest_table with what Spark itself has for that store"

@@ -11,7 +11,7 @@ from typing import Self
 from uuid import uuid4
 
 from cordwood.errors import NotFoundError
-from cordwood.fs.base import Store, TargetStore
+from cordwood.fs.base import FileInfo, Store, TargetStore
 from cordwood.fs.counted import CountedStore
 from cordwood.fs.location import Location
 from cordwood.storage.log.files import read_file
@@ -21,6 +21,8 @@ from cordwood.types import override
 
 _WRITE_EVERY_SECONDS = 0.5
 _READ_EVERY_SECONDS = 0.25
+#: After each write or look, so many times as long is waited: in an object store they take requests.
+_PAUSE = 10
 
 #: Called with the bytes read so far.
 OnProgress = Callable[[int], None]
@@ -39,12 +41,12 @@ class Counted(CountedStore):
         super().__init__(store, suffix=".log")
         self._fs = fs
         self._path = path
-        self._written = time.monotonic()
+        self._next_flush = time.monotonic() + _WRITE_EVERY_SECONDS
 
     @override
     def add(self, count: int) -> None:
         super().add(count)
-        if time.monotonic() - self._written > _WRITE_EVERY_SECONDS:
+        if time.monotonic() > self._next_flush:
             self.flush()
 
     def flush(self) -> None:
@@ -53,7 +55,8 @@ class Counted(CountedStore):
         Raises:
             FileNotFoundError: the folder is gone, so the result of this task is no longer wanted.
         """
-        self._written = time.monotonic()
+        began = time.monotonic()
+        self._next_flush = began + _WRITE_EVERY_SECONDS
         try:
             with self._fs.create(self._path, exclusive=False) as file:
                 file.write(0, b"%d\n" % self.bytes_read)
@@ -61,6 +64,8 @@ class Counted(CountedStore):
             raise
         except OSError:
             pass
+        now = time.monotonic()
+        self._next_flush = max(self._next_flush, now + _PAUSE * (now - began))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +135,29 @@ class Watch:
 
     def _run(self) -> None:
         assert self._on_progress is not None
-        while not self._ended.wait(_READ_EVERY_SECONDS):
-            self._on_progress(total(self._fs, self._path))
+        known: dict[FileInfo, int] = {}
+        pause = _READ_EVERY_SECONDS
+        while not self._ended.wait(pause):
+            began = time.monotonic()
+            self._on_progress(total(self._fs, self._path, known))
+            pause = max(_READ_EVERY_SECONDS, _PAUSE * (time.monotonic() - began))
 
 
-def total(fs: TargetStore, path: str) -> int:
-    """The sum of all counters in a folder; a counter that is being written right now is counted next time."""
+def total(fs: TargetStore, path: str, known: dict[FileInfo, int] | None = None) -> int:
+    """The sum of all counters in a folder; a counter that is being written right now is counted next time.
+
+    Args:
+        fs: of the folder.
+        path: of the folder.
+        known: counters that were read before, which are not read again unless they were changed; others are added.
+    """
+    known = {} if known is None else known
     done = 0
     for info in fs.list(path):
         try:
-            done += int(read_file(fs, f"{path}/{info.name}") or b"0")
+            if info not in known:
+                known[info] = int(read_file(fs, f"{path}/{info.name}") or b"0")
+            done += known[info]
         except (OSError, ValueError):
             continue
     return done

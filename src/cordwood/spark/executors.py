@@ -74,6 +74,8 @@ def check_executors(
         return
     if is_local:  # the same machine
         fs, paths = None, ()
+    elif fs is not None and fs.path_on_disk(folder) is None:  # an object store is the same for all
+        fs = None
     paths = paths[:_PATHS_MAX]
     file, word = "", ""
     if fs is not None:
@@ -133,7 +135,7 @@ def faults(
             yield f"{name} is not installed for its Python, {answer['executable']}", _ADVICE
         elif found != version:
             yield f"it has {name} {found}, and this process has {version}", _ADVICE
-    if answer["uid"] != here["uid"]:
+    if (word or known) and answer["uid"] != here["uid"]:
         what = f"it runs as the user with number {answer['uid']}, and this process as {here['uid']}"
         yield what, "What it writes would belong to another user. Start the workers of Spark as this user"
     if answer["file"] != word:

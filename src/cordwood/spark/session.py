@@ -163,6 +163,11 @@ def is_on_this_machine(spark: SparkSession) -> bool:
     return (spark.conf.get("spark.master", "") or "").startswith("local")
 
 
+def runs_here(spark: SparkSession | None, master: str) -> bool:
+    """Whether all tasks run on this machine: those of a session, or of one that is started with a master."""
+    return master.startswith("local") if spark is None else is_on_this_machine(spark)
+
+
 def is_alive(spark: SparkSession) -> bool:
     """Whether a session still answers."""
     try:
