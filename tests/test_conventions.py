@@ -47,7 +47,6 @@ WIDE = {
     "engine/rewrite.py: rewrite_groups",
     "engine/rounds.py: clean_in_rounds",
     "engine/stages.py: cut_partition",
-    "service/local_log.py: __init__",
     "service/log.py: load_log",
     "service/log_cleaner.py: __init__",
     "testing/beside_kafka.py: compare",

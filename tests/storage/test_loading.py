@@ -219,6 +219,16 @@ def test_snapshots_of_segments_that_are_gone_go_but_never_the_newest() -> None:
     ]
 
 
+def test_the_newest_snapshot_goes_if_a_segment_begins_behind_it() -> None:
+    # Kafka: ProducerStateManager.removeStraySnapshots. Only one at the end of the log is not a stray.
+    fs = Script()("a=1 | b=1 | c=1 c=2").fs
+    write_file(fs, f"{PATH}/{offset_name(1, '.snapshot')}", EMPTY_SNAPSHOT)
+    for kind in (".log", ".index", ".timeindex"):
+        fs.unlink(f"{PATH}/{offset_name(1, kind)}")
+    load(fs)
+    assert not [info.name for info in fs.list(PATH) if info.name.endswith(".snapshot")]
+
+
 def test_what_goes_or_changes_is_kept_before() -> None:
     fs = durable(torn())
     before = tree(fs, PATH)

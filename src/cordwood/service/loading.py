@@ -50,6 +50,7 @@ class Loaded:
     """A log as it was found.
 
     Attributes:
+        directory: of the partition.
         segments: at least one.
         snapshots: the producer state at the end of the log.
         epochs: the leader epochs.
@@ -57,6 +58,7 @@ class Loaded:
         discarded: segments that are to be removed: they follow a damaged one, or the log starts behind them.
     """
 
+    directory: str
     segments: LogSegments
     snapshots: ProducerSnapshots
     epochs: LeaderEpochCache
@@ -219,7 +221,8 @@ class Loader:
             snapshots, segments, log_start, next_offset, self.clock(), after_clean_shutdown=self.clean_shutdown
         )
         recovery_point = max(min(recovery_point, next_offset), log_start)
-        return Loaded(segments, snapshots, self.epochs, log_start, next_offset, recovery_point, tuple(discarded))
+        offsets = log_start, next_offset, recovery_point
+        return Loaded(self.directory, segments, snapshots, self.epochs, *offsets, tuple(discarded))
 
     def _plan(self) -> Recovery:
         """What is to be done about the files that are there."""

@@ -20,11 +20,11 @@ from cordwood.clock import Clock
 from cordwood.errors import IllegalArgumentError, KafkaError, KafkaStorageError, OffsetOutOfRangeError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.failures import Guard, LogDirFailureChannel
+from cordwood.service.loading import Loaded
 from cordwood.service.log_config import LogConfig
 from cordwood.service.metrics import LogStats
 from cordwood.service.scheduler import Scheduler
 from cordwood.service.segment import LogSegment, Place
-from cordwood.service.segments import LogSegments
 from cordwood.storage.changes import swap
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import Temporary, offset_name
@@ -81,29 +81,23 @@ class LocalLog:
     def __init__(
         self,
         fs: LocalFileSystem,
-        directory: str,
-        name: str,
         config: LogConfig,
         clock: Clock,
         scheduler: Scheduler,
         failures: LogDirFailureChannel,
-        segments: LogSegments,
-        *,
-        log_end_offset: int,
-        recovery_point: int,
+        loaded: Loaded,
         stats: LogStats,
         random: Random,
     ) -> None:
         self.fs = fs
         self._stats = stats
         self._random = random
-        self.directory = directory
-        self.log_directory = directory.rpartition("/")[0]
-        self.name = name
+        self.directory = loaded.directory
+        self.log_directory, _, self.name = loaded.directory.rpartition("/")
         self.config = config
-        self.segments = segments
-        self.recovery_point = recovery_point
-        self.move_end(log_end_offset)
+        self.segments = loaded.segments
+        self.recovery_point = loaded.recovery_point
+        self.move_end(loaded.log_end_offset)
         self.last_flush_ms = scheduler.clock()
         self.clock = clock
         self.scheduler = scheduler

@@ -976,20 +976,7 @@ def load_log(
     )
     loaded = loader.load()
     stats = stats or LogStats(scheduler.clock)
-    local = LocalLog(
-        fs,
-        directory,
-        name,
-        settings,
-        clock,
-        scheduler,
-        failures,
-        loaded.segments,
-        log_end_offset=loaded.log_end_offset,
-        recovery_point=loaded.recovery_point,
-        stats=stats,
-        random=random,
-    )
+    local = LocalLog(fs, settings, clock, scheduler, failures, loaded, stats, random)
     local.delete_files(loaded.discarded)
     log = Log(local, loaded, limits, TopicIdFile(fs, directory, name), stats)
     if topic_id is not None:

@@ -14,6 +14,7 @@ from cordwood.service.producer_state import ProducerState
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
 from cordwood.storage.log.files import read_file
+from cordwood.storage.log.recovered import strays
 
 
 class ProducerSnapshots:
@@ -88,12 +89,8 @@ class ProducerSnapshots:
         return target
 
     def remove_strays(self, bases: Iterable[int]) -> None:
-        """Remove the snapshots that are of no segment's base offset, but for the newest one behind all of them."""
-        known = set(bases)
-        strays = [offset for offset in self._offsets if offset not in known]
-        if strays and (not known or strays[-1] >= max(known)):
-            strays.pop()
-        for offset in strays:
+        """Remove the `strays` of a log whose segments have these base offsets."""
+        for offset in strays(self._offsets, bases):
             self.delete(offset)
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cordwood.fs.base import FileInfo
 from cordwood.storage.formats.filenames import (
@@ -13,7 +13,7 @@ from cordwood.storage.formats.filenames import (
     PartitionFile,
     parse_file,
 )
-from cordwood.storage.log.recovery import SEGMENT_KINDS, Recovery, Verb
+from cordwood.storage.log.recovery import SEGMENT_KINDS, Verb
 from cordwood.storage.log.view import LogView
 
 #: Files about the records of a log; a load that empties the log replaces them.
@@ -26,11 +26,11 @@ def files_after_recovery(log: LogView) -> Iterator[tuple[str, str, PartitionFile
     Yields:
         (name now, name then, what it is; None for a name that Kafka could not have given)
     """
-    strays = set(stray_snapshots(log.recovery))
+    dropped = set(stray_snapshots(log))
     emptied = log.ends_below_start
     for info, name in files_after_swaps(log):
         file = parse_file(name)
-        if info.name in strays or (emptied and file is not None and file.kind in _OF_RECORDS):
+        if info.name in dropped or (emptied and file is not None and file.kind in _OF_RECORDS):
             continue
         yield info.name, name, file
 
@@ -44,14 +44,28 @@ def files_after_swaps(log: LogView) -> Iterator[tuple[FileInfo, str]]:
             yield info, renamed.get(info.name, info.name)
 
 
-def stray_snapshots(recovery: Recovery) -> list[str]:
-    """Producer snapshots between segments, such as those of segments that were cleaned away; the newest stays.
+def stray_snapshots(log: LogView) -> list[str]:
+    """The names of `strays` among a log's producer snapshots."""
+    snapshots = log.recovery.snapshots
+    return [snapshots[offset].name for offset in strays(snapshots, [one.base_offset for one in log.segments])]
+
+
+def strays(snapshots: Iterable[int], bases: Iterable[int]) -> list[int]:
+    """Producer snapshots between segments, such as those of segments that were cleaned away.
+
+    The newest of them stays if no segment begins behind it: it is that of the log's end.
+
+    Args:
+        snapshots: their offsets, ascending.
+        bases: of the segments.
 
     Source: Kafka ProducerStateManager.removeStraySnapshots.
     """
-    bases = {segment.base_offset for segment in recovery.segments}
-    newest = max(recovery.snapshots, default=0)
-    return [info.name for offset, info in recovery.snapshots.items() if offset not in bases and offset < newest]
+    known = set(bases)
+    found = [offset for offset in snapshots if offset not in known]
+    if found and found[-1] >= max(known, default=0):
+        found.pop()
+    return found
 
 
 def broker_would_load(name: PartitionDirectory | None) -> bool:

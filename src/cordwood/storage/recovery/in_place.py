@@ -89,7 +89,7 @@ def recover_in_place(
             return _put_in_place(fs, log, work, start_anew(fs, log, work, clean_shutdown=True), keep)
         for segment, paths in rewrite_indexes(fs, log, work, now_ms=now_ms, settings=settings):
             _take_over(fs, log, work, [path.rpartition("/")[2] for path in paths], {segment.base_offset}, keep)
-    _remove(fs, log, stray_snapshots(log.recovery), keep)
+    _remove(fs, log, stray_snapshots(log), keep)
     return Recovered(log.next_offset)
 
 
