@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cordwood.record.batch import MAX_SEQUENCE, encode_batch
 from cordwood.record.control import Marker, encode_marker
@@ -16,11 +16,9 @@ from cordwood.record.record import Record
 from cordwood.service import turns
 from cordwood.service.local_log import FetchData
 from cordwood.service.producer_state import NO_GUARD, AppendOrigin
+from cordwood.service.unified_log import UnifiedLog
 from cordwood.service.validation import read_batches, read_records
 from cordwood.types import NONE
-
-if TYPE_CHECKING:
-    from cordwood.service.log import Log
 
 Text = str | bytes | None
 #: Keys and values; a value that is None deletes its key.
@@ -30,7 +28,7 @@ _READ_BYTES = 1 << 20
 _FOLLOW_SECONDS = 0.05
 
 
-def append(log: Log, pairs: Pairs, timestamp_ms: int, *, producer: Producing | None = None) -> int:
+def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int, *, producer: Producing | None = None) -> int:
     """Append records as one batch; see `Log.append`."""
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
     records = [Record(at, timestamp_ms, _encoded(key), _encoded(value)) for at, (key, value) in enumerate(items)]
@@ -58,7 +56,7 @@ class Producing:
         guard: for the append that opens the transaction.
     """
 
-    def __init__(self, log: Log, producer_id: int, epoch: int) -> None:
+    def __init__(self, log: UnifiedLog, producer_id: int, epoch: int) -> None:
         self.producer_id, self.epoch = producer_id, epoch
         known = log.producers.of(producer_id)
         goes_on = known is not None and known.epoch == epoch and known.last_sequence != NONE
@@ -84,7 +82,7 @@ class Producing:
 class Transaction:
     """A transaction that is open; see `Log.transaction`."""
 
-    def __init__(self, log: Log, producer_id: int, epoch: int) -> None:
+    def __init__(self, log: UnifiedLog, producer_id: int, epoch: int) -> None:
         self._log = log
         self._producing = Producing(log, producer_id, epoch)
         self._is_begun = False
@@ -109,7 +107,7 @@ class Transaction:
 
 
 @contextlib.contextmanager
-def transaction(log: Log, producer_id: int, epoch: int) -> Iterator[Transaction]:
+def transaction(log: UnifiedLog, producer_id: int, epoch: int) -> Iterator[Transaction]:
     """A transaction that is committed at the end of the block; see `Log.transaction`."""
     begun = Transaction(log, producer_id, epoch)
     try:
@@ -120,7 +118,7 @@ def transaction(log: Log, producer_id: int, epoch: int) -> Iterator[Transaction]
     begun.end(committed=True)
 
 
-def records(log: Log, start: int | None, *, follow: bool) -> Iterator[Record]:
+def records(log: UnifiedLog, start: int | None, *, follow: bool) -> Iterator[Record]:
     """The committed records of a log; see `Log.records`."""
     at = log.log_start_offset if start is None else start
     while True:

@@ -1,0 +1,884 @@
+"""The live log of one partition as Kafka has it: append, read, roll, flush, retain, truncate.
+
+One lock guards all changes. Reads take no lock. The calls have the names of Kafka's UnifiedLog, and fail with its
+errors (`LogError`); an I/O error takes the log directory offline.
+
+Source: Kafka UnifiedLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from cordwood.config import TopicConfig
+from cordwood.errors import (
+    IllegalArgumentError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    KafkaStorageError,
+    LogError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    RecordBatchTooLargeError,
+)
+from cordwood.fs.base import Bytes, view_of
+from cordwood.fs.folders import remove_tree
+from cordwood.record.batch import Batch
+from cordwood.service import turns
+from cordwood.service.appending import Append, AppendInfo
+from cordwood.service.leader_epochs import LeaderEpochCache
+from cordwood.service.loading import Loaded, rebuild_producer_state
+from cordwood.service.local_log import FetchData, LocalLog
+from cordwood.service.log_config import LogConfig
+from cordwood.service.lookup import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    FoundRecord,
+    first_record_since,
+    newest_record,
+)
+from cordwood.service.metrics import LogStats
+from cordwood.service.producer_state import (
+    NO_GUARD,
+    UNKNOWN_VERSION,
+    AppendOrigin,
+    ProducerAppend,
+    ProducerState,
+    read_marker,
+)
+from cordwood.service.scheduler import Scheduled
+from cordwood.service.segment import LogSegment, SegmentGoneError
+from cordwood.service.topic_id import TopicIdFile
+from cordwood.service.validation import assign_plain, read_records
+from cordwood.service.watermarks import Watermarks
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.recovery.replay import CompletedTransaction, RememberedBatch
+from cordwood.types import NONE, Codec
+
+_INT_MAX = 2**31 - 1
+
+
+class FetchIsolation(Enum):
+    """Up to where a read goes."""
+
+    LOG_END = "log_end"
+    HIGH_WATERMARK = "high_watermark"
+    TXN_COMMITTED = "txn_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLimits:
+    """How producers and transactions are treated.
+
+    Attributes:
+        expiration_ms: `producer.id.expiration.ms`.
+        expiration_check_interval_ms: `producer.id.expiration.check.interval.ms`.
+        transaction_max_timeout_ms: `transaction.max.timeout.ms`.
+        transaction_verification: `transaction.partition.verification.enable`.
+    """
+
+    expiration_ms: int = 86_400_000
+    expiration_check_interval_ms: int = 600_000
+    transaction_max_timeout_ms: int = 900_000
+    transaction_verification: bool = True
+
+
+class UnifiedLog:
+    """The log of one partition.
+
+    Its state, by what guards it:
+
+        the lock of the log     producers and their snapshots, leader epochs, segments, log end, recovery point
+        locks of their own      watermarks, topic id, the file of the leader epochs
+        no lock                 `retention_size_percent`, `deletes_for_good`: one thread sets them
+
+    Readers take no lock. They use values that are replaced as a whole: watermarks, segments, log end.
+
+    Attributes:
+        retention_size_percent: `RetentionSizeInPercent`, as of the last retention run.
+        deletes_for_good: whether a clean removes expired tombstones and markers. Another replica that has not yet seen
+            such a delete could bring its key back.
+    """
+
+    def __init__(
+        self, local: LocalLog, loaded: Loaded, limits: ProducerLimits, topic_id: TopicIdFile, stats: LogStats
+    ) -> None:
+        self._local = local
+        self._topic_id = topic_id
+        self._stats = stats
+        self.retention_size_percent = 0
+        self.deletes_for_good = True
+        self._lock = threading.RLock()
+        self._limits = limits
+        self._snapshots = loaded.snapshots
+        self._producers = loaded.snapshots.state
+        self._epochs = loaded.epochs
+        self._watermarks = Watermarks(local, loaded.log_start_offset)
+        self._expiry: Scheduled = local.scheduler.schedule(
+            "PeriodicProducerExpirationCheck",
+            lambda: self.remove_expired_producers(local.clock()),
+            delay_ms=limits.expiration_check_interval_ms,
+            period_ms=limits.expiration_check_interval_ms,
+        )
+        with self._lock:
+            self._update_first_unstable()
+
+    def __repr__(self) -> str:
+        return f"Log({self._local.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
+
+    # ---- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Topic and partition."""
+        return self._local.name
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        """The id of the topic; None: the log has none."""
+        return self._topic_id.topic_id
+
+    @property
+    def directory(self) -> str:
+        """Of the partition."""
+        return self._local.directory
+
+    @property
+    def parent_directory(self) -> str:
+        """The log directory that it is in."""
+        return self._local.log_directory
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's configs as they are now."""
+        return self._local.config
+
+    @property
+    def log_start_offset(self) -> int:
+        """The lowest offset that a consumer gets."""
+        return self._watermarks.now.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Of the next record."""
+        return self._local.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """What lies below it is on all replicas that count."""
+        return self._watermarks.now.high_watermark
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the earliest transaction starts that is open, or whose marker is not replicated."""
+        return self._watermarks.now.first_unstable_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """What lies below it is decided: a reader of committed records stops here."""
+        return self._watermarks.now.last_stable_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """What lies below it is on disk."""
+        return self._local.recovery_point
+
+    @property
+    def last_flush_ms(self) -> int:
+        """When the recovery point moved last."""
+        return self._local.last_flush_ms
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all batches."""
+        return self._local.segments.size_bytes
+
+    @property
+    def log_segments(self) -> tuple[LogSegment, ...]:
+        """All segments, ascending."""
+        return self._local.segments.all
+
+    @property
+    def active_segment(self) -> LogSegment:
+        """The segment that is appended to."""
+        return self._local.segments.active
+
+    @property
+    def leader_epochs(self) -> LeaderEpochCache:
+        """Which leader wrote which offsets."""
+        return self._epochs
+
+    @property
+    def producers(self) -> ProducerState:
+        """What is known of producers."""
+        return self._producers
+
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Say which topic the log belongs to; the file `partition.metadata` is written soon, or by the next append.
+
+        Raises:
+            InconsistentTopicIdError: it belongs to another one.
+        """
+        self._topic_id.assign(topic_id)
+        if self._topic_id.is_pending:
+            self._local.scheduler.schedule("flush-metadata-file", self._maybe_flush_metadata_file)
+
+    def _maybe_flush_metadata_file(self) -> None:
+        if self._topic_id.is_pending:
+            with self._local.guarded("flushing partition.metadata"):
+                self._topic_id.maybe_flush()
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Use other configs from now on."""
+        with self._lock:
+            self._local.config = LogConfig.of(config)
+
+    def read_committed(self, start: int, max_bytes: int) -> FetchData:
+        """Batches up to the last stable offset, with the transactions among them that were aborted."""
+        return self.read(start, max_bytes, FetchIsolation.TXN_COMMITTED)
+
+    @property
+    def asks_for_verification(self) -> bool:
+        """Whether the append that opens a transaction needs a guard."""
+        return self._limits.transaction_verification
+
+    def now_ms(self) -> int:
+        """The time of the log's clock."""
+        return self._local.clock()
+
+    # ---- appending ---------------------------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self,
+        records: Bytes,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        *,
+        guard: int = NO_GUARD,
+        transaction_version: int = 0,
+        magic: int = 2,
+    ) -> AppendInfo:
+        """Check batches, give them offsets, append them.
+
+        Args:
+            records: batches as a producer sends them.
+            leader_epoch: of this leader.
+            origin: who appends.
+            guard: from `maybe_start_transaction_verification`.
+            transaction_version: of a marker.
+            magic: format of the log; only tests of old logs want another than 2.
+
+        Raises:
+            LogError: the class says why it is refused; see the table of errors in the documentation.
+        """
+        assigned = None if origin is AppendOrigin.RAFT_LEADER else magic
+        append = Append(self.name, origin, leader_epoch, self.config, assigned)
+        with turns.Appending():
+            return self._append(append, records, guard, transaction_version)
+
+    def append_as_follower(self, records: Bytes, leader_epoch: int) -> AppendInfo:
+        """Append batches with the offsets that their leader gave them.
+
+        Args:
+            records: batches as a leader sends them.
+            leader_epoch: of the replica; batches of a later leader are left out.
+
+        Raises:
+            OffsetsOutOfOrderError, UnexpectedAppendOffsetError, CorruptRecordError, LogError: it is refused.
+        """
+        append = Append(self.name, AppendOrigin.REPLICATION, leader_epoch, self.config, None)
+        with turns.Appending():
+            return self._append(append, records, NO_GUARD, UNKNOWN_VERSION)
+
+    def _append(self, append: Append, records: Bytes, guard: int, transaction_version: int) -> AppendInfo:
+        self._maybe_flush_metadata_file()
+        data = bytearray(view_of(records))
+        size_bytes = len(data)
+        try:
+            if append.is_plain:
+                info = self._append_plain(append, data, guard, transaction_version)
+                if info is not None:
+                    return info
+            info, batches = append.analyse(data, self.log_start_offset)
+            if not batches:
+                return info
+            del data[info.valid_bytes :]
+            local = self._local
+            with self._lock, local.guarded("appending records to"):
+                local.check_open()
+                data, batches, info = append.place(data, batches, info, local.log_end_offset, local.clock())
+                return self._append_placed(data, batches, info, append.origin, guard, transaction_version)
+        except LogError as error:
+            self._stats.refused(self.name.rpartition("-")[0], error, size_bytes)
+            raise
+
+    def _append_plain(self, append: Append, data: bytearray, guard: int, transaction_version: int) -> AppendInfo | None:
+        """Append one batch that needs no change but its offsets; None: it is not such a one."""
+        local = self._local
+        with self._lock, local.guarded("appending records to"):
+            local.check_open()
+            offset = local.log_end_offset
+            plain = assign_plain(data, append.config, offset, append.leader_epoch, local.clock())
+            if plain is None:
+                return None
+            batch = plain.batch
+            info = AppendInfo(
+                *(offset, batch.last_offset, batch.max_timestamp, NONE, self.log_start_offset),
+                *(plain.sent_leader_epoch, Codec.NONE, len(data), batch.record_count - 1),
+            )
+            return self._append_placed(data, [batch], info, append.origin, guard, transaction_version)
+
+    def _append_placed(
+        self,
+        data: bytearray,
+        batches: list[Batch],
+        info: AppendInfo,
+        origin: AppendOrigin,
+        guard: int,
+        transaction_version: int,
+    ) -> AppendInfo:
+        """Append batches that have their offsets; the caller holds the lock."""
+        local = self._local
+        for batch in batches:
+            if batch.magic == 2:
+                self._epochs.assign(batch.leader_epoch, batch.base_offset)
+            elif self._epochs.entries:
+                self._epochs.clear()
+        if len(data) > local.config.segment_bytes:
+            raise RecordBatchTooLargeError(
+                f"Message batch size is {len(data)} bytes in append to partition {self.name}, which exceeds the "
+                f"maximum configured segment size of {local.config.segment_bytes}."
+            )
+        self._maybe_roll(len(data), info)
+        duplicate, appends, completed = self._check_producers(data, batches, origin, guard, transaction_version)
+        if duplicate is not None:
+            return replace(
+                info,
+                first_offset=duplicate.first_offset,
+                last_offset=duplicate.last_offset,
+                append_time=duplicate.timestamp,
+                log_start_offset=self.log_start_offset,
+                is_duplicate=True,
+            )
+        segment = local.segments.active
+        segment.append(info.last_offset, data, batches)
+        local.move_end(info.last_offset + 1)
+        if self.high_watermark >= local.log_end_offset:
+            self._set_high_watermark(local.log_end_offset)
+        self._finish_append(segment, appends, completed)
+        if local.log_end_offset - local.recovery_point >= local.config.flush_messages:
+            self.flush()
+        return info
+
+    def _maybe_roll(self, size_bytes: int, info: AppendInfo) -> None:
+        if self._local.must_roll(size_bytes, info.max_timestamp, info.last_offset):
+            # A message set of magic 0 or 1 does not say where it begins.
+            self.roll(info.first_offset if info.first_offset != NONE else info.last_offset - _INT_MAX)
+
+    def _check_producers(
+        self, data: bytearray, batches: Sequence[Batch], origin: AppendOrigin, guard: int, transaction_version: int
+    ) -> tuple[RememberedBatch | None, dict[int, ProducerAppend], list[CompletedTransaction]]:
+        """Check what producers may do; returns a batch that is here already, else the new states."""
+        appends: dict[int, ProducerAppend] = {}
+        completed: list[CompletedTransaction] = []
+        state = self._producers
+        for batch in batches:
+            if batch.producer_id < 0:
+                continue
+            known = state.of(batch.producer_id)
+            if origin is AppendOrigin.CLIENT and known is not None:
+                duplicate = known.find_duplicate(batch)
+                if duplicate is not None:
+                    return duplicate, appends, completed
+            if origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR) and batch.is_transactional:
+                is_open = known is not None and known.transaction_start != NONE and known.epoch == batch.producer_epoch
+                if not is_open:
+                    self._check_verified(batch, guard)
+            marker = None
+            if batch.is_control and batch.record_count != 0:
+                marker = read_marker(read_records(data, batch))
+            done = state.check(appends, batch, marker, origin, transaction_version)
+            if done is not None:
+                completed.append(done)
+        return None, appends, completed
+
+    def _check_verified(self, batch: Batch, guard: int) -> None:
+        state, producer_id = self._producers, batch.producer_id
+        known = state.of(producer_id)
+        if known is not None and batch.producer_epoch < known.epoch:
+            raise InvalidProducerEpochError(
+                f"Epoch of producer {producer_id} is {batch.producer_epoch}, which is smaller than the last seen "
+                f"epoch {known.epoch}"
+            )
+        if state.transaction_verification and not batch.is_control and not state.is_verified(producer_id, guard):
+            raise InvalidTxnStateError(
+                f"Record was not part of an ongoing transaction: producer {producer_id} in {self.name}"
+            )
+
+    def _finish_append(
+        self, segment: LogSegment, appends: dict[int, ProducerAppend], completed: Sequence[CompletedTransaction]
+    ) -> None:
+        state = self._producers
+        for append in appends.values():
+            state.update(append)
+        for done in completed:
+            aborted = state.complete(done)
+            if aborted is not None:
+                segment.transactions.append(aborted)
+        state.end_offset = self._local.log_end_offset
+        self._update_first_unstable()
+
+    def maybe_start_transaction_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool
+    ) -> int:
+        """A guard for the append that opens a transaction; the caller asks the coordinator meanwhile.
+
+        Raises:
+            InvalidProducerEpochError: the epoch is below the producer's.
+        """
+        with self._lock:
+            return self._producers.start_verification(
+                producer_id, sequence, epoch, self._local.clock(), supports_epoch_bump=supports_epoch_bump
+            )
+
+    # ---- rolling and flushing ----------------------------------------------------------------------------------------
+
+    def roll(self, expected_next_offset: int = 0) -> LogSegment:
+        """Begin a new segment; the old one is flushed in the background."""
+        local = self._local
+        with self._lock:
+            segment = local.roll(expected_next_offset)
+            # With the new base offset: recovery of the segment can begin with this snapshot.
+            self._producers.end_offset = segment.base_offset
+            snapshot = self._snapshots.take(sync=False)
+            if self.high_watermark >= local.log_end_offset:
+                self._set_high_watermark(local.log_end_offset)
+            local.scheduler.schedule("flush-log", lambda: self._flush_rolled(segment.base_offset, snapshot))
+            return segment
+
+    def go_on_at(self, offset: int) -> None:
+        """Let the next record be at an offset above the log end; nothing lies in between."""
+        local = self._local
+        with self._lock, local.guarded("rolling"):
+            if offset > local.log_end_offset:
+                self.roll(offset)
+                local.move_end(offset)
+
+    def _flush_rolled(self, base_offset: int, snapshot: str | None) -> None:
+        local = self._local
+        if snapshot is not None:
+            with (
+                local.guarded(f"flushing producer state snapshot {snapshot}"),
+            ):
+                try:
+                    with local.fs.open(snapshot) as file:
+                        file.sync()
+                except FileNotFoundError:
+                    pass  # deleted meanwhile
+        try:
+            self._flush_to(base_offset, base_offset)
+        except KafkaStorageError:
+            if not local.is_closed:  # otherwise the log was deleted or has moved meanwhile
+                raise
+
+    def flush(self, *, force_active_segment: bool = False) -> None:
+        """Make everything durable; an active segment that is empty only with `force_active_segment`."""
+        end = self._local.log_end_offset
+        self._flush_to(end + 1 if force_active_segment else end, end)
+
+    def _flush_to(self, offset: int, recovery_point: int) -> None:
+        local = self._local
+        with local.guarded("flushing log"):
+            if offset > local.recovery_point:
+                local.flush(offset)
+                with self._lock:
+                    local.mark_flushed(recovery_point)
+
+    # ---- offsets -----------------------------------------------------------------------------------------------------
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Set the high watermark, between log start and log end; returns it."""
+        with self._lock:
+            start = self.log_start_offset
+            # As in Kafka, one that was below the log start is looked up, even at the log end.
+            self._set_high_watermark(min(max(offset, start), self._local.log_end_offset), is_placed=offset >= start)
+            return self.high_watermark
+
+    def maybe_increment_high_watermark(self, offset: int) -> int | None:
+        """Raise the high watermark; returns the old one, None if it is not below.
+
+        Raises:
+            IllegalArgumentError: the offset is above the log end.
+        """
+        with self._lock:
+            if offset > self._local.log_end_offset:
+                raise IllegalArgumentError(
+                    f"High watermark {offset} update exceeds current log end offset {self._local.log_end_offset}"
+                )
+            old = self.high_watermark
+            if offset <= old:
+                return None
+            self._set_high_watermark(offset)
+            return old
+
+    def _set_high_watermark(self, offset: int, *, is_placed: bool = True) -> None:
+        self._watermarks.set_high_watermark(offset, is_placed=is_placed)
+        self._producers.on_high_watermark(offset)
+        self._update_first_unstable()
+
+    def _update_first_unstable(self) -> None:
+        unstable = self._producers.first_unstable()
+        if unstable is None:
+            self._watermarks.set_first_unstable_offset(None)
+            return
+        offset, is_placed = unstable
+        if not is_placed or offset < self.log_start_offset:
+            # Only a batch's first offset will do: readers stop between batches.
+            offset = self._local.base_of_batch(max(offset, self.log_start_offset))
+        self._watermarks.set_first_unstable_offset(offset)
+
+    def maybe_increment_log_start_offset(self, offset: int) -> bool:
+        """Raise the log start offset; returns whether it was below.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is above the high watermark.
+        """
+        local = self._local
+        with (
+            self._lock,
+            local.guarded("increasing log start offset"),
+        ):
+            if offset > self.high_watermark:
+                raise OffsetOutOfRangeError(
+                    f"Cannot increment the log start offset to {offset} of partition {self.name} since it is larger "
+                    f"than the high watermark {self.high_watermark}"
+                )
+            local.check_open()
+            if offset <= self.log_start_offset:
+                return False
+            self._watermarks.set_log_start_offset(offset)
+            if self.high_watermark < offset:
+                self._set_high_watermark(offset)
+            local.recovery_point = max(local.recovery_point, offset)
+            self._epochs.truncate_from_start(offset)
+            self._snapshots.on_log_start(offset)
+            self._update_first_unstable()
+            return True
+
+    def delete_records(self, offset: int) -> int:
+        """Delete the records below an offset; -1: below the high watermark. Returns the log start offset.
+
+        Raises:
+            PolicyViolationError: the topic is compacted, and not deleted from.
+            OffsetOutOfRangeError: the offset is negative, or above the high watermark.
+        """
+        if self.config.compact and not self.config.delete:
+            raise PolicyViolationError(
+                f"Records of partition {self.name} can not be deleted due to the configured policy"
+            )
+        offset = self.high_watermark if offset == NONE else offset
+        if offset < 0:
+            raise OffsetOutOfRangeError(f"The offset {offset} for partition {self.name} is not valid")
+        self.maybe_increment_log_start_offset(offset)
+        return self.log_start_offset
+
+    # ---- leader epochs -----------------------------------------------------------------------------------------------
+
+    def assign_epoch_start_offset(self, epoch: int, start_offset: int) -> None:
+        """A leader takes over at an offset."""
+        with self._lock:
+            self._epochs.assign(epoch, start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, offset) where an epoch ended; see `LeaderEpochCache.end_offset_for`."""
+        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        isolation: FetchIsolation = FetchIsolation.HIGH_WATERMARK,
+        *,
+        min_one_message: bool = True,
+    ) -> FetchData:
+        """Read batches from an offset on.
+
+        Args:
+            start_offset: of the first record that is wanted; its whole batch is returned.
+            max_bytes: how much to return; the last batch may be cut off.
+            isolation: up to where; with TXN_COMMITTED the aborted transactions are returned, too.
+            min_one_message: return the first batch even if it is larger.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is below the log start or above the log end.
+            IllegalArgumentError: `max_bytes` is negative.
+        """
+        turns.give_way()
+        local = self._local
+        with local.guarded("reading"):
+            if start_offset < self.log_start_offset:
+                raise OffsetOutOfRangeError(
+                    f"Received request for offset {start_offset} for partition {self.name}, but we only have log "
+                    f"segments starting from offset: {self.log_start_offset}."
+                )
+            while True:
+                segments = local.segments.all
+                with contextlib.suppress(SegmentGoneError):
+                    data = self._read(start_offset, max_bytes, isolation, min_one_message)
+                    # Otherwise the bound may have been of other segments than those that were read.
+                    if local.segments.all is segments:
+                        return data
+
+    def _read(self, start_offset: int, max_bytes: int, isolation: FetchIsolation, min_one_message: bool) -> FetchData:
+        committed = isolation is FetchIsolation.TXN_COMMITTED
+        at_end = isolation is FetchIsolation.LOG_END
+        bound = self._local.end if at_end else self._watermarks.bound(committed=committed)
+        return self._local.read(start_offset, max_bytes, bound, min_one_message=min_one_message, with_aborted=committed)
+
+    def fetch_offset_by_timestamp(self, timestamp: int) -> FoundRecord | None:
+        """The first record with this timestamp or a later one; None: there is none.
+
+        LATEST and EARLIEST give the log end and the log start offset, without a timestamp; MAX_TIMESTAMP gives the
+        record with the largest timestamp.
+
+        Raises:
+            KafkaStorageError: the disk.
+        """
+        local = self._local
+        with local.guarded("fetching offset by timestamp"):
+            if timestamp in (EARLIEST, EARLIEST_LOCAL):
+                first = self._epochs.entries[:1]
+                known = bool(first) and first[0].start_offset <= self.log_start_offset
+                return FoundRecord(self.log_start_offset, leader_epoch=first[0].epoch if known else None)
+            if timestamp == LATEST:
+                return FoundRecord(self.log_end_offset, leader_epoch=self._epochs.latest_epoch)
+            if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+                return FoundRecord(NONE, leader_epoch=NONE)
+            while True:
+                with contextlib.suppress(SegmentGoneError):
+                    if timestamp == MAX_TIMESTAMP:
+                        return newest_record(local.segments.all)
+                    return first_record_since(local.segments.all, timestamp, self.log_start_offset)
+
+    # ---- retention ---------------------------------------------------------------------------------------------------
+
+    def delete_old_segments(self) -> int:
+        """Delete the segments that are behind the log start, or that `retention.bytes` or `retention.ms` limit.
+
+        Returns:
+            how many segments.
+        """
+        try:
+            deleted = self._delete_below_start()
+            if self.config.delete:
+                deleted += self._delete_by_size() + self._delete_by_time()
+            return deleted
+        finally:
+            limit = self.config.retention_bytes
+            self.retention_size_percent = self.size_bytes * 100 // limit if limit > 0 else 0
+
+    def _delete_below_start(self) -> int:
+        return self._delete_oldest(
+            lambda _, following: following is not None and following.base_offset <= self.log_start_offset
+        )
+
+    def _delete_by_size(self) -> int:
+        limit = self.config.retention_bytes
+        if limit < 0 or self.size_bytes < limit:
+            return 0
+        too_much = self.size_bytes - limit
+
+        def is_too_much(segment: LogSegment, _: LogSegment | None) -> bool:
+            nonlocal too_much
+            if too_much < segment.size_bytes:
+                return False
+            too_much -= segment.size_bytes
+            return True
+
+        return self._delete_oldest(is_too_much)
+
+    def _delete_by_time(self) -> int:
+        limit, now = self.config.retention_ms, self._local.clock()
+        if limit < 0:
+            return 0
+        return self._delete_oldest(lambda segment, _: now - segment.largest_timestamp > limit)
+
+    def _delete_oldest(self, is_deletable: Callable[[LogSegment, LogSegment | None], bool]) -> int:
+        """Delete segments from the oldest on, as far as they are deletable and below the high watermark."""
+        local = self._local
+        with (
+            self._lock,
+            local.guarded("deleting segments"),
+        ):
+            segments = local.segments.all
+            deletable = []
+            for segment, following in zip(segments, (*segments[1:], None), strict=True):
+                upper = self.log_end_offset if following is None else following.base_offset
+                is_last_and_empty = following is None and segment.size_bytes == 0
+                if self.high_watermark < upper or not is_deletable(segment, following) or is_last_and_empty:
+                    break
+                deletable.append(segment)
+            if deletable:
+                self._delete(deletable)
+            return len(deletable)
+
+    def _delete(self, deletable: Sequence[LogSegment]) -> None:
+        local = self._local
+        removed = list(deletable)
+        if len(local.segments) == len(deletable) and deletable[-1].base_offset == self.roll().base_offset:
+            removed.pop()  # the roll has replaced it already
+        local.check_open()
+        if removed:
+            following = local.segments.higher(removed[-1].base_offset)
+            assert following is not None, "there is always an active segment"
+            self.maybe_increment_log_start_offset(following.base_offset)
+            local.remove(removed)
+            self._delete_snapshots(deletable)
+
+    def _delete_snapshots(self, segments: Sequence[LogSegment]) -> None:
+        """Remove the producer snapshots of segments that are gone, later."""
+        local = self._local
+        paths = [self._snapshots.mark_deleted(segment.base_offset) for segment in segments]
+        marked = [path for path in paths if path is not None]
+
+        def delete() -> None:
+            for path in marked:
+                with local.guarded(f"deleting producer snapshot {path}"), contextlib.suppress(FileNotFoundError):
+                    local.fs.unlink(path)
+
+        if marked:
+            delay = local.config.file_delete_delay_ms
+            local.scheduler.schedule("delete-producer-snapshot", delete, delay_ms=delay)
+
+    # ---- cleaning ----------------------------------------------------------------------------------------------------
+
+    def producer_entries(self) -> tuple[ProducerEntry, ...]:
+        """The producers that are known, as a snapshot would have them."""
+        with self._lock:
+            return self._producers.entries()
+
+    def swap_in(self, replacement: Replacement) -> None:
+        """Put the outputs of a clean in the place of the segments of a group. Readers are not disturbed."""
+        with self._lock, self._local.guarded("swapping in cleaned segments"):
+            self._delete_snapshots(self._local.swap_in(replacement))
+
+    # ---- truncation --------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> bool:
+        """Remove the records at an offset and above, and the whole batch that holds it; returns whether any.
+
+        Raises:
+            IllegalArgumentError: the offset is negative.
+        """
+        if offset < 0:
+            raise IllegalArgumentError(f"Cannot truncate partition {self.name} to a negative offset ({offset}).")
+        local = self._local
+        with (
+            self._lock,
+            local.guarded(f"truncating log to offset {offset}"),
+        ):
+            if offset >= local.log_end_offset:
+                # A new leader may have begun an epoch here that this replica knows otherwise.
+                self._epochs.truncate_from_end(local.log_end_offset)
+                return False
+            local.check_open()
+            if local.segments.first.base_offset > offset:
+                self.truncate_fully_and_start_at(offset)
+                return True
+            self._delete_snapshots(local.truncate_to(offset))
+            self._epochs.truncate_from_end(offset)
+            self._watermarks.set_log_start_offset(min(offset, self.log_start_offset))
+            self._rebuild_producers(offset)
+            if self.high_watermark >= local.log_end_offset:
+                self._set_high_watermark(local.log_end_offset)
+            return True
+
+    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
+        """Remove everything, and go on at an offset."""
+        local = self._local
+        with (
+            self._lock,
+            local.guarded("truncating the entire log"),
+        ):
+            local.truncate_fully_and_start_at(offset)
+            self._epochs.clear()
+            self._snapshots.truncate_fully_and_start_at(offset)
+            self._watermarks.set_log_start_offset(offset if log_start_offset is None else log_start_offset)
+            self._rebuild_producers(offset)
+            self._set_high_watermark(local.log_end_offset)
+
+    def _rebuild_producers(self, offset: int) -> None:
+        self._local.check_open()
+        rebuild_producer_state(
+            self._snapshots, self._local.segments, self.log_start_offset, offset, self._local.clock()
+        )
+
+    # ---- producers ---------------------------------------------------------------------------------------------------
+
+    def remove_expired_producers(self, now_ms: int) -> None:
+        """Forget producers that have been silent for too long."""
+        with self._lock:
+            self._producers.expire_all(now_ms)
+
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """(first offset, producer id) of each transaction that is open, or whose marker is not replicated."""
+        with self._lock:
+            return self._producers.open_transactions()
+
+    def has_late_transaction(self, now_ms: int) -> bool:
+        """Whether a transaction has been open for longer than any may be."""
+        with self._lock:
+            return self._producers.has_late_transaction(now_ms, self._limits.transaction_max_timeout_ms + 300_000)
+
+    # ---- end ---------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close properly: a snapshot of the producers, the indexes cut, the log synced."""
+        local = self._local
+        with self._lock:
+            local.check_open()
+            self._expiry.cancel()
+            self._maybe_flush_metadata_file()
+            with local.guarded("closing"):
+                self._snapshots.take()
+                local.close()
+
+    def close_handlers(self) -> None:
+        """Release all files without writing anything: the disk has failed."""
+        with self._lock:
+            self._expiry.cancel()
+            self._local.close_handlers()
+
+    def unchanged(self) -> AbstractContextManager[object]:
+        """In the block nobody else appends to the log, or changes it."""
+        return self._lock
+
+    def rename_directory(self, directory: str) -> None:
+        """Give the partition's directory another name, in the same log directory; readers are not disturbed."""
+        with self._lock, self._local.guarded("renaming the directory"):
+            self._topic_id.maybe_flush()
+            self._local.rename_directory(directory)
+            self._snapshots.directory = directory
+            self._epochs.move_to(directory)
+            self._topic_id.move_to(directory)
+
+    def delete(self) -> None:
+        """Remove the partition's directory, with all that is in it."""
+        local = self._local
+        with self._lock, local.guarded("deleting the log"):
+            self.close_handlers()
+            remove_tree(local.fs, local.directory)
+            local.fs.sync_directory(local.log_directory)
