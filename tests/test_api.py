@@ -6,22 +6,30 @@ import inspect
 import re
 import subprocess
 import sys
-import textwrap
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import get_type_hints
+
+import pytest
 
 import cordwood
 from cordwood import api
 from cordwood.cleaning.plan import Reason
 from cordwood.cleaning.rewrite import Counts
-from cordwood.commands.selection import Selection
-from cordwood.option import OptionField, option_fields
+from cordwood.commands.options import (
+    CopyOptions,
+    InPlaceOptions,
+    PlanOptions,
+    SimulateOptions,
+    TaskOptions,
+    TransactionOptions,
+    VerifyOptions,
+)
+from cordwood.commands.selection import GroupOptions, ListOptions
+from cordwood.commands.table_options import TableFileOptions, TableOptions
+from cordwood.option import option_fields
 from cordwood.text import Column, html_table
 from cordwood.types import TopicPartition
 from tests.fixtures import fixture
-from tests.knobs import REWRITE
 
 PYTHON_PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -41,70 +49,41 @@ def test_public_names_are_those_in_the_docs() -> None:
 
 # ---- arguments are the fields of options values ----------------------------------------------------------------------
 
-WITH_OPTIONS = ("ls", "plan", "plan_exact", "clean", "clean_in_place", "verify", "transactions")
+WITH_OPTIONS: Mapping[str, Sequence[type]] = {
+    "ls": [ListOptions],
+    "groups": [GroupOptions],
+    "transactions": [TransactionOptions],
+    "plan": [PlanOptions],
+    "plan_exact": [PlanOptions],
+    "clean": [PlanOptions, CopyOptions, TaskOptions],
+    "clean_in_place": [PlanOptions, InPlaceOptions, TaskOptions],
+    "verify": [VerifyOptions],
+    "simulate": [SimulateOptions],
+    "latest_table": [TableOptions],
+    "table_offsets": [TableOptions],
+    "write_table": [TableOptions, TableFileOptions],
+}
 
 
-def _argument(one: OptionField) -> str:
-    default = "()" if one.default == () else repr(one.default).replace("'", '"')
-    return f"    {one.name}: {one.type_text} = {default},\n"
+def test_the_stub_is_what_the_functions_say() -> None:
+    """Editors and type checkers read it."""
+    script = Path(__file__).parents[1] / "scripts" / "api-stub"
+    printed = subprocess.run([sys.executable, script, "--print"], capture_output=True, text=True, check=True).stdout
+    assert Path(str(api.__file__)).with_suffix(".pyi").read_text() == printed, "scripts/api-stub writes it anew"
 
 
-def _help(one: OptionField) -> str:
-    return (
-        textwrap.fill(f"{one.name}: {one.option.help}", 120, initial_indent=" " * 8, subsequent_indent=" " * 12) + "\n"
-    )
-
-
-def _passed_on(kind: type, indent: str) -> Iterator[str]:
-    """The arguments that build an options value, line by line."""
-    hints = get_type_hints(kind)
-    for one in fields(kind):
-        if is_dataclass(inner := hints[one.name]):
-            yield f"{indent}{one.name}={inner.__name__}(\n"  # type: ignore[union-attr]
-            yield from _passed_on(inner, indent + "    ")  # type: ignore[arg-type]
-            yield f"{indent}),\n"
-        else:
-            yield f"{indent}{one.name}={one.name},\n"
-
-
-def _with_all_options(source: str) -> str:
-    """The source of a function, with what follows from its options values written anew."""
-    kinds: list[type] = []
-
-    def passed_on(match: re.Match[str]) -> str:
-        kinds.append(getattr(api, match[2]))
-        arguments = list(_passed_on(kinds[-1], " " * 8))
-        short = f"    {match[1]} = {match[2]}({', '.join(one.strip().rstrip(',') for one in arguments)})\n"
-        if len(arguments) == 1 and len(short) <= 120:
-            return short
-        return f"    {match[1]} = {match[2]}(\n{''.join(arguments)}    )\n"
-
-    # `RunOptions` has no options in this sense: its arguments stand among those of the function.
-    found = r"^    (\w+) = ((?!Run)\w+Options)\((?:\n.*?^    \)\n|.*?\)\n)"
-    source = re.sub(found, passed_on, source, flags=re.MULTILINE | re.DOTALL)
-    every = [one for kind in kinds for one in option_fields(kind)]
-    arguments, texts = "".join(map(_argument, every)), "".join(map(_help, every))
-    source = re.sub(r"(?<=    # Options:\n).*?(?=^\) -> )", lambda _: arguments, source, flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"(?<=^    Options:\n).*?(?=^$)", lambda _: texts, source, count=1, flags=re.MULTILINE | re.DOTALL)
-
-
-def test_each_option_is_an_explicit_argument_with_type_default_and_help() -> None:
-    path = Path(str(api.__file__))
-    source = path.read_text()
-    wanted = "".join(map(_with_all_options, re.split(r"^(?=def )", source, flags=re.MULTILINE)))
-    if wanted != source and REWRITE:
-        path.write_text(wanted)
-    else:
-        assert source == wanted, "CORDWOOD_REWRITE=1 rewrites it"
-
-
-def test_partitions_are_selected_by_the_same_arguments_everywhere() -> None:
-    for name in WITH_OPTIONS:
+def test_each_option_is_an_argument_with_its_default_and_its_help() -> None:
+    for name, kinds in WITH_OPTIONS.items():
         function = getattr(cordwood, name)
-        parameters, text = inspect.signature(function).parameters, str(inspect.getdoc(function))
-        for one in option_fields(Selection):
+        parameters, text = inspect.signature(function).parameters, " ".join(str(inspect.getdoc(function)).split())
+        for one in (one for kind in kinds for one in option_fields(kind)):
             assert (parameters[one.name].annotation, parameters[one.name].default) == (one.type_text, one.default)
-            assert f"{one.name}: {one.option.help}" in " ".join(text.split())
+            assert f"{one.name}: {one.option.help}" in text
+
+
+def test_a_misspelt_argument_is_refused_with_the_name_of_the_function() -> None:
+    with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'topcs'"):
+        cordwood.plan("/logs", topcs=["orders"])  # type: ignore[call-arg]
 
 
 def test_no_argument_of_a_public_function_is_hidden() -> None:

@@ -1,15 +1,18 @@
 """The functions of `import cordwood` that take options, with each option as an argument.
 
-`commands` takes the same options as values. Arguments, their help, and the values that are built from them follow the
-fields of these values; `tests/test_api.py` compares them, and writes them with CORDWOOD_REWRITE_DOCS=1.
+Each is written here with the options as values, as `commands` takes them; `_with_arguments` puts an argument in the
+place of each of their fields. Editors and type checkers read `api.pyi`, which `scripts/api-stub` writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from cordwood.cleaning.plan import Choices, Plan
+from cordwood.cleaning.plan import Plan
 from cordwood.commands import clean as _clean
 from cordwood.commands import clean_in_place as _clean_in_place
 from cordwood.commands import groups as _groups
@@ -29,12 +32,12 @@ from cordwood.commands.options import (
     TransactionOptions,
     VerifyOptions,
 )
-from cordwood.commands.selection import GroupOptions, ListOptions, Selection
+from cordwood.commands.selection import GroupOptions, ListOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
-from cordwood.sizing.workload import Workload
+from cordwood.option import OptionField, build, option_fields
 from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
@@ -47,17 +50,57 @@ if TYPE_CHECKING:
 
     from cordwood.sizing.result import SimulationResult
 
+T = TypeVar("T")
 
+
+def _with_arguments(function: Callable[..., T]) -> Callable[..., T]:
+    """Give a function that takes options values an argument for each of their fields instead, with its help."""
+    own = inspect.signature(function)
+    parameters = own.parameters.values()
+    kinds = {one.name: globals()[one.annotation] for one in parameters if _is_options(one.annotation)}
+    options = [one for kind in kinds.values() for one in option_fields(kind)]
+    kept = [one for one in parameters if one.name not in kinds]
+    made = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type_text)
+        for one in options
+    ]
+    signature = own.replace(parameters=[*kept, *made])
+
+    @functools.wraps(function)
+    def call(*positional: Any, **named: Any) -> T:
+        try:
+            bound = signature.bind(*positional, **named)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None
+        bound.apply_defaults()
+        given = {**bound.arguments, **{name: build(kind, bound.arguments) for name, kind in kinds.items()}}
+        mine = inspect.BoundArguments(own, {name: given[name] for name in own.parameters})  # type: ignore[arg-type]
+        return function(*mine.args, **mine.kwargs)
+
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__doc__ = _with_help(inspect.cleandoc(function.__doc__ or ""), options)
+    return call
+
+
+def _is_options(annotation: str) -> bool:
+    return annotation.endswith("Options") and annotation in globals()
+
+
+def _with_help(text: str, options: Sequence[OptionField]) -> str:
+    """A docstring with a section of options before what it raises."""
+    lines = [
+        textwrap.fill(f"{one.name}: {one.option.help}", 112, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        for one in options
+    ]
+    before, raises, after = text.partition("Raises:")
+    return before + "\n".join(["Options:", *lines, "", ""]) + raises + after
+
+
+@_with_arguments
 def ls(
     *paths: str,
     fs: Store | None = None,
-    # Options:
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    index_entries: bool = False,
+    options: ListOptions,
 ) -> Listing:
     """List the partitions of one broker's directories.
 
@@ -65,38 +108,19 @@ def ls(
         paths: log directories, folders of several, or partition directories.
         fs: the file system; default: this machine's.
 
-    Options:
-        topics: Only topics with this name, or matching this glob.
-        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
-        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
-        server_properties: The broker's server.properties file, for configs that topics do not set.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        index_entries: Count the entries of indexes, which reads them.
-
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: a path is a file; or the directories belong to different brokers.
         ConfigError: Kafka would not accept a config.
     """
-    options = ListOptions(
-        selection=Selection(
-            topics=topics,
-            partitions=partitions,
-            overrides=overrides,
-            server_properties=server_properties,
-            metadata=metadata,
-        ),
-        index_entries=index_entries,
-    )
     return _read.ls(paths, options, fs=fs)
 
 
+@_with_arguments
 def groups(
     *paths: str,
     fs: Store | None = None,
-    # Options:
-    groups: Sequence[str] = (),
-    metadata: str | None = None,
+    options: GroupOptions,
 ) -> GroupListing:
     """List the consumer groups in one broker's directories: members, committed offsets, and lag.
 
@@ -104,31 +128,18 @@ def groups(
         paths: log directories, folders of several, or partition directories.
         fs: the file system; default: this machine's.
 
-    Options:
-        groups: Only groups with this name, or matching this glob.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-
     Raises:
         NotFoundError: there is nothing at a path, no partition of `__consumer_offsets`, or no group was selected.
         RequestError: a path is a file; or the directories belong to different brokers.
     """
-    options = GroupOptions(
-        groups=groups,
-        metadata=metadata,
-    )
     return _groups.list_groups(paths, options, fs=fs)
 
 
+@_with_arguments
 def transactions(
     *paths: str,
     fs: Store | None = None,
-    # Options:
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    now_ms: int | None = None,
+    options: TransactionOptions,
 ) -> TransactionListing:
     """List the open transactions in one broker's directories, and what they hold back.
 
@@ -136,50 +147,19 @@ def transactions(
         paths: log directories, folders of several, or partition directories.
         fs: the file system; default: this machine's.
 
-    Options:
-        topics: Only topics with this name, or matching this glob.
-        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
-        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
-        server_properties: The broker's server.properties file, for configs that topics do not set.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        now_ms: Count ages to this time (ms since 1970). Default: now.
-
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: a path is a file; or the directories belong to different brokers.
         ConfigError: Kafka would not accept a config.
     """
-    options = TransactionOptions(
-        selection=Selection(
-            topics=topics,
-            partitions=partitions,
-            overrides=overrides,
-            server_properties=server_properties,
-            metadata=metadata,
-        ),
-        now_ms=now_ms,
-    )
     return _transactions.list_transactions(paths, options, fs=fs)
 
 
+@_with_arguments
 def plan(
     *paths: str,
     fs: Store | None = None,
-    # Options:
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    now_ms: int | None = None,
-    ignore_ratio: bool = False,
-    first_dirty: int | None = None,
-    high_watermark: int | Literal["end"] | None = None,
-    retention: bool = False,
-    single_copy: bool = False,
-    offset_map: int | None = None,
-    strict_kafka: bool = False,
-    memory: int | None = None,
+    options: PlanOptions,
 ) -> Plan:
     """Show what a clean of one broker's directories would do, without reading records or changing anything.
 
@@ -187,53 +167,16 @@ def plan(
         paths: log directories, folders of several, or partition directories.
         fs: the file system; default: this machine's.
 
-    Options:
-        topics: Only topics with this name, or matching this glob.
-        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
-        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
-        server_properties: The broker's server.properties file, for configs that topics do not set.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        now_ms: Decide as of this time (ms since 1970). Default: now.
-        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
-        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
-            cleaned. Default: its checkpoint.
-        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
-        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
-        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
-            log.cleaner.dedupe.buffer.size where it is set, else one round.
-        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
-        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: a path is a file; the directories belong to different brokers; an offset is negative; or the
             offset map has no room for a single key.
         ConfigError: Kafka would not accept a config.
     """
-    options = PlanOptions(
-        selection=Selection(
-            topics=topics,
-            partitions=partitions,
-            overrides=overrides,
-            server_properties=server_properties,
-            metadata=metadata,
-        ),
-        now_ms=now_ms,
-        choices=Choices(
-            ignore_ratio=ignore_ratio,
-            first_dirty=first_dirty,
-            high_watermark=high_watermark,
-            retention=retention,
-            single_copy=single_copy,
-            offset_map=offset_map,
-            strict_kafka=strict_kafka,
-            memory=memory,
-        ),
-    )
     return _plan.make_plan(paths, options, fs=fs)
 
 
+@_with_arguments
 def plan_exact(
     *paths: str,
     spark: SparkSession | None = None,
@@ -241,21 +184,7 @@ def plan_exact(
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
-    # Options:
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    now_ms: int | None = None,
-    ignore_ratio: bool = False,
-    first_dirty: int | None = None,
-    high_watermark: int | Literal["end"] | None = None,
-    retention: bool = False,
-    single_copy: bool = False,
-    offset_map: int | None = None,
-    strict_kafka: bool = False,
-    memory: int | None = None,
+    options: PlanOptions,
 ) -> ExactPlan:
     """Plan a clean, and run it without writing, for the figures that `clean` would report instead of bounds.
 
@@ -271,53 +200,16 @@ def plan_exact(
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
 
-    Options:
-        topics: Only topics with this name, or matching this glob.
-        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
-        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
-        server_properties: The broker's server.properties file, for configs that topics do not set.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        now_ms: Decide as of this time (ms since 1970). Default: now.
-        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
-        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
-            cleaned. Default: its checkpoint.
-        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
-        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
-        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
-            log.cleaner.dedupe.buffer.size where it is set, else one round.
-        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
-        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: see `plan`; or Spark does not start.
         NoSpaceError: the temporary folder has no room for a directory to recover.
     """
-    options = PlanOptions(
-        selection=Selection(
-            topics=topics,
-            partitions=partitions,
-            overrides=overrides,
-            server_properties=server_properties,
-            metadata=metadata,
-        ),
-        now_ms=now_ms,
-        choices=Choices(
-            ignore_ratio=ignore_ratio,
-            first_dirty=first_dirty,
-            high_watermark=high_watermark,
-            retention=retention,
-            single_copy=single_copy,
-            offset_map=offset_map,
-            strict_kafka=strict_kafka,
-            memory=memory,
-        ),
-    )
     run = RunOptions(spark=spark, master=master, on_plan=on_plan, on_progress=on_progress)
     return _plan_exact.plan_exact(paths, options, run, fs=fs)
 
 
+@_with_arguments
 def clean(
     *paths: str,
     output: str,
@@ -326,25 +218,9 @@ def clean(
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
-    # Options:
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    now_ms: int | None = None,
-    ignore_ratio: bool = False,
-    first_dirty: int | None = None,
-    high_watermark: int | Literal["end"] | None = None,
-    retention: bool = False,
-    single_copy: bool = False,
-    offset_map: int | None = None,
-    strict_kafka: bool = False,
-    memory: int | None = None,
-    link: bool = False,
-    rate: int | None = None,
-    archive: str | None = None,
-    task_timeout: int = 1800,
+    options: PlanOptions,
+    copy: CopyOptions,
+    tasks: TaskOptions,
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start.
 
@@ -360,30 +236,6 @@ def clean(
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
 
-    Options:
-        topics: Only topics with this name, or matching this glob.
-        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
-        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
-        server_properties: The broker's server.properties file, for configs that topics do not set.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        now_ms: Decide as of this time (ms since 1970). Default: now.
-        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
-        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
-            cleaned. Default: its checkpoint.
-        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
-        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
-        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
-            log.cleaner.dedupe.buffer.size where it is set, else one round.
-        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
-        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-        link: Hard-link closed segments that do not change, instead of copying them.
-        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
-        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
-            have one of their own.
-        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer. Default:
-            1800.
-
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         LockedError: a broker or another program holds one of the directories.
@@ -391,36 +243,11 @@ def clean(
         NoSpaceError: the disk is too small, or full.
         OSError: the disk fails. After any error, nothing is left of the output.
     """
-    options = PlanOptions(
-        selection=Selection(
-            topics=topics,
-            partitions=partitions,
-            overrides=overrides,
-            server_properties=server_properties,
-            metadata=metadata,
-        ),
-        now_ms=now_ms,
-        choices=Choices(
-            ignore_ratio=ignore_ratio,
-            first_dirty=first_dirty,
-            high_watermark=high_watermark,
-            retention=retention,
-            single_copy=single_copy,
-            offset_map=offset_map,
-            strict_kafka=strict_kafka,
-            memory=memory,
-        ),
-    )
-    copy = CopyOptions(link=link)
-    tasks = TaskOptions(
-        rate=rate,
-        archive=archive,
-        task_timeout=task_timeout,
-    )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean.clean(paths, output, options, copy, run, fs=fs)
 
 
+@_with_arguments
 def clean_in_place(
     *paths: str,
     spark: SparkSession | None = None,
@@ -428,28 +255,9 @@ def clean_in_place(
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: LocalFileSystem | None = None,
-    # Options:
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    now_ms: int | None = None,
-    ignore_ratio: bool = False,
-    first_dirty: int | None = None,
-    high_watermark: int | Literal["end"] | None = None,
-    retention: bool = False,
-    single_copy: bool = False,
-    offset_map: int | None = None,
-    strict_kafka: bool = False,
-    memory: int | None = None,
-    keep_old: str | None = None,
-    verify: bool = True,
-    work_space: int | None = None,
-    no_broker_elsewhere: bool = False,
-    rate: int | None = None,
-    archive: str | None = None,
-    task_timeout: int = 1800,
+    options: PlanOptions,
+    in_place: InPlaceOptions,
+    tasks: TaskOptions,
 ) -> CleanResult:
     """Clean one broker's directories themselves.
 
@@ -463,33 +271,6 @@ def clean_in_place(
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
 
-    Options:
-        topics: Only topics with this name, or matching this glob.
-        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
-        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
-        server_properties: The broker's server.properties file, for configs that topics do not set.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        now_ms: Decide as of this time (ms since 1970). Default: now.
-        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
-        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
-            cleaned. Default: its checkpoint.
-        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
-        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
-        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
-            log.cleaner.dedupe.buffer.size where it is set, else one round.
-        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
-        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-        keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
-        verify: Prove that new segments are right before they replace old ones.
-        work_space: Disk space for new segments before old ones are removed. Default: all free space.
-        no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
-        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
-        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
-            have one of their own.
-        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer. Default:
-            1800.
-
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         LockedError: a broker or another program holds one of the directories.
@@ -497,41 +278,11 @@ def clean_in_place(
             files cannot be used; see also `plan`.
         OSError: the disk fails. After any error, its notes (`__notes__`) say what is finished.
     """
-    options = PlanOptions(
-        selection=Selection(
-            topics=topics,
-            partitions=partitions,
-            overrides=overrides,
-            server_properties=server_properties,
-            metadata=metadata,
-        ),
-        now_ms=now_ms,
-        choices=Choices(
-            ignore_ratio=ignore_ratio,
-            first_dirty=first_dirty,
-            high_watermark=high_watermark,
-            retention=retention,
-            single_copy=single_copy,
-            offset_map=offset_map,
-            strict_kafka=strict_kafka,
-            memory=memory,
-        ),
-    )
-    in_place = InPlaceOptions(
-        keep_old=keep_old,
-        verify=verify,
-        work_space=work_space,
-        no_broker_elsewhere=no_broker_elsewhere,
-    )
-    tasks = TaskOptions(
-        rate=rate,
-        archive=archive,
-        task_timeout=task_timeout,
-    )
     run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean_in_place.clean_in_place(paths, options, in_place, run, fs=fs)
 
 
+@_with_arguments
 def verify(
     before: str,
     after: str,
@@ -541,18 +292,7 @@ def verify(
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: Store | None = None,
-    # Options:
-    topics: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    now_ms: int | None = None,
-    high_watermark: int | Literal["end"] | None = None,
-    retention: bool = False,
-    rate: int | None = None,
-    archive: str | None = None,
-    task_timeout: int = 1800,
+    options: VerifyOptions,
 ) -> VerifyResult:
     """Prove that one state of log directories is what a clean may leave of another.
 
@@ -568,67 +308,20 @@ def verify(
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
 
-    Options:
-        topics: Only topics with this name, or matching this glob.
-        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
-        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
-        server_properties: The broker's server.properties file, for configs that topics do not set.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        now_ms: Judge delete horizons as of this time (ms since 1970). Default: now.
-        high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
-        retention: Allow later log start offsets: retention ran, or records were deleted, in between.
-        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
-        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they
-            have one of their own.
-        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer. Default:
-            1800.
-
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: a path is a file; the directories belong to different brokers; or Spark does not start.
     """
-    options = VerifyOptions(
-        selection=Selection(
-            topics=topics,
-            partitions=partitions,
-            overrides=overrides,
-            server_properties=server_properties,
-            metadata=metadata,
-        ),
-        now_ms=now_ms,
-        high_watermark=high_watermark,
-        retention=retention,
-        tasks=TaskOptions(
-            rate=rate,
-            archive=archive,
-            task_timeout=task_timeout,
-        ),
-    )
     return _verify.verify(
         before, after, options, spark=spark, master=master, on_start=on_start, on_progress=on_progress, fs=fs
     )
 
 
+@_with_arguments
 def simulate(
     *,
     on_progress: Callable[[float], None] | None = None,
-    # Options:
-    rate: str = "",
-    record_size: int = 1024,
-    keys: int | None = None,
-    skew: float = 0.0,
-    preload: bool = False,
-    tombstones: float = 0.0,
-    transactions: int | None = None,
-    aborted: float = 0.0,
-    batch_records: int | None = None,
-    partitions: int = 1,
-    overrides: Sequence[str] = (),
-    against: Sequence[str] = (),
-    server_properties: str | None = None,
-    days: float = 30.0,
-    scale: float | None = None,
-    seed: int = 7,
+    options: SimulateOptions,
 ) -> SimulationResult:
     """Show what the disk of a topic will be, under one set of configs, or two beside each other.
 
@@ -637,75 +330,23 @@ def simulate(
     Args:
         on_progress: called with the part that is done, up to 1.
 
-    Options:
-        rate: What is written to the topic: records per second (500, 90/min, 2000/day), or with a unit bytes (512k,
-            2m/s, 40g/day).
-        record_size: What a record takes in the log, key included, and compressed if it will be. Default: 1024.
-        keys: How many keys the records of the topic have. Default: each record has a new one, and a tombstone deletes
-            the oldest.
-        skew: How updates are spread over the keys: the exponent of a Zipf distribution. 1: few keys get most of them.
-            Default: 0, all keys the same.
-        preload: Begin with a record of each key.
-        tombstones: Share of the records that are tombstones, such as 5% or 0.05. Default: none.
-        transactions: Records of a transaction, in one partition. Default: there are no transactions.
-        aborted: Share of the transactions that are aborted. Default: none.
-        batch_records: Records of a batch. Default: what a partition gets in 5 ms (linger.ms), at most 16 KiB
-            (batch.size).
-        partitions: Partitions of the topic, which share rate and keys evenly. Default: 1.
-        overrides: Set a config of the topic or of the broker: KEY=VALUE.
-        against: Compare with a second set of configs: the first one with this config besides.
-        server_properties: The broker's server.properties file, for configs that are not set otherwise.
-        days: How long to simulate. Default: 30.
-        scale: Divide the rate, the keys and the segments by this, and multiply what is measured. Default: so that it
-            takes some seconds.
-        seed: Of what is random. Default: 7.
-
     Raises:
         RequestError: no rate; a value that cannot be; or more segments than can be simulated.
         ConfigError: Kafka would not accept a config.
         NotFoundError: there is no such server.properties.
     """
-    options = SimulateOptions(
-        workload=Workload(
-            rate=rate,
-            record_size=record_size,
-            keys=keys,
-            skew=skew,
-            preload=preload,
-            tombstones=tombstones,
-            transactions=transactions,
-            aborted=aborted,
-            batch_records=batch_records,
-            partitions=partitions,
-        ),
-        overrides=overrides,
-        against=against,
-        server_properties=server_properties,
-        days=days,
-        scale=scale,
-        seed=seed,
-    )
     # The live log, which no other function needs.
     from cordwood.simulation import simulate as _simulate
 
     return _simulate.simulate(options, on_progress=on_progress)
 
 
+@_with_arguments
 def latest_table(
     spark: SparkSession,
     *paths: str,
     fs: Store | None = None,
-    # Options:
-    topic: str | None = None,
-    as_of: int | str | Mapping[int, int] | None = None,
-    since: str | Mapping[int, int] | None = None,
-    deletes: bool = False,
-    key: str = "utf8",
-    value: str = "utf8",
-    undecodable: Literal["fail", "null"] = "fail",
-    high_watermark: int | Literal["end"] | None = None,
-    metadata: str | None = None,
-    work: str | None = None,
+    options: TableOptions,
 ) -> DataFrame:
     """The last committed value of each key of a topic, as a Spark DataFrame.
 
@@ -721,23 +362,6 @@ def latest_table(
         paths: log directories of one broker, folders of several, or partition directories.
         fs: the file system; default: that of the machine that a task runs on.
 
-    Options:
-        topic: The topic. Default: the only one that is there.
-        as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a time
-            like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
-        since: Only the changes since an earlier table: the folder that it was written to.
-        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
-        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR,
-            jsonschema:DIR with schemas from a folder. Default: utf8.
-        value: What values are; the same choice. Default: utf8.
-        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a column
-            `undecodable`. Default: fail.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on counts.
-            Default: its checkpoint; the end where there is no other replica.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
-            temporary files.
-
     Raises:
         NotFoundError: there is nothing at a path, or no such topic.
         RequestError: the logs do not reach to this point, or no longer back to the earlier table; there is no such
@@ -745,35 +369,14 @@ def latest_table(
         DataError: headers are damaged. What is found damaged later, and what cannot be decoded, fails the job that uses
             the DataFrame.
     """
-    options = TableOptions(
-        topic=topic,
-        as_of=as_of,
-        since=since,
-        deletes=deletes,
-        key=key,
-        value=value,
-        undecodable=undecodable,
-        high_watermark=high_watermark,
-        metadata=metadata,
-        work=work,
-    )
     return _table.latest_table(spark, paths, options, fs=fs)
 
 
+@_with_arguments
 def table_offsets(
     *paths: str,
     fs: Store | None = None,
-    # Options:
-    topic: str | None = None,
-    as_of: int | str | Mapping[int, int] | None = None,
-    since: str | Mapping[int, int] | None = None,
-    deletes: bool = False,
-    key: str = "utf8",
-    value: str = "utf8",
-    undecodable: Literal["fail", "null"] = "fail",
-    high_watermark: int | Literal["end"] | None = None,
-    metadata: str | None = None,
-    work: str | None = None,
+    options: TableOptions,
 ) -> dict[int, int]:
     """By partition, the offset that a table ends at, which is not included.
 
@@ -783,41 +386,13 @@ def table_offsets(
         paths: log directories of one broker, folders of several, or partition directories.
         fs: the file system; default: this machine's.
 
-    Options:
-        topic: The topic. Default: the only one that is there.
-        as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a time
-            like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
-        since: Only the changes since an earlier table: the folder that it was written to.
-        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
-        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR,
-            jsonschema:DIR with schemas from a folder. Default: utf8.
-        value: What values are; the same choice. Default: utf8.
-        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a column
-            `undecodable`. Default: fail.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on counts.
-            Default: its checkpoint; the end where there is no other replica.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
-            temporary files.
-
     Raises:
         NotFoundError, RequestError, DataError: see `latest_table`.
     """
-    options = TableOptions(
-        topic=topic,
-        as_of=as_of,
-        since=since,
-        deletes=deletes,
-        key=key,
-        value=value,
-        undecodable=undecodable,
-        high_watermark=high_watermark,
-        metadata=metadata,
-        work=work,
-    )
     return _table.table_offsets(paths, options, fs=fs)
 
 
+@_with_arguments
 def write_table(
     *paths: str,
     output: str,
@@ -826,19 +401,8 @@ def write_table(
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
-    # Options:
-    topic: str | None = None,
-    as_of: int | str | Mapping[int, int] | None = None,
-    since: str | Mapping[int, int] | None = None,
-    deletes: bool = False,
-    key: str = "utf8",
-    value: str = "utf8",
-    undecodable: Literal["fail", "null"] = "fail",
-    high_watermark: int | Literal["end"] | None = None,
-    metadata: str | None = None,
-    work: str | None = None,
-    format: str = "parquet",
-    writer: Sequence[str] = (),
+    options: TableOptions,
+    files: TableFileOptions,
 ) -> TableResult:
     """Write the last committed value of each key of a topic to files, or what changed since an earlier table.
 
@@ -854,45 +418,10 @@ def write_table(
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
 
-    Options:
-        topic: The topic. Default: the only one that is there.
-        as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a time
-            like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
-        since: Only the changes since an earlier table: the folder that it was written to.
-        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
-        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR,
-            jsonschema:DIR with schemas from a folder. Default: utf8.
-        value: What values are; the same choice. Default: utf8.
-        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a column
-            `undecodable`. Default: fail.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on counts.
-            Default: its checkpoint; the end where there is no other replica.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
-            temporary files.
-        format: What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.
-        writer: An option of Spark's writer of this format, such as header=true for csv.
-
     Raises:
         NotFoundError: there is nothing at a path, or no such topic.
         RequestError: the output is there already; see also `latest_table`.
         DataError: a log is damaged, or something cannot be decoded.
     """
-    options = TableOptions(
-        topic=topic,
-        as_of=as_of,
-        since=since,
-        deletes=deletes,
-        key=key,
-        value=value,
-        undecodable=undecodable,
-        high_watermark=high_watermark,
-        metadata=metadata,
-        work=work,
-    )
-    files = TableFileOptions(
-        format=format,
-        writer=writer,
-    )
     run = _table.WriteRun(spark=spark, master=master, on_start=on_start, on_progress=on_progress)
     return _table.write_table(paths, output, options, files, run, fs=fs)

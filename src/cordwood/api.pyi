@@ -1,0 +1,624 @@
+"""Written by scripts/api-stub from api.py; change that, and run it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cordwood.cleaning.plan import Plan
+from cordwood.engine.progress import OnProgress
+from cordwood.engine.results import CleanResult, ExactPlan
+from cordwood.fs.base import LocalFileSystem, Store, TargetStore
+from cordwood.sizing.result import SimulationResult
+from cordwood.storage.node.groups import GroupListing
+from cordwood.storage.node.listing import Listing
+from cordwood.storage.node.transactions import TransactionListing
+from cordwood.tables.result import TableResult
+from cordwood.verification.result import VerifyResult
+
+def ls(
+    *paths: str,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    index_entries: bool = False,
+) -> Listing:
+    """List the partitions of one broker's directories.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        index_entries: Count the entries of indexes, which reads them.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+
+def groups(
+    *paths: str,
+    fs: Store | None = None,
+    groups: Sequence[str] = (),
+    metadata: str | None = None,
+) -> GroupListing:
+    """List the consumer groups in one broker's directories: members, committed offsets, and lag.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        groups: Only groups with this name, or matching this glob.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no partition of `__consumer_offsets`, or no group was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+    """
+
+def transactions(
+    *paths: str,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+) -> TransactionListing:
+    """List the open transactions in one broker's directories, and what they hold back.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Count ages to this time (ms since 1970). Default: now.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+
+def plan(
+    *paths: str,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+) -> Plan:
+    """Show what a clean of one broker's directories would do, without reading records or changing anything.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
+        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+            cleaned. Default: its checkpoint.
+        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
+        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
+        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
+            log.cleaner.dedupe.buffer.size where it is set, else one round.
+        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
+        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; the directories belong to different brokers; an offset is negative; or the
+            offset map has no room for a single key.
+        ConfigError: Kafka would not accept a config.
+    """
+
+def plan_exact(
+    *paths: str,
+    spark: SparkSession | None = None,
+    master: str = "local[*,4]",
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: TargetStore | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+) -> ExactPlan:
+    """Plan a clean, and run it without writing, for the figures that `clean` would report instead of bounds.
+
+    The directories are only read; a broker may be running on them. A directory whose broker crashed is first recovered
+    into the temporary folder, as `clean` does into its copy: that takes room for its unflushed segments. Retention is
+    computed from the sizes and times after the clean.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_plan: called with the plan and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
+        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+            cleaned. Default: its checkpoint.
+        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
+        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
+        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
+            log.cleaner.dedupe.buffer.size where it is set, else one round.
+        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
+        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: see `plan`; or Spark does not start.
+        NoSpaceError: the temporary folder has no room for a directory to recover.
+    """
+
+def clean(
+    *paths: str,
+    output: str,
+    spark: SparkSession | None = None,
+    master: str = "local[*,4]",
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: TargetStore | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+    link: bool = False,
+    rate: int | None = None,
+    archive: str | None = None,
+    task_timeout: int = 1800,
+) -> CleanResult:
+    """Write a cleaned copy of one broker's directories, on which a broker can start.
+
+    Partitions that are not selected are copied. Retention is computed from the sizes and times after the clean.
+
+    Args:
+        paths: log directories, folders of several, or partition directories; they are only read.
+        output: the new directory, which must not exist or be empty; for several log directories, the folder of their
+            copies.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_plan: called with the plan and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
+        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+            cleaned. Default: its checkpoint.
+        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
+        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
+        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
+            log.cleaner.dedupe.buffer.size where it is set, else one round.
+        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
+        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+        link: Hard-link closed segments that do not change, instead of copying them.
+        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
+        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default:
+            they have one of their own.
+        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer.
+            Default: 1800.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: the output exists and is not empty; see also `plan`.
+        NoSpaceError: the disk is too small, or full.
+        OSError: the disk fails. After any error, nothing is left of the output.
+    """
+
+def clean_in_place(
+    *paths: str,
+    spark: SparkSession | None = None,
+    master: str = "local[*,4]",
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: LocalFileSystem | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+    keep_old: str | None = None,
+    verify: bool = True,
+    work_space: int | None = None,
+    no_broker_elsewhere: bool = False,
+    rate: int | None = None,
+    archive: str | None = None,
+    task_timeout: int = 1800,
+) -> CleanResult:
+    """Clean one broker's directories themselves.
+
+    Only selected partitions are recovered and cleaned. Retention runs after the clean.
+
+    Args:
+        paths: log directories, folders of several, or partition directories. Nothing else may use them meanwhile.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_plan: called with the plan and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
+        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+            cleaned. Default: its checkpoint.
+        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
+        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
+        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
+            log.cleaner.dedupe.buffer.size where it is set, else one round.
+        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
+        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+        keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
+        verify: Prove that new segments are right before they replace old ones.
+        work_space: Disk space for new segments before old ones are removed. Default: all free space.
+        no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
+        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
+        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default:
+            they have one of their own.
+        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer.
+            Default: 1800.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: this user may not give new files to the owner of those that they replace; the folder for old
+            files cannot be used; see also `plan`.
+        OSError: the disk fails. After any error, its notes (`__notes__`) say what is finished.
+    """
+
+def verify(
+    before: str,
+    after: str,
+    *,
+    spark: SparkSession | None = None,
+    master: str = "local[*,4]",
+    on_start: Callable[[str, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    rate: int | None = None,
+    archive: str | None = None,
+    task_timeout: int = 1800,
+) -> VerifyResult:
+    """Prove that one state of log directories is what a clean may leave of another.
+
+    The configs are those of the state before. They decide which partitions may have been cleaned; where a topic's
+    policy is unknown, they all may.
+
+    Args:
+        before: a log directory, a folder of several, or a partition directory, as it was; it is only read.
+        after: the same after the clean; it is only read.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_start: called with a description of what will be compared, and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Judge delete horizons as of this time (ms since 1970). Default: now.
+        high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
+        retention: Allow later log start offsets: retention ran, or records were deleted, in between.
+        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
+        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default:
+            they have one of their own.
+        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer.
+            Default: 1800.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; the directories belong to different brokers; or Spark does not start.
+    """
+
+def simulate(
+    *,
+    on_progress: Callable[[float], None] | None = None,
+    rate: str = "",
+    record_size: int = 1024,
+    keys: int | None = None,
+    skew: float = 0.0,
+    preload: bool = False,
+    tombstones: float = 0.0,
+    transactions: int | None = None,
+    aborted: float = 0.0,
+    batch_records: int | None = None,
+    partitions: int = 1,
+    overrides: Sequence[str] = (),
+    against: Sequence[str] = (),
+    server_properties: str | None = None,
+    days: float = 30.0,
+    scale: float | None = None,
+    seed: int = 7,
+) -> SimulationResult:
+    """Show what the disk of a topic will be, under one set of configs, or two beside each other.
+
+    Runs the live log with its retention and its cleaner in memory, on a clock of its own, on a part of the workload.
+
+    Args:
+        on_progress: called with the part that is done, up to 1.
+
+    Options:
+        rate: What is written to the topic: records per second (500, 90/min, 2000/day), or with a unit bytes (512k,
+            2m/s, 40g/day).
+        record_size: What a record takes in the log, key included, and compressed if it will be. Default: 1024.
+        keys: How many keys the records of the topic have. Default: each record has a new one, and a tombstone
+            deletes the oldest.
+        skew: How updates are spread over the keys: the exponent of a Zipf distribution. 1: few keys get most of
+            them. Default: 0, all keys the same.
+        preload: Begin with a record of each key.
+        tombstones: Share of the records that are tombstones, such as 5% or 0.05. Default: none.
+        transactions: Records of a transaction, in one partition. Default: there are no transactions.
+        aborted: Share of the transactions that are aborted. Default: none.
+        batch_records: Records of a batch. Default: what a partition gets in 5 ms (linger.ms), at most 16 KiB
+            (batch.size).
+        partitions: Partitions of the topic, which share rate and keys evenly. Default: 1.
+        overrides: Set a config of the topic or of the broker: KEY=VALUE.
+        against: Compare with a second set of configs: the first one with this config besides.
+        server_properties: The broker's server.properties file, for configs that are not set otherwise.
+        days: How long to simulate. Default: 30.
+        scale: Divide the rate, the keys and the segments by this, and multiply what is measured. Default: so that
+            it takes some seconds.
+        seed: Of what is random. Default: 7.
+
+    Raises:
+        RequestError: no rate; a value that cannot be; or more segments than can be simulated.
+        ConfigError: Kafka would not accept a config.
+        NotFoundError: there is no such server.properties.
+    """
+
+def latest_table(
+    spark: SparkSession,
+    *paths: str,
+    fs: Store | None = None,
+    topic: str | None = None,
+    as_of: int | str | Mapping[int, int] | None = None,
+    since: str | Mapping[int, int] | None = None,
+    deletes: bool = False,
+    key: str = "utf8",
+    value: str = "utf8",
+    undecodable: Literal["fail", "null"] = "fail",
+    high_watermark: int | Literal["end"] | None = None,
+    metadata: str | None = None,
+    work: str | None = None,
+) -> DataFrame:
+    """The last committed value of each key of a topic, as a Spark DataFrame.
+
+    The logs are read twice, in many tasks, with memory that follows neither their size nor the number of keys: now for
+    their keys, and for the values when the DataFrame is used. What is found now stays in files, until the session ends.
+    A key that is in several partitions has a row for each.
+
+    Columns: key and value, as their decoders give them; partition, offset and timestamp of the record that counts;
+    `deleted`, with deletes or changes only; `undecodable`, where what cannot be decoded is null.
+
+    Args:
+        spark: the session.
+        paths: log directories of one broker, folders of several, or partition directories.
+        fs: the file system; default: that of the machine that a task runs on.
+
+    Options:
+        topic: The topic. Default: the only one that is there.
+        as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a
+            time like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
+        since: Only the changes since an earlier table: the folder that it was written to.
+        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
+        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
+            protobuf:DIR, jsonschema:DIR with schemas from a folder. Default: utf8.
+        value: What values are; the same choice. Default: utf8.
+        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a
+            column `undecodable`. Default: fail.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on
+            counts. Default: its checkpoint; the end where there is no other replica.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
+            temporary files.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such topic.
+        RequestError: the logs do not reach to this point, or no longer back to the earlier table; there is no such
+            decoder, or its library is missing.
+        DataError: headers are damaged. What is found damaged later, and what cannot be decoded, fails the job that uses
+            the DataFrame.
+    """
+
+def table_offsets(
+    *paths: str,
+    fs: Store | None = None,
+    topic: str | None = None,
+    as_of: int | str | Mapping[int, int] | None = None,
+    since: str | Mapping[int, int] | None = None,
+    deletes: bool = False,
+    key: str = "utf8",
+    value: str = "utf8",
+    undecodable: Literal["fail", "null"] = "fail",
+    high_watermark: int | Literal["end"] | None = None,
+    metadata: str | None = None,
+    work: str | None = None,
+) -> dict[int, int]:
+    """By partition, the offset that a table ends at, which is not included.
+
+    Give them to `latest_table` as `as_of`; and later as `since`, for what came behind them.
+
+    Args:
+        paths: log directories of one broker, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topic: The topic. Default: the only one that is there.
+        as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a
+            time like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
+        since: Only the changes since an earlier table: the folder that it was written to.
+        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
+        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
+            protobuf:DIR, jsonschema:DIR with schemas from a folder. Default: utf8.
+        value: What values are; the same choice. Default: utf8.
+        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a
+            column `undecodable`. Default: fail.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on
+            counts. Default: its checkpoint; the end where there is no other replica.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
+            temporary files.
+
+    Raises:
+        NotFoundError, RequestError, DataError: see `latest_table`.
+    """
+
+def write_table(
+    *paths: str,
+    output: str,
+    spark: SparkSession | None = None,
+    master: str = "local[*,4]",
+    on_start: Callable[[str, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: TargetStore | None = None,
+    topic: str | None = None,
+    as_of: int | str | Mapping[int, int] | None = None,
+    since: str | Mapping[int, int] | None = None,
+    deletes: bool = False,
+    key: str = "utf8",
+    value: str = "utf8",
+    undecodable: Literal["fail", "null"] = "fail",
+    high_watermark: int | Literal["end"] | None = None,
+    metadata: str | None = None,
+    work: str | None = None,
+    format: str = "parquet",
+    writer: Sequence[str] = (),
+) -> TableResult:
+    """Write the last committed value of each key of a topic to files, or what changed since an earlier table.
+
+    Where the table ends is kept beside the files, in `_cordwood.json`, which is written last: without it the table is
+    not whole. After an error nothing is left.
+
+    Args:
+        paths: log directories of one broker, folders of several, or partition directories.
+        output: the new folder.
+        spark: a session to use, which is left running; default: a new one.
+        master: Spark master URL of a new session.
+        on_start: called with what is done, and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topic: The topic. Default: the only one that is there.
+        as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a
+            time like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
+        since: Only the changes since an earlier table: the folder that it was written to.
+        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
+        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
+            protobuf:DIR, jsonschema:DIR with schemas from a folder. Default: utf8.
+        value: What values are; the same choice. Default: utf8.
+        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a
+            column `undecodable`. Default: fail.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on
+            counts. Default: its checkpoint; the end where there is no other replica.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
+            temporary files.
+        format: What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.
+        writer: An option of Spark's writer of this format, such as header=true for csv.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such topic.
+        RequestError: the output is there already; see also `latest_table`.
+        DataError: a log is damaged, or something cannot be decoded.
+    """
