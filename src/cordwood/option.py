@@ -4,9 +4,8 @@
     class Choices:
         first_dirty: Annotated[int | None, Option("Clean from this offset on.", metavar="OFFSET")] = None
 
-`cli.options` makes the command line from these fields, and a test keeps the arguments of `cordwood.plan`,
-`cordwood.clean` and the others (`api`) equal to them. A field whose type is itself such a dataclass stands for all of
-its options.
+From these fields `cli.options` makes the command line, and `api` the arguments of `cordwood.plan`, `cordwood.clean` and
+the others. A field whose type is itself such a dataclass stands for all of its options.
 """
 
 from __future__ import annotations

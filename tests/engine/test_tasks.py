@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cordwood.bench.generate import Keys, Shape, write_keyed_log
 from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.rewrite import Counts
 from cordwood.engine import partition, readahead
@@ -31,7 +32,6 @@ from cordwood.storage.log import windows
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.storage.recovery.replay import Producers
-from cordwood.testing.generate import Keys, Shape, write_keyed_log
 from cordwood.types import Codec
 from tests.engine.logs import MTIME, data, make_log
 from tests.fs.acting import Acting

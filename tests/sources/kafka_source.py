@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from cordwood.bench.spark_source import add_kafka_source
 from cordwood.errors import RequestError
-from cordwood.testing.source_bench import add_kafka_source
 from tests import kafka_tools
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.bench.generate import Keys, write_keyed_log
 from cordwood.engine import progress
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.gateway import LOCAL_DIRS
 from cordwood.storage.formats.filenames import WORK_FOLDER
-from cordwood.testing.generate import Keys, write_keyed_log
 from tests.cli.running import ENVIRONMENT
 from tests.commands.killing import Process, java, processes, wait_for
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.testing import workloads
-from cordwood.testing.generate import Keys, Shape
-from cordwood.testing.workloads import Workload
+from cordwood.bench import workloads
+from cordwood.bench.generate import Keys, Shape
+from cordwood.bench.workloads import Workload
 from cordwood.types import Codec
 from tests.spark.workers import peaks
 from tests.summary import lines_of

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from cordwood.bench.generate import Keys, Shape, write_keyed_log
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
-from cordwood.testing.generate import Keys, Shape, write_keyed_log
 from cordwood.types import TopicPartition
 from tests.fs.object_server import BUCKET, environment, running_server
 from tests.spark.workers import peaks

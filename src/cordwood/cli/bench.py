@@ -4,8 +4,8 @@ Figures are MB (10^6 bytes) of log as stored, per second of one core: the proces
 over a file in the page cache, so that neighbours on the machine count little. `cp` of the same file, timed the same
 way, gives the scale.
 
-With `--against-kafka` cleans are timed, by the clock: see `cordwood.testing.beside_kafka`. `--live` and `--source` are
-measurements of their own: see `live_bench` and `source_bench` there.
+With `--against-kafka` cleans are timed, by the clock: see `cordwood.bench.beside_kafka`. `--live` and `--source` are
+measurements of their own: see `live_log` and `spark_source` in `cordwood.bench`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cordwood.bench.chart import ratio_chart
+from cordwood.bench.generate import Shape, write_log
+from cordwood.bench.workloads import USUAL, WORKLOADS, Target
 from cordwood.commands.read import open_log
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.session import session
-from cordwood.testing.chart import ratio_chart
-from cordwood.testing.generate import Shape, write_log
-from cordwood.testing.workloads import USUAL, WORKLOADS, Target
 from cordwood.text import Column, table
 from cordwood.types import Codec
 
 if TYPE_CHECKING:
-    from cordwood.testing.beside_kafka import Comparison, Seconds
+    from cordwood.bench.beside_kafka import Comparison, Seconds
 
 #: Name, shape, and share of the asked-for size: compressed ones take longer.
 SHAPES = {
@@ -174,11 +174,11 @@ def main(
 
 
 def _live(directory: str | None, size_bytes: int, runs: int, *, against_kafka: bool, as_json: bool) -> None:
-    from cordwood.testing import beside_kafka, live_bench
+    from cordwood.bench import beside_kafka, live_log
 
     oracle = beside_kafka.find_oracle() if against_kafka else None
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
-        ours, kafkas = live_bench.measure(Path(folder), size_bytes, runs, oracle)
+        ours, kafkas = live_log.measure(Path(folder), size_bytes, runs, oracle)
     if as_json:
         print(json.dumps({"cordwood": ours, "kafka": kafkas}, indent=2))
         return
@@ -186,7 +186,7 @@ def _live(directory: str | None, size_bytes: int, runs: int, *, against_kafka: b
     if kafkas is not None:
         columns.append(Column("KAFKA", right=True))
     rows = []
-    for target in live_bench.TARGETS:
+    for target in live_log.TARGETS:
         unit, divisor = target.unit
         values = [ours[target.name], target.limit, *([kafkas[target.name]] if kafkas else [])]
         rows.append([target.title, *(f"{value / divisor:,.4g} {unit}" for value in values)])
@@ -194,10 +194,10 @@ def _live(directory: str | None, size_bytes: int, runs: int, *, against_kafka: b
 
 
 def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka: bool, as_json: bool) -> None:
-    from cordwood.testing import source_bench
+    from cordwood.bench import spark_source
 
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
-        found = source_bench.measure(Path(folder), size_bytes, runs, against_kafka=against_kafka)
+        found = spark_source.measure(Path(folder), size_bytes, runs, against_kafka=against_kafka)
     if as_json:
         names = ("rows_per_second", "memory_rows_per_second", "kafka_rows_per_second")
         rates = {name: getattr(found, name) for name in names}
@@ -210,16 +210,16 @@ def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka:
     ]
     if found.kafka_rows_per_second is not None:
         rows.append(["Spark's Kafka source", _seconds(found.kafka), f"{found.kafka_rows_per_second / 1e6:.2f} M"])
-    targets = [f"{source_bench.ROWS_PER_SECOND / 1e6:.0f} M rows/s"]
+    targets = [f"{spark_source.ROWS_PER_SECOND / 1e6:.0f} M rows/s"]
     if found.ratio is not None:
-        targets.append(f"{source_bench.TIMES_KAFKA} times Kafka's source, and it is {found.ratio:.1f}")
+        targets.append(f"{spark_source.TIMES_KAFKA} times Kafka's source, and it is {found.ratio:.1f}")
     print("\n".join([*table(columns, rows), "", f"{found.records:,} records; to be reached: {', '.join(targets)}"]))
 
 
 def _compare(
     names: list[str], directory: str | None, share: float, runs: int, threads: int, *, with_copy: bool
 ) -> list[Comparison]:
-    from cordwood.testing import beside_kafka
+    from cordwood.bench import beside_kafka
 
     oracle = beside_kafka.find_oracle()
     found = []

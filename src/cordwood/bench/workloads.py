@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cordwood.bench.generate import Keys, Shape, write_keyed_log
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
-from cordwood.testing.generate import Keys, Shape, write_keyed_log
 from cordwood.types import Codec, TopicPartition
 
 TOPIC = "bench"

@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from cordwood.bench.beside_kafka import compared
+from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.bench.workloads import WORKLOADS
 from cordwood.cli.main import app
 from cordwood.errors import CordwoodError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.testing.beside_kafka import compared
-from cordwood.testing.generate import Keys, Shape, write_keyed_log
-from cordwood.testing.workloads import WORKLOADS
 from cordwood.types import Codec
 from tests.kafka_tools import Oracle
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.bench.generate import Keys, Shape, write_keyed_log
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
-from cordwood.testing.generate import Keys, Shape, write_keyed_log
 from cordwood.types import Codec
 
 

@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import cordwood
 from cordwood.api import clean, clean_in_place
+from cordwood.bench.usage import Usage
+from cordwood.bench.workloads import TOPIC, Way, Workload, write
 from cordwood.engine.facts import load_producers
 from cordwood.engine.partition import clean_partition
 from cordwood.engine.results import CleanResult, Fate
@@ -39,8 +41,6 @@ from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.view import LogView
-from cordwood.testing.usage import Usage
-from cordwood.testing.workloads import TOPIC, Way, Workload, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cordwood.bench.workloads import WORKLOADS
 from cordwood.charts import Bar, bar_chart
-from cordwood.testing.workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from cordwood.testing.beside_kafka import Comparison
+    from cordwood.bench.beside_kafka import Comparison
 
 
 def ratio_chart(found: Sequence[Comparison]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cordwood.testing.usage import Usage
+from cordwood.bench.usage import Usage
 from tests.fs.lock_holders import HOLD_WITH_AN_ODD_NAME, on_linux, other
 
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cordwood.bench.beside_kafka import Seconds, find_kafka
+from cordwood.bench.generate import Shape, write_log
 from cordwood.commands.register import register
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark.gateway import Gateway, without_words_of_py4j
 from cordwood.spark.session import collect
-from cordwood.testing.beside_kafka import Seconds, find_kafka
-from cordwood.testing.generate import Shape, write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def measure(folder: Path, size_bytes: int, runs: int, *, against_kafka: bool) ->
     Raises:
         RequestError: something is missing, with what to do; or an answer is wrong.
     """
-    from cordwood.testing.memory_source import NAME, MemorySource
+    from cordwood.bench.memory_source import NAME, MemorySource
 
     logs = folder / "logs"
     records = 0
