@@ -34,7 +34,8 @@ def manager_of(node: Node) -> LogCleanerManager:
 
 def claimed(node: Node) -> Claim:
     """The claim of a clean of the node's log."""
-    (claim,) = manager_of(node).claim_filthiest_compacted_logs(node.now_ms, lambda due: due[:1])
+    claim = manager_of(node).claim_filthiest_compacted_log(node.now_ms)
+    assert claim is not None
     return claim
 
 
@@ -184,7 +185,7 @@ def test_a_log_is_not_in_progress_for_good_whatever_fails_at_the_end_of_its_clea
 # ---- choosing --------------------------------------------------------------------------------------------------------
 
 
-def test_logs_are_given_the_filthiest_first_and_only_the_chosen_ones_are_in_progress() -> None:
+def test_the_filthiest_log_is_claimed_and_only_that_one_is_in_progress() -> None:
     node = Node()
     node.fill()
     log = other_log(node, 40)
@@ -192,17 +193,12 @@ def test_logs_are_given_the_filthiest_first_and_only_the_chosen_ones_are_in_prog
     node.fill()
     for number in range(5):
         send(log, f"b{number}")
-    seen: list[float] = []
-
-    def choose(due: Any) -> Any:
-        seen.extend(one.cleanable_ratio for one in due)
-        return due[1:]
-
-    claims = manager_of(node).claim_filthiest_compacted_logs(node.now_ms, choose)
-    assert len(seen) == 2 and seen == sorted(seen, reverse=True)
-    assert [claim.found.partition for claim in claims] == [OTHER]
-    assert manager_of(node).cleaning_state(PARTITION) is None
-    assert claims[0].selection.cleanable_partitions == 2
+    first = claimed(node)
+    assert first.selection.cleanable_partitions == 2
+    assert (first.found.partition, manager_of(node).cleaning_state(OTHER)) == (PARTITION, None)
+    second = claimed(node)
+    assert second.found.partition == OTHER
+    assert first.found.cleanable_ratio > second.found.cleanable_ratio
 
 
 def test_a_log_that_cannot_be_looked_at_is_uncleanable_and_the_others_are_cleaned(
@@ -247,9 +243,9 @@ def test_what_was_found_of_a_log_before_is_used_only_while_it_holds(seed: int) -
         chosen.choice([*acts, *acts[:2] * 4])()
         known = manager.all_cleaner_checkpoints().get(PARTITION)
         expected = log_to_clean(PARTITION, node.log, known, node.now_ms)
-        claims = manager.claim_filthiest_compacted_logs(node.now_ms, lambda due: due)
-        assert [claim.found for claim in claims] == ([expected] if expected.is_due else [])
-        for claim in claims:
+        claim = manager.claim_filthiest_compacted_log(node.now_ms)
+        assert (claim and claim.found) == (expected if expected.is_due else None)
+        if claim is not None:
             manager.abort_cleaning(PARTITION)
             manager.release(claim, 0)
 

@@ -1,4 +1,4 @@
-"""Live logs that are cleaned on Spark: which ones, many in one job, each with its own state; and without Spark."""
+"""Live logs that are cleaned on Spark: which ones, and how jobs end; and without Spark."""
 
 from __future__ import annotations
 
@@ -15,64 +15,24 @@ import pytest
 
 from cordwood.config import overrides
 from cordwood.errors import RequestError
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.service import clean_runner
-from cordwood.service.clean_runner import CLEAN_COST_BYTES, CleanRunner, cost_bytes
-from cordwood.service.cleaner_manager import LogToClean, Paused
+from cordwood.service.clean_runner import CleanRunner
+from cordwood.service.cleaner_manager import Paused
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import LogCleaner
 from cordwood.service.log_manager import LogManager
+from cordwood.service.metrics import MeterReading
 from cordwood.spark.executors import check_executors
 from cordwood.types import TopicPartition
 from tests.service.cleaner_nodes import layers, newest, send
 from tests.service.live_logs import read_all
+from tests.service.nodes import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SRC = Path(__file__).parents[2] / "src"
-MIB = 1 << 20
-
-
-# ---- which ones ------------------------------------------------------------------------------------------------------
-
-
-def runner(fs: Any = None, line: int = 100 * MIB) -> CleanRunner:
-    return CleanRunner(fs or PosixFileSystem(), None, "local[2]", line)
-
-
-def due(*megabytes: int) -> list[LogToClean]:
-    """Logs that cost so much."""
-    return [
-        LogToClean(TopicPartition("t", at), None, 0, 1, 1, False, 0, size * MIB - CLEAN_COST_BYTES, 0)  # type: ignore[arg-type]
-        for at, size in enumerate(megabytes)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "chosen"),
-    [
-        ([], []),
-        ([10], [0]),
-        ([10, 20, 30], [0]),  # together not worth a job
-        ([10, 20, 30, 40], [0, 1, 2, 3]),
-        ([200, 50, 50], [0]),  # worth a job of its own
-        ([50, 200, 60], [0, 2]),
-        ([50, 200, 40], [0]),
-        ([100, 1], [0]),
-    ],
-)
-def test_small_logs_are_chosen_together_if_they_are_worth_a_job(sizes: list[int], chosen: list[int]) -> None:
-    logs = due(*sizes)
-    assert [logs.index(one) for one in runner().choose(logs)] == chosen
-    assert runner(MemoryFileSystem(lambda: 0)).choose(logs) == logs[:1], "no other process can open it"
-
-
-def test_no_thread_takes_more_at_once_than_others_can_wait_for() -> None:
-    logs = due(*[90] * 100)
-    cost = sum(map(cost_bytes, runner().choose(logs)))
-    assert clean_runner._TOGETHER_BYTES_MAX - 90 * MIB < cost <= clean_runner._TOGETHER_BYTES_MAX
 
 
 # ---- on Spark --------------------------------------------------------------------------------------------------------
@@ -94,8 +54,8 @@ class Dirty:
             for at in range(rounds):
                 send(log, f"a{at}" + "x" * value_bytes, f"b{at}")
 
-    def cleaner(self, spark: Any, line: int = 2 * CLEAN_COST_BYTES) -> LogCleaner:
-        """A cleaner of these logs, to which two of them are worth a job."""
+    def cleaner(self, spark: Any, line: int = 0) -> LogCleaner:
+        """A cleaner of these logs, to which those of `line` bytes are worth a job."""
         manager = self.manager
         return LogCleaner(
             *(PosixFileSystem(), manager.config, manager.live_log_dirs, lambda: self.logs, manager.failures),
@@ -121,72 +81,62 @@ def dirty(tmp_path: Path) -> Iterator[Dirty]:
     found.manager.shutdown()
 
 
+def test_small_logs_are_cleaned_by_the_thread_however_many_and_take_their_own_time(
+    dirty: Dirty, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = [log.size_bytes for log in dirty.logs.values()]
+    assert max(sizes) < sum(sizes) // 2
+    cleaner, seconds = dirty.cleaner(Broken(), line=sum(sizes) // 2), []
+    cleaner.on_clean = lambda _, stats: seconds.append(stats.seconds)
+    began = time.monotonic()
+    while cleaner.clean_filthiest_log():
+        pass
+    assert len(seconds) == 5 and sum(seconds) < time.monotonic() - began
+    assert dirty.clean_ones() == [True] * 5
+    assert "Spark" not in caplog.text
+    dirty.check()
+
+
 @pytest.mark.slow
-def test_many_small_logs_are_cleaned_in_one_job_each_with_its_own_checkpoint(dirty: Dirty, spark: SparkSession) -> None:
+def test_a_large_log_is_cleaned_in_a_job_of_the_users_session(dirty: Dirty, spark: SparkSession) -> None:
     context = spark.sparkContext
     check_executors(spark, None, "", ())  # once for a user's session, by a job of its own
     context.setJobDescription("the user's")
     cleaner = dirty.cleaner(spark)
     assert cleaner.clean_filthiest_log()
-    assert dirty.clean_ones() == [True] * 5
+    assert dirty.clean_ones() == [True, False, False, False, False]
     name = threading.current_thread().name
     assert len(context.statusTracker().getJobIdsForGroup(name)) == 1
     assert context.getLocalProperty("spark.job.description") == "the user's"
     assert context.getLocalProperty("spark.jobGroup.id") is None
-    ends = {one: log.active_segment.base_offset for one, log in dirty.logs.items()}
-    assert cleaner.manager.all_cleaner_checkpoints() == ends
-    assert not cleaner.clean_filthiest_log()
+    (first, log), *_ = dirty.logs.items()
+    assert cleaner.manager.all_cleaner_checkpoints() == {first: log.active_segment.base_offset}
     dirty.check()
-    read = sum(one.size_bytes for log in dirty.logs.values() for one in log.log_segments)
-    assert cleaner._runner.io.read().count > read, "what tasks in other processes read counts, too"
+    (io,) = [reading for metric, reading in cleaner.metrics().items() if metric.type == "Throttler"]
+    assert isinstance(io, MeterReading)
+    assert io.count > sum(one.size_bytes for one in log.log_segments), "what tasks in other processes read counts, too"
 
 
 @pytest.mark.slow
-def test_one_log_of_a_job_is_aborted_and_paused_at_once_and_others_are_cleaned(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    # Each log is 50 KB, of which all is read twice; so the job takes about three seconds.
-    dirty = Dirty(tmp_path / "logs", 3, 40, "log.cleaner.io.max.bytes.per.second=100000", value_bytes=1000)
-    cleaner = dirty.cleaner(spark)
-    aborted, *others = dirty.logs
-    cleaning = threading.Thread(target=cleaner.clean_filthiest_log, name="kafka-log-cleaner-thread-0")
-    cleaning.start()
-    while not os.path.exists(f"{dirty.logs[aborted].directory}/.cordwood"):
-        time.sleep(0.01)
-    cleaner.abort_and_pause_cleaning(aborted)
-    assert cleaner.manager.cleaning_state(aborted) == Paused(1)
-    assert [cleaner.manager.cleaning_state(one) for one in others] == ["in progress"] * 2
-    dirty.logs[aborted].truncate_to(60)  # whatever still reads it
-    cleaning.join()
-    assert dirty.clean_ones() == [False, True, True]
-    assert cleaner.manager.all_cleaner_checkpoints().keys() == set(others)
-    assert [cleaner.manager.uncleanable(one) for one in dirty.logs] == [None] * 3
-    limit = cleaner._runner.limit
-    assert limit is not None
-    counted = [int.from_bytes(path.read_bytes()[:8], "little") for path in Path(limit.folder).iterdir()]
-    moved = sum(2 * stats.bytes_read + stats.bytes_written for stats in cleaner.last_stats)
-    assert len(counted) > 1 and sum(counted) > moved, "all processes share the limit"
-    cleaner.resume_cleaning([aborted])
-    cleaner.shutdown()
-    dirty.manager.shutdown()
-
-
-@pytest.mark.slow
-def test_a_job_of_which_all_logs_are_aborted_ends(tmp_path: Path, spark: SparkSession) -> None:
-    dirty = Dirty(tmp_path / "logs", 2, 40, "log.cleaner.io.max.bytes.per.second=1", value_bytes=1000)
-    cleaner = dirty.cleaner(spark)
+def test_a_log_is_aborted_and_paused_at_once_while_its_job_runs(tmp_path: Path, spark: SparkSession) -> None:
+    # The log is 50 KB, of which all is read twice; so the job takes about ten seconds.
+    dirty = Dirty(tmp_path / "logs", 1, 40, "log.cleaner.io.max.bytes.per.second=10000", value_bytes=1000)
+    cleaner, ((aborted, log),) = dirty.cleaner(spark), dirty.logs.items()
     cleaning = threading.Thread(target=cleaner.clean_filthiest_log, name="kafka-log-cleaner-thread-7")
     cleaning.start()
     tracker = spark.sparkContext.statusTracker()
     while not tracker.getJobIdsForGroup("kafka-log-cleaner-thread-7"):
         time.sleep(0.01)
-    for one in dirty.logs:
-        cleaner.abort_and_pause_cleaning(one)
+    cleaner.abort_and_pause_cleaning(aborted)
+    assert cleaner.manager.cleaning_state(aborted) == Paused(1)
+    log.truncate_to(60)  # whatever still reads it
     cleaning.join(60)
     assert not cleaning.is_alive()
-    job = tracker.getJobInfo(tracker.getJobIdsForGroup("kafka-log-cleaner-thread-7")[0])
-    assert job is not None and job.status != "RUNNING"
-    dirty.check()
+    (number,) = tracker.getJobIdsForGroup("kafka-log-cleaner-thread-7")
+    until(lambda: (job := tracker.getJobInfo(number)) is not None and job.status != "RUNNING")
+    assert dirty.clean_ones() == [False]
+    assert cleaner.manager.all_cleaner_checkpoints() == {} and cleaner.manager.uncleanable(aborted) is None
+    cleaner.resume_cleaning([aborted])
     cleaner.shutdown()
     dirty.manager.shutdown()
 
@@ -201,7 +151,7 @@ from cordwood.spark.session import session
 
 dirty = Dirty(Path(sys.argv[1]), 2)
 with session(master="local[2]") as spark:
-    cleaner = dirty.cleaner(spark, line=0)  # each log is worth a job
+    cleaner = dirty.cleaner(spark)
     threads = [threading.Thread(target=cleaner.clean_filthiest_log, name=f"cleaner-{at}") for at in range(2)]
     for thread in threads:
         thread.start()
@@ -237,9 +187,11 @@ class Broken:
 
 def test_logs_are_cleaned_by_the_thread_if_spark_fails(dirty: Dirty, caplog: pytest.LogCaptureFixture) -> None:
     cleaner = dirty.cleaner(Broken())
-    assert cleaner.clean_filthiest_log()
+    while cleaner.clean_filthiest_log():
+        pass
     assert dirty.clean_ones() == [True] * 5
-    assert "clean 5 logs failed on Spark; the thread MainThread does it" in caplog.text
+    for log in dirty.logs.values():
+        assert f"clean {log.directory} failed on Spark; the thread MainThread does it" in caplog.text
     assert cleaner.manager.all_cleaner_checkpoints().keys() == set(dirty.logs)
     dirty.check()
 

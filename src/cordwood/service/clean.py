@@ -29,7 +29,7 @@ from cordwood.config import LONG_MAX, BrokerConfig
 from cordwood.engine.progress import total
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import PROGRESS, Failure, FailureKind, Output, PartitionTask, check_output, run_task
-from cordwood.errors import CleanFailedError, LogCleaningAbortedError
+from cordwood.errors import CleanFailedError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.checked import Check, CheckedTargetStore
 from cordwood.fs.machine import memory_bytes
@@ -140,14 +140,6 @@ class LiveClean:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.give_up()
-
-    def is_wanted(self) -> bool:
-        """Whether it may go on."""
-        try:
-            self.check()
-        except LogCleaningAbortedError:
-            return False
-        return True
 
     def give_up(self) -> None:
         """Remove the folder; tasks that still run find it gone, and end."""

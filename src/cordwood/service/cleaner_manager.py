@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -195,10 +195,6 @@ class Claim:
                 self._on_change_end(self)
 
 
-#: Chooses among the logs that are due, the filthiest first.
-Choose = Callable[[Sequence[LogToClean]], Sequence[LogToClean]]
-
-
 class _Seen(NamedTuple):
     """What of a log decides what a clean would go over, if no lag has a say in it: then time has none, either."""
 
@@ -314,17 +310,16 @@ class LogCleanerManager:
             self._states[due[0].partition] = IN_PROGRESS
             return due[0]
 
-    def claim_filthiest_compacted_logs(self, now_ms: int, choose: Choose) -> list[Claim]:
-        """Choose some of the logs that are due; they are in progress then, until `release`.
-
-        A checkpoint that is outside its log is corrected on the way.
-        """
+    def claim_filthiest_compacted_log(self, now_ms: int) -> Claim | None:
+        """Choose a log as `grab_filthiest_compacted_log`, for a clean that ends with `release`."""
         with self._changed:
             due, stats = self._select(now_ms)
-            claims = [Claim(found, stats, self._changed, self._after_change) for found in choose(due)]
-            self._claims |= {claim.found.partition: claim for claim in claims}
-            self._states |= {claim.found.partition: IN_PROGRESS for claim in claims}
-            return claims
+            if not due:
+                return None
+            partition = due[0].partition
+            self._states[partition] = IN_PROGRESS
+            claim = self._claims[partition] = Claim(due[0], stats, self._changed, self._after_change)
+            return claim
 
     def _select(self, now_ms: int) -> tuple[list[LogToClean], SelectionStats]:
         """The logs that are due and that nobody works on, the filthiest first."""

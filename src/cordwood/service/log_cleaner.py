@@ -5,9 +5,9 @@
     …
     cleaner.shutdown()
 
-A log that is small is cleaned by the thread itself, a larger one on Spark, and many small ones together: see
-`clean_runner`. A log whose clean fails is left alone for a while, longer each time, and then tried again. A thread
-never ends by itself: what a round raises is logged and counted.
+A log that is small is cleaned by the thread itself, a larger one on Spark: see `clean_runner`. A log whose clean fails
+is left alone for a while, longer each time, and then tried again. A thread never ends by itself: what a round raises is
+logged and counted.
 
 Source: Kafka LogCleaner. Which log comes next, and who may touch it meanwhile, is in `cleaner_manager`.
 """
@@ -19,14 +19,13 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from cordwood.clock import Clock, monotonic_clock, system_clock
 from cordwood.config import BrokerConfig
-from cordwood.engine.task import Failure, Output
 from cordwood.errors import CleanFailedError, ConfigError, KafkaStorageError, LogCleaningAbortedError
 from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.throttled import limit_on_this_machine
@@ -37,7 +36,6 @@ from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import Log
 from cordwood.service.metrics import MetricName, Reading
 from cordwood.text import bytes_text
-from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -262,11 +260,9 @@ class LogCleaner:
         """Check other configs.
 
         Raises:
-            ConfigError: there would be more than twice, or less than half, as many threads as now, or none.
+            ConfigError: there would be more than twice, or less than half, as many threads as now.
         """
         old, new = (one.integer("log.cleaner.threads") for one in (self._config, config))
-        if new < 1:
-            raise ConfigError("New cleaner thread count should be at least 1")
         if new < old // 2:
             raise ConfigError(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
         if new > old * 2:
@@ -394,69 +390,45 @@ class LogCleaner:
             is_idle = not self.clean_filthiest_log()
 
     def clean_filthiest_log(self) -> bool:
-        """What a thread does again and again: clean what is due, and delete what is too old in all logs.
-
-        It is one log, or some small ones.
+        """What a thread does again and again: clean the filthiest log, and delete what is too old in all logs.
 
         Returns:
             whether a log was chosen, so that there may be another one.
         """
-        claims = self.manager.claim_filthiest_compacted_logs(self._clock(), self._runner.choose)
-        chosen = bool(claims) and self._clean(claims)
+        claim = self.manager.claim_filthiest_compacted_log(self._clock())
+        chosen = claim is not None and self._clean(claim)
         self._delete_old_segments(idle=not chosen)
         self.manager.maintain_uncleanable_partitions()
         return chosen
 
-    def _clean(self, claims: Sequence[Claim]) -> bool:
-        """Clean logs, each for itself: what fails of one ends none of the others.
-
-        Returns:
-            whether it is worth while to choose again at once.
-        """
+    def _clean(self, claim: Claim) -> bool:
+        """Clean a log; returns whether it is worth while to choose again at once."""
         thread = threading.current_thread()
         record = thread.record if isinstance(thread, CleanerThread) else self._callers
-        record.selection = claims[0].selection
+        record.selection = claim.selection
         start_ms, started = self._clock(), time.monotonic()
-        memory = KeyMemory.of(self._config)
 
         def stop() -> None:
             if isinstance(thread, CleanerThread) and thread.stopping.is_set():
                 raise _ShutdownError
 
-        def finish(begun: tuple[Claim, LiveClean], outcome: Output | Failure) -> bool:
-            claim, clean = begun
+        @contextlib.contextmanager
+        def changing() -> Iterator[None]:
+            stop()
+            with claim.changing():
+                yield
 
-            @contextlib.contextmanager
-            def changing() -> Iterator[None]:
-                stop()
-                with claim.changing():
-                    yield
-
-            try:
-                cleaned = clean.finish(outcome, changing)
-            except Exception as error:
-                return self._failed(claim, error)
-            clean.give_up()
-            self._succeeded(claim, CleanerStats.of(claim.found, cleaned, start_ms, time.monotonic() - started), record)
+        try:
+            with LiveClean(self._fs, claim.found, start_ms, claim.check, KeyMemory.of(self._config)) as clean:
+                cleaned = clean.finish(self._runner.run(clean, stop, thread.name), changing)
+        except Exception as error:
+            return self._failed(claim, error)
+        else:
+            seconds = time.monotonic() - started
+            self._succeeded(claim, CleanerStats.of(claim.found, cleaned, start_ms, seconds), record)
             return True
-
-        with ExitStack() as ending:
-            begun, goes_on = [], []
-            for claim in claims:
-                ending.callback(self.manager.release, claim, claim.found.first_dirty_offset)
-                try:
-                    clean = LiveClean(self._fs, claim.found, start_ms, claim.check, memory)
-                    begun.append((claim, ending.enter_context(clean)))
-                except Exception as error:
-                    goes_on.append(self._failed(claim, error))
-            try:
-                outcomes = self._runner.run([clean for _, clean in begun], stop, thread.name)
-            except Exception as error:
-                return any([*goes_on, *[self._failed(claim, error) for claim, _ in begun]])
-            # Swaps wait for the disk more than for anything else.
-            at_once = self._fs.concurrency if len(begun) > 1 else 1
-            pairs = list(zip(begun, outcomes, strict=True))
-            return any([*goes_on, *in_parallel(at_once, lambda pair: finish(*pair), pairs)])
+        finally:
+            self.manager.release(claim, claim.found.first_dirty_offset)
 
     def _succeeded(self, claim: Claim, stats: CleanerStats, record: ThreadRecord) -> None:
         found, seen = claim.found, claim.selection
