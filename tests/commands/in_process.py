@@ -16,6 +16,7 @@ Worker = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 class InThisProcess:
     """What the pipeline asks of a Spark session: workers' functions are called, one with what the other gives."""
 
+    version = "4.3.0"
     #: Those of a local session of ours, whose workers need no check.
     conf = {**SETTINGS, "spark.master": "local[1]"}  # noqa: RUF012 (nobody changes it)
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import cordwood
 from cordwood.commands import table as table_command
 from cordwood.commands.table import prepare
-from cordwood.commands.table_options import TableOptions
+from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.exchange import BlobFolder
 from cordwood.errors import CorruptBatchError, CorruptFileError, NotFoundError, RequestError, UndecodableError
 from cordwood.fs.posix import PosixFileSystem
@@ -111,6 +111,26 @@ def test_other_formats_and_their_options_are_those_of_sparks_writers(spark: Spar
         cordwood.write_table(str(path), output=str(output), spark=spark)
     with pytest.raises(RequestError, match="--writer-option header: give KEY=VALUE"):
         cordwood.write_table(str(path), output=str(tmp_path / "new"), writer=["header"], spark=spark)
+
+
+def test_a_limit_is_one_of_files_too_and_such_a_table_is_no_base_of_changes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, output = tmp_path / "users-0", str(tmp_path / "table")
+    append(path, (b"anna", b"Rome"), (b"ben", b"Oslo"), (b"cleo", b"Kyiv"))
+    run = table_command.WriteRun(spark=spark, limit=2)
+    assert table_command.write_table([str(path)], output, TableOptions(), TableFileOptions(), run).rows == 2
+    assert spark.read.parquet(output).count() == 2
+    with pytest.raises(RequestError, match="has only 2 rows of its table"):
+        cordwood.table_offsets(str(path), since=output)
+
+
+def test_a_format_that_the_users_session_does_not_know_is_refused_in_a_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    append(tmp_path / "users-0", (b"anna", b"Rome"))
+    with pytest.raises(RequestError, match=r"--format xlsx: \[DATA_SOURCE_NOT_FOUND\].*xlsx"):
+        cordwood.write_table(str(tmp_path / "users-0"), output=str(tmp_path / "t"), format="xlsx", spark=spark)
 
 
 def test_what_cannot_be_decoded_fails_with_its_place_or_is_null(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from cordwood.errors import RequestError
 from cordwood.report import table as report
 from cordwood.spark.session import LOCAL_MASTER
 
+#: Rows that a terminal shows.
+_SHOWN_ROWS = 50
+
 
 @with_options
 def main(
@@ -27,7 +31,10 @@ def main(
         str | None, typer.Option(metavar="PATH", help="Write files to this new folder, by Spark. Default: print rows.")
     ] = None,
     files: TableFileOptions = TableFileOptions(),  # noqa: B008 - a frozen value
-    limit: Annotated[int, typer.Option(metavar="N", help="Rows that a terminal shows.")] = 50,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Show or write so many rows. Default: 50 on a terminal, else all."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON lines to a terminal, too; with --output, what was written.")
     ] = False,
@@ -44,20 +51,22 @@ def main(
             raise RequestError("--format and --writer-option are for files; give --output, too")
         return _show(paths, options, limit, master, as_json=as_json or not sys.stdout.isatty())
     with Progress(enabled=sys.stderr.isatty()) as progress:
-        run = WriteRun(master=master, on_start=progress.begin, on_progress=progress.update)
+        run = WriteRun(master=master, on_start=progress.begin, on_progress=progress.update, limit=limit)
         result = write_table(paths, output, options, files, run)
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK
 
 
-def _show(paths: Sequence[str], options: TableOptions, limit: int, master: str, *, as_json: bool) -> int:
+def _show(paths: Sequence[str], options: TableOptions, limit: int | None, master: str, *, as_json: bool) -> int:
     with shown_table(paths, options, master=master) as shown:
         schema = shown.rows_format.schema
         if as_json:
             decoders = {"key": shown.rows_format.key, "value": shown.rows_format.value}
-            found = report.json_lines(shown.rows, [name for name, one in decoders.items() if one.is_json])
+            found = report.json_lines(
+                itertools.islice(shown.rows, limit), [name for name, one in decoders.items() if one.is_json]
+            )
         else:
-            found = report.lines(shown.rows, schema.names, limit)
+            found = report.lines(shown.rows, schema.names, _SHOWN_ROWS if limit is None else limit)
         for line in found:
             print(line)
         for note in shown.point.notes:

@@ -78,9 +78,11 @@ def internal_dataframe(
         RequestError: no internal topic has such records.
     """
     from cordwood.spark.internal import internal_dataframe as make
+    from cordwood.spark.requirements import check_version
     from cordwood.storage.log.internal_arrow import internal_schema
     from cordwood.storage.log.source import LogSource
 
+    check_version(spark.version)
     store = fs or file_system_for(paths)
     found, places = _places(store, paths, record)
     logs = [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cordwood.errors import RequestError
 from cordwood.fs.by_url import file_system_for
+from cordwood.spark.requirements import check_version, check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,12 +29,14 @@ def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCo
         what counts the reads of the session.
 
     Raises:
-        RequestError: Spark is not installed.
+        RequestError: Spark is not installed, or too old; or the session's workers have no Cordwood.
     """
+    check_version(spark.version)
     try:
         from cordwood.sources.datasource import register_source
     except ImportError as error:
         raise RequestError(
             f"The data source needs Spark 4.2 or newer:  pip install 'cordwood[spark]' ({error})"
         ) from None
+    check_workers(spark)
     return register_source(spark, file_system_for, push_filters=push_filters)

@@ -7,6 +7,7 @@ function of these, so that a table that is made again is the same, whatever is a
 from __future__ import annotations
 
 import functools
+import re
 import secrets
 import time
 import weakref
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import cordwood.report.table  # noqa: F401 - so that results can show themselves
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.table_options import TableFileOptions, TableOptions
-from cordwood.commands.table_output import table_folder
+from cordwood.commands.table_output import check_format, table_folder
 from cordwood.commands.table_point import TablePoint, encode_facts, find_point, partitions_of
 from cordwood.decoders.choice import decoder_of
 from cordwood.engine import division
@@ -31,6 +32,7 @@ from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import remove_tree, temporary_directory
 from cordwood.spark.jobs import run_each
+from cordwood.spark.requirements import check_version
 from cordwood.spark.session import LOCAL_MASTER, cores, runs_here, session
 from cordwood.spark.tables import raise_data_error, table_dataframe
 from cordwood.storage.node.node import Node
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 #: need a folder for what they hand each other.
 HERE_BYTES_MAX = 64 << 20
 _HASH_SECRET_BYTES = 16
+#: How Spark says that it has no such format, or that the format has no place for a column.
+_FORMAT_ERROR = re.compile(r"\[(DATA_SOURCE_NOT_FOUND|UNSUPPORTED_DATA_TYPE\w*)\].*")
 #: Of a session of our own that writes files: what is written passes through Java, unlike in a clean.
 _WRITER_SETTINGS = {"spark.driver.memory": "2g"}
 
@@ -186,6 +190,7 @@ def latest_table(
     spark: SparkSession, paths: Sequence[str], options: TableOptions, *, fs: Store | None = None
 ) -> DataFrame:
     """A table as a DataFrame; see `cordwood.latest_table`."""
+    check_version(spark.version)
     made = prepare(paths, options, spark=spark, fs=fs)
     with ExitStack() as kept:
         if made.is_small:
@@ -263,12 +268,14 @@ class WriteRun:
         master: Spark master URL of a new session.
         on_start: called with what is done, and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
+        limit: rows that are written at most; None: all.
     """
 
     spark: SparkSession | None = None
     master: str = LOCAL_MASTER
     on_start: Callable[[str, int], None] | None = None
     on_progress: OnProgress | None = None
+    limit: int | None = None
 
 
 def write_table(
@@ -294,6 +301,7 @@ def write_table(
     ):
         # What is wrong with the request shows before Spark starts.
         made = prepare(paths, options, fs=fs, now_ms=now_ms)
+        check_format(files.format, made.rows_format.schema, is_own_session=run.spark is None)
         if run.on_start is not None:
             run.on_start(f"table of {made.point.topic}", 2 * made.log_bytes)
         with session(run.spark, master=run.master, settings=_WRITER_SETTINGS) as running:
@@ -301,8 +309,9 @@ def write_table(
             cut_anew = prepare(paths, fixed, spark=running, fs=fs, now_ms=now_ms, counters=work.counters)
             with Watch(work.counters.location.open(), work.counters.path, run.on_progress):
                 rows = table_dataframe(running, _scanned(cut_anew, running, work.blobs), cut_anew.rows_format)
+                rows = rows if run.limit is None else rows.limit(run.limit)
                 counts = _write(rows, folder.path, files.format, writer_options, fs)
-        folder.finish(encode_facts(made.point, options, now_ms, files.format))
+        folder.finish(encode_facts(made.point, options, now_ms, files.format, run.limit))
     return TableResult(
         made.point.topic,
         output,
@@ -350,4 +359,6 @@ def _write(
             remove_tree(fs, output)
         if isinstance(error, Exception):
             raise_data_error(error)
+            if (words := _FORMAT_ERROR.search(f"{error}")) is not None:
+                raise RequestError(f"--format {format_name}: {words[0]}") from error
         raise

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from cordwood.commands.table_point import FACTS
 from cordwood.errors import RequestError
 from cordwood.fs.base import TargetStore
@@ -30,6 +32,25 @@ class TableFolder:
 
     path: str
     finish: Callable[[bytes], None]
+
+
+#: What Spark writes by itself or with a well-known package. A format that is a class has a dot in its name.
+_FORMATS = ("avro", "csv", "delta", "hudi", "iceberg", "json", "orc", "parquet", "xml")
+
+
+def check_format(format_name: str, schema: pa.Schema, *, is_own_session: bool) -> None:
+    """Refuse a format that cannot hold a table. What a user's session can write, only that knows.
+
+    Raises:
+        RequestError: the format is not known, or has no place for a column.
+    """
+    if is_own_session and format_name.lower() not in _FORMATS and "." not in format_name:
+        raise RequestError(f"--format {format_name}: Spark cannot write this. Give {' or '.join(_FORMATS)}, or a class")
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+    if format_name.lower() == "csv" and nested:
+        raise RequestError(
+            f"--format csv: the {' and the '.join(nested)} has fields, for which CSV has no place. Give json or parquet"
+        )
 
 
 @contextmanager

@@ -359,6 +359,10 @@ def _earlier(fs: Store, since: str | Mapping[int, int]) -> Earlier:
     try:
         if facts["version"] != _FACTS_VERSION:
             raise CorruptFileError(f"version {facts['version']} is none that is known", path=path)
+        if facts.get("limit") is not None:
+            raise RequestError(
+                f"{since} has only {facts['limit']} rows of its table (--limit), which changes would not complete"
+            )
         partitions = {int(one["partition"]): one for one in facts["partitions"]}
         return Earlier(
             since,
@@ -371,7 +375,9 @@ def _earlier(fs: Store, since: str | Mapping[int, int]) -> Earlier:
         raise CorruptFileError(f"these are no facts of a table: {error!r}", path=path) from None
 
 
-def encode_facts(point: TablePoint, options: TableOptions, now_ms: int, format_name: str) -> bytes:
+def encode_facts(
+    point: TablePoint, options: TableOptions, now_ms: int, format_name: str, limit: int | None = None
+) -> bytes:
     """What is kept beside a table."""
     facts = {
         "version": _FACTS_VERSION,
@@ -380,6 +386,7 @@ def encode_facts(point: TablePoint, options: TableOptions, now_ms: int, format_n
         "key": options.key,
         "value": options.value,
         "format": format_name,
+        "limit": limit,
         "written_ms": now_ms,
         "end_ms": now_ms if all(one.is_end for one in point.partitions) else None,
         "partitions": [

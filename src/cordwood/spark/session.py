@@ -18,6 +18,7 @@ from uuid import uuid4
 from cordwood.errors import RequestError, StoreError, TasksHangError
 from cordwood.spark.gateway import Gateway, raise_if_ended, without_words_of_py4j
 from cordwood.spark.hanging import looking
+from cordwood.spark.requirements import check_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -89,13 +90,15 @@ def session(
             start, or Java ended in the middle.
     """
     if given is not None:
+        check_version(given.version)
         yield given
         return
     try:
-        from pyspark import SparkContext
+        from pyspark import SparkContext, __version__
         from pyspark.sql import SparkSession
     except ImportError:
         raise RequestError("This runs on Spark, which is not installed:  pip install 'cordwood[spark]'") from None
+    check_version(__version__)
     active = SparkSession.getActiveSession()
     if active is None and SparkContext._active_spark_context is not None:
         active = SparkSession.builder.getOrCreate()  # of another thread; a process has one Spark
