@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from typing import Any
 
 import pytest
 
-from cordwood.errors import InvalidProducerEpochError, OffsetOutOfRangeError
+from cordwood.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+)
 from cordwood.service.log import FetchIsolation, Log
-from tests.service.live_logs import NOW_MS, World
+from cordwood.service.validation import read_batches
+from tests.service.live_logs import NOW_MS, World, batch
 
 
 @pytest.fixture
@@ -101,3 +108,111 @@ def test_a_reader_that_follows_gets_what_comes(log: Log) -> None:
 def test_a_start_outside_the_log_is_refused(log: Log) -> None:
     with pytest.raises(OffsetOutOfRangeError):
         list(log.records(5))
+
+
+def test_headers_come_back_with_their_records(log: Log) -> None:
+    log.append([("a", "1", {"trace": "x", "none": None}), ("b", None, [("n", b"\0"), ("n", "2")]), ("c", "3")])
+    assert [one.headers for one in log.records()] == [
+        (("trace", b"x"), ("none", None)),
+        (("n", b"\0"), ("n", b"2")),
+        (),
+    ]
+
+
+@pytest.mark.parametrize("setting", ["max.message.bytes", "segment.bytes"])
+def test_what_exceeds_a_limit_is_split_into_batches_in_order(setting: str) -> None:
+    log = World().load({setting: "1000"})
+    texts = [(str(number), "v" * (number * 7 % 300)) for number in range(60)]
+    assert log.append(texts) == 0
+    with log.transaction(7) as transaction:
+        assert transaction.append(texts) == 60
+    found = list(log.records())
+    assert [(one.key, one.value) for one in found] == [(key.encode(), value.encode()) for key, value in texts] * 2
+    sizes = [one.size_bytes for one in read_batches(log.read(0, 1 << 20).records)]
+    assert len(sizes) > 10 or setting == "segment.bytes"
+    assert max(sizes) <= 1000
+
+
+def test_a_record_above_the_limit_is_refused_with_its_size_and_nothing_is_appended() -> None:
+    log = World().load({"max.message.bytes": "1000"})
+    with pytest.raises(RecordTooLargeError, match=r"Record 1 .* takes 10\d\d bytes .* above 1000.*max.message.bytes"):
+        log.append([("a", "1"), ("b", "v" * 1000), ("c", "3")])
+    assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ("ab", "mapping, or pairs of key and value; 'ab'"),
+        (5, "mapping, or pairs of key and value; 5"),
+        (["ab"], r"record 0 is not \(key, value\).*'ab'"),
+        ([("a", "1"), ("b",)], "record 1 is not"),
+        ([("a", 1)], r"the value of record 0 is text, bytes or None, not 1 \(int\)"),
+        ([(1.5, "a")], "the key of record 0"),
+        ([("a", "1", "h")], "the headers of record 0"),
+        ([("a", "1", {b"h": "x"})], "a header of record 0 is not a name, which is text"),
+        ([("a", "1", [("h", 2)])], "the header 'h' of record 0"),
+    ],
+)
+def test_what_no_record_is_made_of_is_refused_in_words(log: Log, pairs: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        log.append(pairs)
+    assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("timestamp", [1.5, "5", True])
+def test_a_timestamp_that_is_no_whole_number_is_refused(log: Log, timestamp: Any) -> None:
+    with pytest.raises(TypeError, match="timestamp_ms is a whole number, not"):
+        log.append({"a": "1"}, timestamp_ms=timestamp)
+    with pytest.raises(ValueError, match="timestamp_ms is -2; it can be -1 to"):
+        log.append({"a": "1"}, timestamp_ms=-2)
+
+
+def test_a_producer_is_refused_that_is_no_producer(log: Log) -> None:
+    for producer_id, epoch in ("7", 0), (7, 1.0):
+        with pytest.raises(TypeError), log.transaction(producer_id, epoch):  # type: ignore[arg-type]
+            pass
+    for producer_id, epoch in (-1, 0), (7, 2**15):
+        with pytest.raises(ValueError), log.transaction(producer_id, epoch):
+            pass
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_transaction_that_has_ended_takes_no_append(log: Log, fails: bool) -> None:
+    with contextlib.suppress(KeyError), log.transaction(7) as transaction:
+        transaction.append({"a": "1"})
+        if fails:
+            raise KeyError
+    end = log.log_end_offset
+    with pytest.raises(InvalidTxnStateError, match="producer 7 in t-0 has ended; begin another one"):
+        transaction.append({"b": "2"})
+    assert (log.log_end_offset, log.last_stable_offset) == (end, end)
+
+
+def test_a_second_transaction_of_a_producer_is_refused_until_the_first_has_ended(log: Log) -> None:
+    with log.transaction(7) as transaction:
+        transaction.append({"a": "1"})
+        for epoch in 0, 1:
+            second = log.transaction(7, epoch)
+            with pytest.raises(InvalidTxnStateError, match="producer 7 is in a transaction in t-0 already"), second:
+                pass
+        transaction.append({"b": "2"})
+    with log.transaction(7) as transaction:
+        transaction.append({"c": "3"})
+    assert values(log) == [b"1", b"2", b"3"]
+
+
+def test_a_transaction_that_a_program_left_open_is_aborted_by_a_higher_epoch() -> None:
+    world = World()
+    before = world.load()
+    guard = before.maybe_start_transaction_verification(7, 0, 0, supports_epoch_bump=False)
+    before.append_as_leader(batch("lost", producer_id=7, transactional=True), 0, guard=guard)
+    before.flush(force_active_segment=True)
+    log = world.load(clean_shutdown=False)
+    words = r"open in t-0, from offset 0 on; log.transaction\(7, epoch=1\)"
+    with pytest.raises(InvalidTxnStateError, match=words), log.transaction(7):
+        pass
+    with log.transaction(7, epoch=1) as transaction:
+        transaction.append({"b": "2"})
+    assert values(log) == [b"2"]
+    assert log.last_stable_offset == log.log_end_offset

@@ -7,115 +7,158 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
+from cordwood.config import LONG_MAX
+from cordwood.errors import InvalidTxnStateError
 from cordwood.record.batch import MAX_SEQUENCE, encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.service import turns
 from cordwood.service.local_log import FetchData
-from cordwood.service.producer_state import NO_GUARD, AppendOrigin
+from cordwood.service.pairs import Pairs, batches_of, check_number, to_records
+from cordwood.service.producer_state import MAX_EPOCH, NO_GUARD, AppendOrigin
 from cordwood.service.unified_log import UnifiedLog
 from cordwood.service.validation import read_batches, read_records
 from cordwood.types import NONE
-
-Text = str | bytes | None
-#: Keys and values; a value that is None deletes its key.
-Pairs = Mapping[Any, Text] | Iterable[tuple[Text, Text]]
 
 _READ_BYTES = 1 << 20
 _FOLLOW_SECONDS = 0.05
 
 
-def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int, *, producer: Producing | None = None) -> int:
-    """Append records as one batch; see `Log.append`."""
-    items = pairs.items() if isinstance(pairs, Mapping) else pairs
-    records = [Record(at, timestamp_ms, _encoded(key), _encoded(value)) for at, (key, value) in enumerate(items)]
+def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer: Producing | None = None) -> int:
+    """Append records; see `Log.append`."""
+    producer = producer or Producing(NONE, NONE)
+    records = to_records(pairs, log.now_ms() if timestamp_ms is None else timestamp_ms)
     if not records:
         return log.log_end_offset
-    epoch = log.leader_epochs.latest_epoch or 0
-    if producer is None:
-        info = log.append_as_leader(encode_batch(records, base_offset=0), epoch)
-    else:
-        info = log.append_as_leader(producer.batch(records), epoch, guard=producer.guard)
-        producer.sequence = (producer.sequence + len(records)) % (MAX_SEQUENCE + 1)
-    log.update_high_watermark(log.log_end_offset)
-    return info.first_offset
+    epoch, first_offset = log.leader_epochs.latest_epoch or 0, None
+    limit = min(log.config.max_message_bytes, log.config.segment_bytes)
+    for batch in batches_of(records, producer.batch, limit):
+        info = log.append_as_leader(batch, epoch, guard=producer.guard)
+        producer.has_appended(info.last_offset - info.first_offset + 1)
+        first_offset = info.first_offset if first_offset is None else first_offset
+        log.update_high_watermark(log.log_end_offset)
+    assert first_offset is not None
+    return first_offset
 
 
-def _encoded(text: Text) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
-
-
+@dataclass
 class Producing:
-    """A producer in a transaction.
+    """Who appends: a producer in a transaction, or nobody (NONE).
 
     Attributes:
         sequence: of its next record.
         guard: for the append that opens the transaction.
+        has_begun: it has appended something.
     """
 
-    def __init__(self, log: UnifiedLog, producer_id: int, epoch: int) -> None:
-        self.producer_id, self.epoch = producer_id, epoch
+    producer_id: int
+    epoch: int
+    sequence: int = NONE
+    guard: int = NO_GUARD
+    has_begun: bool = False
+
+    @classmethod
+    def of(cls, log: UnifiedLog, producer_id: int, epoch: int) -> Producing:
+        """A producer that goes on where it stopped in this log."""
         known = log.producers.of(producer_id)
         goes_on = known is not None and known.epoch == epoch and known.last_sequence != NONE
-        self.sequence = (known.last_sequence + 1) % (MAX_SEQUENCE + 1) if known is not None and goes_on else 0
-        self.guard = NO_GUARD
+        sequence = (known.last_sequence + 1) % (MAX_SEQUENCE + 1) if known is not None and goes_on else 0
+        guard = NO_GUARD
         if log.asks_for_verification:
-            self.guard = log.maybe_start_transaction_verification(
-                producer_id, self.sequence, epoch, supports_epoch_bump=True
-            )
+            guard = log.maybe_start_transaction_verification(producer_id, sequence, epoch, supports_epoch_bump=True)
+        return cls(producer_id, epoch, sequence, guard)
 
     def batch(self, records: list[Record]) -> bytes:
-        """A batch of the transaction."""
+        """A batch of its next records."""
         return encode_batch(
-            records,
-            base_offset=0,
+            [replace(record, offset=at) for at, record in enumerate(records)],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=self.sequence,
-            transactional=True,
+            transactional=self.producer_id != NONE,
         )
+
+    def has_appended(self, count: int) -> None:
+        """So many records were appended."""
+        self.has_begun = True
+        if self.sequence != NONE:
+            self.sequence = (self.sequence + count) % (MAX_SEQUENCE + 1)
+
+    def end(self, log: UnifiedLog, *, committed: bool) -> None:
+        """Write a marker."""
+        marker = Marker(0, log.now_ms(), self.producer_id, self.epoch, committed)
+        log.append_as_leader(encode_marker(marker), log.leader_epochs.latest_epoch or 0, AppendOrigin.COORDINATOR)
+        log.update_high_watermark(log.log_end_offset)
 
 
 class Transaction:
     """A transaction that is open; see `Log.transaction`."""
 
-    def __init__(self, log: UnifiedLog, producer_id: int, epoch: int) -> None:
+    def __init__(self, log: UnifiedLog, producing: Producing) -> None:
         self._log = log
-        self._producing = Producing(log, producer_id, epoch)
-        self._is_begun = False
+        self._producing = producing
+        self._has_ended = False
 
     def append(self, pairs: Pairs, *, timestamp_ms: int | None = None) -> int:
-        """Append records that count once the transaction is committed; see `Log.append`."""
-        when = self._log.now_ms() if timestamp_ms is None else timestamp_ms
-        before = self._log.log_end_offset
-        first = append(self._log, pairs, when, producer=self._producing)
-        self._is_begun = self._is_begun or self._log.log_end_offset > before
-        return first
+        """Append records that count once the transaction is committed; see `Log.append`.
+
+        Raises:
+            InvalidTxnStateError: the transaction has ended.
+        """
+        log, producing = self._log, self._producing
+        if self._has_ended:
+            raise InvalidTxnStateError(
+                f"the transaction of producer {producing.producer_id} in {log.name} has ended; begin another one with "
+                "log.transaction()"
+            )
+        return append(log, pairs, timestamp_ms, producer=producing)
 
     def end(self, *, committed: bool) -> None:
         """Write the marker; a transaction without records has none."""
-        if not self._is_begun:
-            return
-        log, producing = self._log, self._producing
-        marker = Marker(0, log.now_ms(), producing.producer_id, producing.epoch, committed)
-        epoch = log.leader_epochs.latest_epoch or 0
-        log.append_as_leader(encode_marker(marker), epoch, AppendOrigin.COORDINATOR)
-        log.update_high_watermark(log.log_end_offset)
+        self._has_ended = True
+        if self._producing.has_begun:
+            self._producing.end(self._log, committed=committed)
 
 
 @contextlib.contextmanager
 def transaction(log: UnifiedLog, producer_id: int, epoch: int) -> Iterator[Transaction]:
     """A transaction that is committed at the end of the block; see `Log.transaction`."""
-    begun = Transaction(log, producer_id, epoch)
+    check_number("producer_id", producer_id, 0, LONG_MAX)
+    check_number("epoch", epoch, 0, MAX_EPOCH)
+    with log.unchanged():
+        _check_free(log, producer_id, epoch)
+        begun = Transaction(log, Producing.of(log, producer_id, epoch))
+        log.producers_in_use.add(producer_id)
     try:
-        yield begun
-    except BaseException:
-        begun.end(committed=False)
-        raise
-    begun.end(committed=True)
+        try:
+            yield begun
+        except BaseException:
+            begun.end(committed=False)
+            raise
+        begun.end(committed=True)
+    finally:
+        log.producers_in_use.discard(producer_id)
+
+
+def _check_free(log: UnifiedLog, producer_id: int, epoch: int) -> None:
+    """Refuse a second transaction of a producer; one that a program left open is aborted for a higher epoch."""
+    if producer_id in log.producers_in_use:
+        raise InvalidTxnStateError(
+            f"producer {producer_id} is in a transaction in {log.name} already; end that first, or take another "
+            "producer_id"
+        )
+    known = log.producers.of(producer_id)
+    if known is None or known.transaction_start == NONE:
+        return
+    if epoch <= known.epoch:
+        raise InvalidTxnStateError(
+            f"producer {producer_id} has left a transaction open in {log.name}, from offset {known.transaction_start} "
+            f"on; log.transaction({producer_id}, epoch={known.epoch + 1}) aborts it and begins anew"
+        )
+    Producing(producer_id, epoch).end(log, committed=False)
 
 
 def records(log: UnifiedLog, start: int | None, *, follow: bool) -> Iterator[Record]:

@@ -20,16 +20,14 @@ from cordwood.config import TopicConfig
 from cordwood.fs.base import LocalFileSystem
 from cordwood.record.record import Record
 from cordwood.service import convenience
-from cordwood.service.convenience import Pairs
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.leader_epochs import LeaderEpochCache
 from cordwood.service.loading import Loader
 from cordwood.service.local_log import LocalLog
 from cordwood.service.log_config import LogConfig
 from cordwood.service.metrics import LogStats
-from cordwood.service.producer_state import (
-    ProducerState,
-)
+from cordwood.service.pairs import Pairs
+from cordwood.service.producer_state import ProducerState
 from cordwood.service.scheduler import Scheduler
 from cordwood.service.topic_id import TopicIdFile
 from cordwood.service.unified_log import FetchIsolation, ProducerLimits, UnifiedLog
@@ -42,28 +40,32 @@ class Log(UnifiedLog):
     """The log of one partition; `load_log` makes one."""
 
     def append(self, pairs: Pairs, *, timestamp_ms: int | None = None) -> int:
-        """Append keys and values as one batch, to a log that has no other replicas.
+        """Append records to a log that has no other replicas: as one batch if `max.message.bytes` allows it.
 
         Args:
-            pairs: text is encoded as UTF-8; a value that is None deletes its key.
+            pairs: a mapping of keys to values, or `(key, value)` and `(key, value, headers)`. Text is encoded as UTF-8;
+                a value that is None deletes its key.
             timestamp_ms: of the records; None: now.
 
         Returns:
             the offset of the first record; they are readable at once.
 
         Raises:
-            LogError: it is refused.
+            TypeError, ValueError: something is not what a record is made of; nothing was appended.
+            LogError: it is refused. Of several batches the first ones may be in the log; in a transaction, they do not
+                count.
         """
-        return convenience.append(self, pairs, self.now_ms() if timestamp_ms is None else timestamp_ms)
+        return convenience.append(self, pairs, timestamp_ms)
 
     def transaction(self, producer_id: int, epoch: int = 0) -> AbstractContextManager[convenience.Transaction]:
         """A transaction: what is appended in the block counts once it ends, and never if it ends with an error.
 
         Args:
             producer_id: of the producer; it has one transaction at a time.
-            epoch: of the producer.
+            epoch: of the producer; a higher one than before aborts a transaction that a program left open.
 
         Raises:
+            InvalidTxnStateError: a transaction of this producer is open.
             LogError: it is refused, as for a producer that a newer one has replaced.
         """
         return convenience.transaction(self, producer_id, epoch)

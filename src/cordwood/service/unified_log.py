@@ -119,6 +119,8 @@ class UnifiedLog:
         self._stats = stats
         self.retention_size_percent = 0
         self.deletes_for_good = True
+        #: The producers of `transaction` blocks that have not ended.
+        self.producers_in_use: set[int] = set()
         self._lock = threading.RLock()
         self._limits = limits
         self._snapshots = loaded.snapshots
