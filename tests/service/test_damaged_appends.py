@@ -131,6 +131,18 @@ def test_a_compressed_batch_with_gaps_is_refused_unless_its_codec_changes() -> N
     assert World().load({"compression.type": "lz4"}).append_as_leader(data, 0).last_offset == 1
 
 
+def test_a_batch_without_records_is_not_built_anew_with_the_time_of_its_append() -> None:
+    empty = encode_batch(
+        [], base_offset=0, last_offset=0, codec=Codec.GZIP, producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    config = {"compression.type": "lz4"}
+    assert World().load(config).append_as_leader(empty, 0, AppendOrigin.COORDINATOR).last_offset == NONE
+    with pytest.raises(KafkaError, match="without records"):
+        World().load(config | {"message.timestamp.type": "LogAppendTime"}).append_as_leader(
+            empty, 0, AppendOrigin.COORDINATOR
+        )
+
+
 @pytest.mark.parametrize(("producer_id", "epoch"), [(NONE, -128), (-128, -128), (-(2**63), 0), (-128, NONE)])
 def test_an_epoch_without_a_producer_id_counts_only_if_the_batch_is_built_anew(producer_id: int, epoch: int) -> None:
     data = bytearray(batch("a1"))

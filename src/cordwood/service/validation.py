@@ -285,6 +285,8 @@ class Leader:
             # Kafka has passed over their keys and values, so cannot build the batch anew.
             raise KafkaError("the offsets of the records of a compressed batch have gaps")
         self._check_producer(first)
+        if next_offset == offset and self.config.log_append_time:
+            raise KafkaError("a batch without records cannot be built anew with the time of its append")
         data = self._rebuild(data, batches, offset, target) if next_offset > offset else bytearray()
         return Validated(data, list(read_batches(data)), next_offset - 1, largest)
 
