@@ -261,6 +261,18 @@ def test_a_command_says_of_a_bucket_what_it_says_of_a_directory(uploaded: tuple[
     assert len(local[1]) > 100
 
 
+def test_ls_lists_a_partition_once_and_reads_the_headers_of_a_small_segment_once(server: Server) -> None:
+    url = server.upload(fixture("legacy-v0-before"), "counted")
+    with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
+        assert (
+            CliRunner()
+            .invoke(app, ["ls", url])
+            .stdout.endswith("12 partitions, 50 segments, 369.9 kB, 12,164 records\n")
+        )
+    # One segment is large; the rest is for the directory itself: what is above it, its listing, and its properties.
+    assert asked.requests <= 12 + 50 + 2 + 5
+
+
 def test_commands_read_what_is_in_memory() -> None:
     directory, store = fixture("legacy-v0-before"), UrlStore()
     for path in directory.rglob("*"):

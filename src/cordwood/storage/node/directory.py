@@ -216,15 +216,27 @@ def look(fs: Store, path: str) -> PathKind:
     """
     path = path.rstrip("/") or "/"
     try:
-        info = fs.stat(path)
+        entries = _entries(fs, path)
     except FileNotFoundError as error:
         why = ": there is no such bucket" if "bucket" in (error.strerror or "") else ""
         if not why and any(sign in path for sign in "*?["):
             why = ". Patterns in paths are not expanded: name the directories, or one that holds them all"
         raise NotFoundError(f"{path} does not exist{why}") from None
-    if not info.is_directory:
-        return PathKind.FILE
-    entries = fs.list(path)
+    return PathKind.FILE if entries is None else _kind(path, entries)
+
+
+def _entries(fs: Store, path: str) -> Sequence[FileInfo] | None:
+    """What is in a directory; None for a file. It is listed first: an object store lists to stat a directory, too."""
+    try:
+        entries = fs.list(path)
+    except NotADirectoryError:
+        return None if not fs.stat(path).is_directory else ()
+    # A store without directories lists nothing in a file, and nothing in what is not there.
+    return entries if entries or fs.stat(path).is_directory else None
+
+
+def _kind(path: str, entries: Sequence[FileInfo]) -> PathKind:
+    """What a directory is."""
     if any(entry.name in _MARKS for entry in entries):
         return PathKind.LOG_DIRECTORY
     for entry in entries:
@@ -243,7 +255,10 @@ def log_directories(fs: Store, paths: Sequence[str]) -> list[str]:
     """The log directories that directories stand for: themselves, or those in a folder of several, in order."""
     found = []
     for path in paths:
-        entries = fs.list(path) if fs.exists(path) and fs.stat(path).is_directory else []
+        try:
+            entries = _entries(fs, path) or ()
+        except (FileNotFoundError, NotADirectoryError):
+            entries = ()
         inner: list[str] = []
         # First, as disks may be named like partitions: data-0, data-1.
         if not any(info.name in _MARKS for info in entries):
@@ -251,7 +266,7 @@ def log_directories(fs: Store, paths: Sequence[str]) -> list[str]:
             inner = [one for one in inside if any(info.name in _MARKS for info in fs.list(one))]
         if inner:
             found += inner
-        elif look(fs, path) is PathKind.LOG_DIRECTORY:
+        elif (_kind(path, entries) if entries else look(fs, path)) is PathKind.LOG_DIRECTORY:
             found.append(path)
     return found
 
