@@ -20,12 +20,13 @@ import contextlib
 import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 from uuid import uuid4
 
 from cordwood.engine import scan, staged, stages
-from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
+from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.staged import clean_staged
@@ -106,7 +107,8 @@ def clean_log(
             found = by_stages(fs, log, target, settings=settings, part=part, **choice)
             if found is not None:
                 return found
-        return clean_partition(fs, log, target, settings=settings, suffix=suffix, part=part, **choice)
+        request = CleanRequest(settings=settings, part=part, **choice)
+        return clean_partition(fs, log, target, request, suffix=suffix)
 
 
 def _clean_in_every_mode(fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned:
@@ -189,23 +191,12 @@ def by_stages(
         assert task.scanned is not None
         folder = f"{aside}/{uuid4().hex}"
         fs.make_directory(folder)
+        again = LogView(log.path, fs=fs, log_start_offset=log.log_start_offset)
         try:
-            scanned = task.scanned.load()
+            cleaned = clean_partition(fs, again, folder, replace(task.request, producers=producers))
         except LostSectionError as error:
             fs.remove_directory(folder)
             return Failure(FailureKind.LOST, str(error), lost=error.where)
-        cleaned = clean_partition(
-            fs,
-            LogView(log.path, fs=fs, log_start_offset=log.log_start_offset),
-            folder,
-            first_dirty=first_dirty,
-            first_uncleanable=first_uncleanable,
-            now_ms=now_ms,
-            settings=settings,
-            producers=producers,
-            part=task.part,
-            scanned=scanned,
-        )
         return Output(cleaned, folder, tuple((info.name, info.size_bytes) for info in fs.list(folder)))
 
     task = PartitionTask(

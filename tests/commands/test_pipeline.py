@@ -19,7 +19,7 @@ from cordwood.cleaning.rewrite import Counts
 from cordwood.cli.clean import exit_code_of
 from cordwood.cli.main import EXIT_OUR_FAULT
 from cordwood.engine.facts import load_producers
-from cordwood.engine.partition import clean_partition
+from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.results import CleanResult, Fate, PartitionResult
 from cordwood.engine.settings import clean_settings
 from cordwood.errors import LockedError, NoSpaceError, NotFoundError, RequestError
@@ -81,11 +81,13 @@ def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
                 PosixFileSystem(),
                 log,
                 str(outputs),
-                first_dirty=planned.compaction.range.first_dirty_offset,
-                first_uncleanable=planned.compaction.range.first_uncleanable_offset,
-                now_ms=now_ms,
-                settings=settings,
-                producers=load_producers(log, now_ms=now_ms),
+                CleanRequest(
+                    first_dirty=planned.compaction.range.first_dirty_offset,
+                    first_uncleanable=planned.compaction.range.first_uncleanable_offset,
+                    now_ms=now_ms,
+                    settings=settings,
+                    producers=load_producers(log, now_ms=now_ms),
+                ),
             )
             gone = {base for group, _ in found.written for base in group}
             stay = {base for group in found.outputs for base in group}

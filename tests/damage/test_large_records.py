@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.engine.partition import clean_partition
+from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -32,7 +32,7 @@ import sys
 import numpy as np
 import cordwood
 from cordwood.cli.main import app
-from cordwood.engine.partition import clean_partition
+from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.folders import temporary_directory
@@ -55,7 +55,7 @@ def clean(path):
     with temporary_directory(fs, "large") as target:
         settings, producers = CleanSettings(), Producers()
         options = {"first_uncleanable": end, "now_ms": 10, "settings": settings, "producers": producers}
-        counts = clean_partition(fs, log, target, first_dirty=0, **options).counts
+        counts = clean_partition(fs, log, target, CleanRequest(first_dirty=0, **options)).counts
     assert counts.records_superseded, counts
 
 def prove(path):
@@ -200,5 +200,7 @@ def clean_into(path: str, target: str) -> None:
     Path(target).mkdir()
     options: dict[str, Any] = {"settings": CleanSettings(), "producers": Producers()}
     end = active.base_offset
-    clean_partition(PosixFileSystem(), log, target, first_dirty=0, first_uncleanable=end, now_ms=10, **options)
+    clean_partition(
+        PosixFileSystem(), log, target, CleanRequest(first_dirty=0, first_uncleanable=end, now_ms=10, **options)
+    )
     shutil.copy(active.path, target)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.engine.check import faults
-from cordwood.engine.partition import Cleaned, clean_partition
+from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -30,11 +30,13 @@ def clean(log: LogView, target: Path, **settings: object) -> Cleaned:
         FS,
         log,
         str(target),
-        first_dirty=0,
-        first_uncleanable=log.segments[-1].base_offset,
-        now_ms=10,
-        settings=CleanSettings(**(GROUPS | settings)),  # type: ignore[arg-type]
-        producers=Producers(),
+        CleanRequest(
+            first_dirty=0,
+            first_uncleanable=log.segments[-1].base_offset,
+            now_ms=10,
+            settings=CleanSettings(**(GROUPS | settings)),  # type: ignore[arg-type]
+            producers=Producers(),
+        ),
     )
 
 

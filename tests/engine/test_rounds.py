@@ -12,7 +12,7 @@ import pytest
 
 from cordwood.cleaning.plan import Threshold
 from cordwood.engine.facts import load_producers
-from cordwood.engine.partition import Cleaned
+from cordwood.engine.partition import Cleaned, CleanRequest
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
@@ -35,13 +35,15 @@ def in_rounds(
         PosixFileSystem(),
         log,
         str(target),
-        first_dirty=first_dirty,
-        first_uncleanable=end,
-        now_ms=now_ms,
-        settings=CleanSettings(
-            **{"offset_map_slots": slots, "offset_map_load_factor": 1, "threshold": ALWAYS} | settings
+        CleanRequest(
+            first_dirty=first_dirty,
+            first_uncleanable=end,
+            now_ms=now_ms,
+            settings=CleanSettings(
+                **{"offset_map_slots": slots, "offset_map_load_factor": 1, "threshold": ALWAYS} | settings
+            ),
+            producers=Producers(),
         ),
-        producers=Producers(),
     )
 
 
@@ -200,22 +202,24 @@ def test_rounds_are_those_of_a_cleaner_thread(kafka_oracle: Oracle, tmp_path: Pa
             PosixFileSystem(),
             log,
             str(target),
-            first_dirty=theirs[0]["first_dirty"],
-            first_uncleanable=theirs[0]["first_uncleanable"],
-            now_ms=now,
-            settings=CleanSettings(
-                delete_retention_ms=int(config["delete.retention.ms"]),
-                segment_bytes=int(config["segment.bytes"]),
-                index=IndexLimits(interval_bytes=100),
-                offset_map_slots=step["slots"],
-                offset_map_load_factor=step["load_factor"],
-                threshold=Threshold(
-                    float(config["min.cleanable.dirty.ratio"]),
-                    int(config["min.compaction.lag.ms"]),
-                    int(config["max.compaction.lag.ms"]),
+            CleanRequest(
+                first_dirty=theirs[0]["first_dirty"],
+                first_uncleanable=theirs[0]["first_uncleanable"],
+                now_ms=now,
+                settings=CleanSettings(
+                    delete_retention_ms=int(config["delete.retention.ms"]),
+                    segment_bytes=int(config["segment.bytes"]),
+                    index=IndexLimits(interval_bytes=100),
+                    offset_map_slots=step["slots"],
+                    offset_map_load_factor=step["load_factor"],
+                    threshold=Threshold(
+                        float(config["min.cleanable.dirty.ratio"]),
+                        int(config["min.compaction.lag.ms"]),
+                        int(config["max.compaction.lag.ms"]),
+                    ),
                 ),
+                producers=load_producers(log, now_ms=now),
             ),
-            producers=load_producers(log, now_ms=now),
         )
         replaced = {base for group in cleaned.replaced for base in group}
         for name, (base, path) in segment_files(Path(log.path)).items():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.engine.partition import Cleaned, clean_partition
+from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
@@ -37,11 +37,13 @@ def clean(log: LogView, fs: PosixFileSystem | MemoryFileSystem, target: str) -> 
         fs,
         log,
         target,
-        first_dirty=0,
-        first_uncleanable=10_000,
-        now_ms=10,
-        settings=CleanSettings(),
-        producers=Producers(),
+        CleanRequest(
+            first_dirty=0,
+            first_uncleanable=10_000,
+            now_ms=10,
+            settings=CleanSettings(),
+            producers=Producers(),
+        ),
     )
 
 

@@ -17,11 +17,12 @@ from cordwood.engine import staged as engine_staged
 from cordwood.engine import stages
 from cordwood.engine.blobs import BlobReader, BlobWriter
 from cordwood.engine.division import STAGED_BYTES_MIN, is_staged
-from cordwood.engine.partition import Cleaned, clean_partition
+from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import PartitionTask
 from cordwood.errors import CorruptBatchError
+from cordwood.fs.base import TargetStore
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.files import read_file
@@ -64,6 +65,10 @@ def cleaned(log: LogView, folder: Path, how: Callable[..., Cleaned | None], **se
     return files(folder)
 
 
+def by_one(fs: TargetStore, log: LogView, target: str, **choice: Any) -> Cleaned:
+    return clean_partition(fs, log, target, CleanRequest(**choice))
+
+
 @pytest.fixture(autouse=True)
 def cut_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "cut_positions", modes.every_batch)
@@ -71,10 +76,10 @@ def cut_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_many_tasks_write_what_one_task_writes(tmp_path: Path) -> None:
     log = some_log(tmp_path / "t-0")
-    whole = cleaned(log, tmp_path / "whole", clean_partition)
+    whole = cleaned(log, tmp_path / "whole", by_one)
     assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
     assert cleaned(log, tmp_path / "groups", modes.by_stages, segment_bytes=1) == cleaned(
-        log, tmp_path / "whole-groups", clean_partition, segment_bytes=1
+        log, tmp_path / "whole-groups", by_one, segment_bytes=1
     )
 
 
@@ -82,7 +87,7 @@ def test_many_tasks_write_what_one_task_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["removed", "flipped", "cut"])
 def test_a_blob_that_is_lost_or_damaged_is_made_again(tmp_path: Path, suffix: str, way: str) -> None:
     log = some_log(tmp_path / "t-0")
-    whole = cleaned(log, tmp_path / "whole", clean_partition)
+    whole = cleaned(log, tmp_path / "whole", by_one)
     for seed in range(6):
         source = random.Random(seed)
         spoiled: list[str] = []
@@ -133,7 +138,7 @@ def test_a_run_that_begins_inside_a_batch_is_read_with_its_whole_segment(
         return [0, 100] if run_bytes < 1 << 40 else [0]
 
     monkeypatch.setattr(stages, "cut_positions", wrong)
-    whole = cleaned(log, tmp_path / "whole", clean_partition)
+    whole = cleaned(log, tmp_path / "whole", by_one)
     assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
     assert max(asked) > 1 << 40
 
@@ -154,14 +159,14 @@ def test_a_log_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path) -> None
     (tmp_path / "stages").mkdir()
     assert modes.by_stages(FS, log, str(tmp_path / "stages"), **choice(log)) is None
     # Kafka's map has the offset of the last record: 5 is not below 3, and 3 is not, either.
-    cleaned(log, tmp_path / "whole", clean_partition)
+    cleaned(log, tmp_path / "whole", by_one)
     kept = LogView(str(tmp_path / "whole"), fs=FS, log_start_offset=0).records(isolation=None)
     assert [record.offset for record in kept] == [5, 3, 6]
 
 
 def test_more_ranges_come_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = some_log(tmp_path / "t-0")
-    whole = cleaned(log, tmp_path / "whole", clean_partition)
+    whole = cleaned(log, tmp_path / "whole", by_one)
     monkeypatch.setattr(engine_staged, "MANY_RECORDS", -1)
     monkeypatch.setattr(engine_staged, "MANY_RANGES", 1024)
     assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole

@@ -17,7 +17,7 @@ from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.rewrite import Counts
 from cordwood.engine import partition, readahead
 from cordwood.engine.facts import load_producers, segment_facts
-from cordwood.engine.partition import clean_partition
+from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.readahead import PACKED_BYTES, segment_windows_from
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CordwoodError, CorruptBatchError
@@ -118,11 +118,13 @@ def clean(log: LogView, target: Path, end: int, suffix: str = "") -> partition.C
         PosixFileSystem(),
         log,
         str(target),
-        first_dirty=0,
-        first_uncleanable=end,
-        now_ms=0,
-        settings=CleanSettings(),
-        producers=Producers(),
+        CleanRequest(
+            first_dirty=0,
+            first_uncleanable=end,
+            now_ms=0,
+            settings=CleanSettings(),
+            producers=Producers(),
+        ),
         suffix=suffix,
     )
 
@@ -188,11 +190,13 @@ def test_damage_in_any_window_fails_the_clean(tmp_path: Path, codec: Codec, dirt
                 PosixFileSystem(),
                 log,
                 str(target),
-                first_dirty=0 if dirty else second,
-                first_uncleanable=third,
-                now_ms=0,
-                settings=CleanSettings(),
-                producers=Producers(),
+                CleanRequest(
+                    first_dirty=0 if dirty else second,
+                    first_uncleanable=third,
+                    now_ms=0,
+                    settings=CleanSettings(),
+                    producers=Producers(),
+                ),
             )
         assert (caught.value.path, caught.value.position) == (str(path), at)
 
@@ -248,11 +252,13 @@ def test_a_clean_that_fails_leaves_no_thread_behind(tmp_path: Path, spoilt: str)
             Acting(PosixFileSystem(), fail_at_the_second_write),
             log,
             str(tmp_path),
-            first_dirty=0,
-            first_uncleanable=log.segments[-1].base_offset,
-            now_ms=0,
-            settings=settings,
-            producers=Producers(),
+            CleanRequest(
+                first_dirty=0,
+                first_uncleanable=log.segments[-1].base_offset,
+                now_ms=0,
+                settings=settings,
+                producers=Producers(),
+            ),
         )
     # All that was left in the middle is still there, held by the error.
     assert caught.traceback

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 
 from cordwood.engine.facts import load_producers
-from cordwood.engine.partition import clean_partition
+from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
@@ -117,11 +117,13 @@ def clean_groups(fs: LocalFileSystem, partition: str, kept: KeepFolder | None, f
         fs,
         log,
         f"{work}/1",
-        first_dirty=first_dirty,
-        first_uncleanable=log.segments[-1].base_offset,
-        now_ms=NOW_MS,
-        settings=CleanSettings(segment_bytes=group_bytes, index=IndexLimits(interval_bytes=64)),
-        producers=load_producers(log, now_ms=NOW_MS),
+        CleanRequest(
+            first_dirty=first_dirty,
+            first_uncleanable=log.segments[-1].base_offset,
+            now_ms=NOW_MS,
+            settings=CleanSettings(segment_bytes=group_bytes, index=IndexLimits(interval_bytes=64)),
+            producers=load_producers(log, now_ms=NOW_MS),
+        ),
     )
     for replaced, outputs in cleaned.written:
         names = [info.name for info in fs.list(f"{work}/1") if _offset(info.name) in outputs]

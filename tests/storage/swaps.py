@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cordwood.engine.partition import clean_partition
+from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
@@ -185,11 +185,13 @@ def with_outputs(
         fs,
         log,
         OUTPUTS,
-        first_dirty=0,
-        first_uncleanable=log.segments[-1].base_offset,
-        now_ms=now_ms,
-        settings=settings or CleanSettings(index=IndexLimits(interval_bytes=1)),
-        producers=Producers(),
+        CleanRequest(
+            first_dirty=0,
+            first_uncleanable=log.segments[-1].base_offset,
+            now_ms=now_ms,
+            settings=settings or CleanSettings(index=IndexLimits(interval_bytes=1)),
+            producers=Producers(),
+        ),
     )
     replacements = replacements_of(fs, done.written)
     return Scene(name, durable(fs) if synced else fs, replacements)

@@ -34,7 +34,7 @@ from cordwood.api import clean, clean_in_place
 from cordwood.bench.usage import Usage
 from cordwood.bench.workloads import TOPIC, Way, Workload, write
 from cordwood.engine.facts import load_producers
-from cordwood.engine.partition import clean_partition
+from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
@@ -345,11 +345,13 @@ def _in_one_process(source: Path, target: Path) -> tuple[float, float]:
         fs,
         log,
         str(target),
-        first_dirty=0,
-        first_uncleanable=log.segments[-1].base_offset,
-        now_ms=_NOW_MS,
-        settings=CleanSettings(),
-        producers=producers,
+        CleanRequest(
+            first_dirty=0,
+            first_uncleanable=log.segments[-1].base_offset,
+            now_ms=_NOW_MS,
+            settings=CleanSettings(),
+            producers=producers,
+        ),
     )
     found = time.monotonic() - began, time.process_time() - cpu_began
     shutil.rmtree(target)

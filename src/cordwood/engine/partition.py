@@ -25,9 +25,9 @@ from cordwood.cleaning.rewrite import Counts, Rules
 from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine.facts import aborted_transactions, active_producers, cleanable_facts
+from cordwood.engine.facts import aborted_transactions, active_producers, cleanable_facts, load_producers
 from cordwood.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
-from cordwood.engine.rewrite import WrittenGroup, rewrite_groups
+from cordwood.engine.rewrite import Outputs, WrittenGroup, rewrite_groups
 from cordwood.engine.scan import KeyScan, chunk_records, scan_keys
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
@@ -126,22 +126,38 @@ class KeySource(Protocol):
         ...
 
 
-def clean_partition(
-    fs: TargetStore,
-    log: LogView,
-    target: str,
-    *,
-    first_dirty: int,
-    first_uncleanable: int,
-    now_ms: int,
-    settings: CleanSettings,
-    producers: Producers,
-    suffix: str = "",
-    part: GroupRange | None = None,
-    scanned: ScannedKeys | None = None,
-    hash_secret: bytes | None = None,
-) -> Cleaned:
-    """Clean [first_dirty, first_uncleanable) of a log once; the outputs are written to another directory.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRequest:
+    """What is cleaned of a partition, and by which rules.
+
+    Attributes:
+        first_dirty: keys are collected from here on.
+        first_uncleanable: base offset of a segment, where the range ends.
+        now_ms: the time of the clean.
+        settings: the partition's configs.
+        producers: the state at the log end; None: the log's files say it.
+        part: clean only these groups. Not with Kafka's offset map, which itself decides how far a round goes.
+        scanned: where to read what pass 1 found, if other tasks did it.
+    """
+
+    first_dirty: int
+    first_uncleanable: int
+    now_ms: int
+    settings: CleanSettings
+    producers: Producers | None = None
+    part: GroupRange | None = None
+    scanned: KeySource | None = None
+
+    def with_producers_of(self, log: LogView) -> CleanRequest:
+        """The same with the state of producers."""
+        if self.producers is not None:
+            return self
+        expiration_ms = self.settings.producer_expiration_ms
+        return replace(self, producers=load_producers(log, now_ms=self.now_ms, expiration_ms=expiration_ms))
+
+
+def clean_partition(fs: TargetStore, log: LogView, target: str, request: CleanRequest, *, suffix: str = "") -> Cleaned:
+    """Clean a range of a log once; the outputs are written to another directory.
 
     With Kafka's offset map the end offset may lie below first_uncleanable, even within a batch; it is 0 if there is no
     room for a key of the first batch.
@@ -150,119 +166,88 @@ def clean_partition(
         fs: where the outputs are written.
         log: of the partition; it is only read.
         target: an existing directory for the outputs.
-        first_dirty: keys are collected from here on.
-        first_uncleanable: base offset of a segment, where the range ends.
-        now_ms: the time of the clean.
-        settings: the partition's configs.
-        producers: the state at the log end.
+        request: what to clean.
         suffix: of the outputs' names.
-        part: clean only these groups. Not with Kafka's offset map, which itself decides how far a round goes.
-        scanned: what pass 1 found, if other tasks did it.
-        hash_secret: 16 bytes that key the hashes of keys; None: random ones.
 
     Raises:
         CorruptBatchError: a batch in the range is damaged; nothing that was written counts.
+        LostSectionError: what other tasks found is gone or damaged.
         RequestError: the keys need more memory than they may have; or, with strict_kafka, Kafka would fail here.
     """
-    assert part is None or settings.offset_map_slots is None, "rounds are not cut"
-    facts = cleanable_facts(log, first_uncleanable)
-    carried = state_at_start(facts, first_dirty, settings, part)
-    if scanned is None:
-        dirty = dirty_section(log, facts, first_dirty, first_uncleanable, part, carried)
-        keys = _read_keys(log, facts, dirty, carried, part, settings, hash_secret or secrets.token_bytes(16), now_ms)
+    settings = request.settings
+    assert request.part is None or settings.offset_map_slots is None, "rounds are not cut"
+    request = request.with_producers_of(log)
+    assert request.producers is not None, "they were loaded"
+    facts = cleanable_facts(log, request.first_uncleanable)
+    carried = state_at_start(facts, request)
+    if request.scanned is None:
+        keys = _read_keys(log, facts, dirty_section(log, facts, request, carried), carried, request)
     else:
-        keys = DirtyKeys(scanned)
-    groups = planned_groups(log, facts, keys.end_offset, first_uncleanable, part, settings)
+        keys = DirtyKeys(request.scanned.load())
+    groups = planned_groups(log, facts, keys.end_offset, request)
     rules = Rules(
-        now_ms,
+        request.now_ms,
         settings.delete_retention_ms,
-        first_uncleanable,
-        active_producers(producers),
+        request.first_uncleanable,
+        active_producers(request.producers),
         settings.deletes_for_good,
         strict_kafka=settings.strict_kafka,
     )
-    written = rewrite_groups(
-        fs,
-        log,
-        target,
-        groups,
-        keys.newest,
-        rules,
-        carried.tracker,
-        carried.old_horizon_ms,
-        settings,
-        suffix,
-    )
+    outputs = Outputs(fs, target, settings.index, suffix, is_strict=settings.strict_kafka)
+    written = rewrite_groups(log, groups, outputs, keys.newest, rules, carried.tracker, carried.old_horizon_ms)
     return _cleaned(log, written, keys, carried)
 
 
 def _read_keys(
-    log: LogView,
-    facts: Sequence[SegmentFacts],
-    dirty: DirtySection,
-    carried: CleanState,
-    part: GroupRange | None,
-    settings: CleanSettings,
-    secret: bytes,
-    now_ms: int,
+    log: LogView, facts: Sequence[SegmentFacts], dirty: DirtySection, carried: CleanState, request: CleanRequest
 ) -> DirtyKeys:
     """Pass 1: by a scan, or by a table of keys where it has to be one."""
+    settings, secret = request.settings, secrets.token_bytes(16)
     if settings.offset_map_slots is None:
-        groups = planned_groups(log, facts, dirty.latest_offset + 1, dirty.end, part, settings)
-        how = KeyScan(secret, chunk_records(settings.memory), now_ms)
+        groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
+        how = KeyScan(secret, chunk_records(settings.memory), request.now_ms)
         found = scan_keys(log, groups, dirty, copy.deepcopy(carried.tracker), settings.memory, how)
         if found is not None:
             return found
     return collect_keys(dirty, empty_table(settings, secret, dirty.end - dirty.start))
 
 
-def state_at_start(
-    facts: Sequence[SegmentFacts], first_dirty: int, settings: CleanSettings, part: GroupRange | None
-) -> CleanState:
+def state_at_start(facts: Sequence[SegmentFacts], request: CleanRequest) -> CleanState:
     """The state of a clean before its first group, as a value of its own."""
-    if part is not None and part.carried is not None:
-        return copy.deepcopy(part.carried)
-    older = segments_between(facts, 0, first_dirty)
-    horizon_ms = older[-1].mtime_ms - settings.delete_retention_ms if older else 0
+    if request.part is not None and request.part.carried is not None:
+        return copy.deepcopy(request.part.carried)
+    older = segments_between(facts, 0, request.first_dirty)
+    horizon_ms = older[-1].mtime_ms - request.settings.delete_retention_ms if older else 0
     return CleanState(AbortTracker(), horizon_ms)
 
 
 def dirty_section(
-    log: LogView,
-    facts: Sequence[SegmentFacts],
-    first_dirty: int,
-    first_uncleanable: int,
-    part: GroupRange | None,
-    carried: CleanState,
+    log: LogView, facts: Sequence[SegmentFacts], request: CleanRequest, carried: CleanState
 ) -> DirtySection:
     """The dirty section, with the tracker of pass 1 at its start."""
-    start = first_dirty if part is None else max(first_dirty, part.groups[0][0])
+    part, end = request.part, request.first_uncleanable
+    start = request.first_dirty if part is None else max(request.first_dirty, part.groups[0][0])
     tracker = carried.key_pass_tracker
     if tracker is None:
         tracker = AbortTracker()
-        tracker.add(aborted_transactions(log, start, first_uncleanable))
-    bases = {segment.base_offset for segment in segments_between(facts, start, first_uncleanable)}
+        tracker.add(aborted_transactions(log, start, end))
+    bases = {segment.base_offset for segment in segments_between(facts, start, end)}
     segments = tuple(segment for segment in log.segments if segment.base_offset in bases)
-    return DirtySection(segments, start, first_uncleanable, tracker, None if part is None else part.end)
+    return DirtySection(segments, start, end, tracker, None if part is None else part.end)
 
 
 def planned_groups(
-    log: LogView,
-    facts: Sequence[SegmentFacts],
-    end_offset: int,
-    first_uncleanable: int,
-    part: GroupRange | None,
-    settings: CleanSettings,
+    log: LogView, facts: Sequence[SegmentFacts], end_offset: int, request: CleanRequest
 ) -> list[list[Segment]]:
     """The segments of each group, up to the end of the keys that were, or are to be, read."""
     by_base = {segment.base_offset: segment for segment in log.segments}
-    if part is not None:
-        return [[by_base[base] for base in group] for group in part.groups]
+    if request.part is not None:
+        return [[by_base[base] for base in group] for group in request.part.groups]
     groups = group_segments(
         segments_between(facts, 0, end_offset),
-        first_uncleanable,
-        segment_bytes=settings.segment_bytes,
-        index_bytes=settings.index.size_bytes,
+        request.first_uncleanable,
+        segment_bytes=request.settings.segment_bytes,
+        index_bytes=request.settings.index.size_bytes,
     )
     return [[by_base[segment.base_offset] for segment in group] for group in groups]
 

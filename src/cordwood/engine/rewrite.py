@@ -22,7 +22,6 @@ from cordwood.engine.readahead import (
     tracked_windows,
     with_upper_bounds,
 )
-from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
@@ -37,27 +36,36 @@ from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
 _SHARED_BYTES_MIN = 256 << 10
 
 
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where outputs are written, and within which limits.
+
+    Attributes:
+        fs: of the folder.
+        folder: an existing directory.
+        limits: of their indexes.
+        suffix: of their names.
+        is_strict: an index that is full is an error, as in Kafka; otherwise a further segment is begun.
+    """
+
+    fs: TargetStore
+    folder: str
+    limits: IndexLimits
+    suffix: str
+    is_strict: bool
+
+
 class GroupWriter:
     """The outputs of one group: one segment, or several if one index cannot hold all entries."""
 
-    def __init__(
-        self,
-        fs: TargetStore,
-        log: LogView,
-        target: str,
-        base_offset: int,
-        settings: CleanSettings,
-        suffix: str,
-        mode: int,
-    ) -> None:
-        self._fs, self._log, self._target = fs, log, target
-        self._settings, self._suffix, self._mode = settings, suffix, mode
+    def __init__(self, outputs: Outputs, log: LogView, base_offset: int, mode: int) -> None:
+        self._outputs, self._log, self._mode = outputs, log, mode
         self._done: list[SegmentWriter] = []
         self._writer = self._open(base_offset)
 
     def _open(self, base_offset: int) -> SegmentWriter:
-        limits, mode = self._settings.index, self._mode | OWNER_WRITES
-        return SegmentWriter(self._fs, self._target, base_offset, limits, suffix=self._suffix, mode=mode)
+        outputs, mode = self._outputs, self._mode | OWNER_WRITES
+        return SegmentWriter(outputs.fs, outputs.folder, base_offset, outputs.limits, suffix=outputs.suffix, mode=mode)
 
     def append(
         self,
@@ -70,8 +78,8 @@ class GroupWriter:
         self._check_offsets(batches)
         while (done := self._writer.append(pieces, batches, origin)) < batches.size:
             # If offsets are too far above the base offset, Kafka, too, starts a new segment.
-            if self._settings.strict_kafka and done < self._writer.fitting(batches):
-                raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._settings.index))
+            if self._outputs.is_strict and done < self._writer.fitting(batches):
+                raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._outputs.limits))
             pieces, batches = _behind(pieces, int(batches["size_bytes"][:done].sum())), batches[done:]
             base_offset = int(batches["base_offset"][0])
             # An index entry that ends before its segment begins is corrupt to Kafka.
@@ -161,37 +169,31 @@ def kept_group(group: Sequence[Segment], newest: NewestOffsets, limits: IndexLim
 
 
 def rewrite_groups(
-    fs: TargetStore,
     log: LogView,
-    target: str,
     groups: Sequence[Sequence[Segment]],
+    outputs: Outputs,
     newest: NewestOffsets,
     rules: Rules,
     tracker: AbortTracker,
     old_horizon_ms: int,
-    settings: CleanSettings,
-    suffix: str,
 ) -> list[WrittenGroup]:
     """Write what stays of each group, all windows of all groups as one stream.
 
     Args:
-        fs: where the outputs are written.
         log: of the partition; it is only read.
-        target: an existing directory for the outputs.
         groups: segments in log order.
+        outputs: where they are written.
         newest: what pass 1 knows of the dirty section.
         rules: of the clean.
         tracker: of transactions, at the first group; on return it is at the end of the last one.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer.
-        settings: the partition's configs.
-        suffix: of the outputs' names.
     """
     written = []
-    kept = {group[0].base_offset: kept_group(group, newest, settings.index) for group in groups}
+    kept = {group[0].base_offset: kept_group(group, newest, outputs.limits) for group in groups}
     changed = [group for group in groups if kept[group[0].base_offset] is None]
     with (
         reading_threads(list(itertools.chain.from_iterable(changed))) as threads,
-        closing(_Sources(fs, target)) as sources,
+        closing(_Sources(outputs)) as sources,
     ):
         copied = _windows_to_copy(log, groups, {base for base, one in kept.items() if one is not None}, tracker)
         windows = _rewritten(threads, copied, rules, old_horizon_ms, newest)
@@ -205,23 +207,23 @@ def rewrite_groups(
             # An output has the modification time of the newest segment of its group, and the mode of the first.
             first, last = group[0], group[-1]
             mode = first.files.log.mode
-            with closing(GroupWriter(fs, log, target, first.base_offset, settings, suffix, mode)) as writer:
+            with closing(GroupWriter(outputs, log, first.base_offset, mode)) as writer:
                 while coming is not None and coming[0].segment.base_offset <= last.base_offset:
                     window, rewritten = coming
                     counts[window.segment.base_offset].add(rewritten.counts)
                     writer.append(rewritten.pieces, rewritten.batches, window.kept, sources.origin_of(window))
                     del coming, window, rewritten  # large ones must be gone before more is read
                     coming = next(windows, None)
-                outputs = writer.finish(last.files.log.mtime_ns)
-            written.append(WrittenGroup(tuple(counts), outputs, tuple(counts.values())))
+                bases = writer.finish(last.files.log.mtime_ns)
+            written.append(WrittenGroup(tuple(counts), bases, tuple(counts.values())))
     return written
 
 
 class _Sources:
     """The files that are read, opened once more where outputs can share their blocks."""
 
-    def __init__(self, fs: TargetStore, target: str) -> None:
-        self._fs, self._target = fs, target
+    def __init__(self, outputs: Outputs) -> None:
+        self._fs, self._target = outputs.fs, outputs.folder
         self._can_share: bool | None = None
         self._path = ""
         self._file: ReadableFile | None = None

@@ -14,9 +14,8 @@ from cordwood.cleaning.offset_map import SLOT_BYTES, keys_max
 from cordwood.cleaning.plan import HeaderFacts
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.selection import is_due_again
-from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.engine.facts import segment_facts
-from cordwood.engine.partition import Cleaned, GroupRange, clean_partition
+from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
 from cordwood.fs.base import TargetStore
@@ -25,28 +24,14 @@ from cordwood.storage.formats.filenames import FileKind, offset_name, parse_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
-from cordwood.storage.recovery.replay import Producers
 from cordwood.types import NONE
 
 
-def clean_in_rounds(
-    fs: TargetStore,
-    log: LogView,
-    target: str,
-    *,
-    first_dirty: int,
-    first_uncleanable: int,
-    now_ms: int,
-    settings: CleanSettings,
-    producers: Producers,
-    part: GroupRange | None = None,
-    scanned: ScannedKeys | None = None,
-) -> Cleaned:
+def clean_in_rounds(fs: TargetStore, log: LogView, target: str, request: CleanRequest) -> Cleaned:
     """Clean a log as often as Kafka would with the offset map of the settings; once without a map.
 
     Args:
-        fs, log, target, first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned: see
-            `clean_partition`.
+        fs, log, target, request: see `clean_partition`.
 
     Returns:
         the result for the log's own segments. Counts compare the log before and after all rounds: a record counts once,
@@ -56,43 +41,25 @@ def clean_in_rounds(
         RequestError: the map has no room for a single key; see also `clean_partition`.
         CorruptBatchError: see `clean_partition`.
     """
+    settings = request.settings
     slots, factor = settings.offset_map_slots, settings.offset_map_load_factor
     if slots is None:
-        return clean_partition(
-            fs,
-            log,
-            target,
-            first_dirty=first_dirty,
-            first_uncleanable=first_uncleanable,
-            now_ms=now_ms,
-            settings=settings,
-            producers=producers,
-            part=part,
-            scanned=scanned,
-        )
-    assert part is None, "rounds are not cut"
+        return clean_partition(fs, log, target, request)
+    assert request.part is None, "rounds are not cut"
     if keys_max(slots, factor) < 1:
         raise RequestError(
             f"{log.path}: an offset map of {SLOT_BYTES * slots} bytes, of which {100 * factor:g} % may be filled, has "
             "no room for a single key, so that no clean would come any further"
         )
-    rounds, done = 0, Cleaned(first_dirty, (), (), Counts())
+    request = request.with_producers_of(log)
+    end = request.first_uncleanable
+    rounds, done = 0, Cleaned(request.first_dirty, (), (), Counts())
     seen = log
     files = {name: path for segment in log.segments for name, path in _files_of(segment).items()}
-    while not rounds or _is_due_again(seen, done.end_offset, first_uncleanable, settings, now_ms):
+    while not rounds or _is_due_again(seen, done.end_offset, end, settings, request.now_ms):
         rounds += 1
         suffix = f".{rounds}"
-        cleaned = clean_partition(
-            fs,
-            seen,
-            target,
-            first_dirty=done.end_offset,
-            first_uncleanable=first_uncleanable,
-            now_ms=now_ms,
-            settings=settings,
-            producers=producers,
-            suffix=suffix,
-        )
+        cleaned = clean_partition(fs, seen, target, replace(request, first_dirty=done.end_offset), suffix=suffix)
         assert cleaned.end_offset > done.end_offset, "there is room for a key"
         done = _behind(done, cleaned) if rounds > 1 else cleaned
         files = _after(fs, target, suffix, files, cleaned)

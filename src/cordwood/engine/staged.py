@@ -167,15 +167,11 @@ def _cut(partition: _Partition) -> None:
         cut = cut_partition(
             partition.log,
             partition.source,
-            first_dirty=task.first_dirty,
-            first_uncleanable=task.first_uncleanable,
-            part=task.part,
-            settings=task.settings,
-            headers=partition.headers,
-            run_bytes=partition.run_bytes,
-            ranges=MANY_RANGES if (task.records or 0) > MANY_RECORDS else RANGES,
-            hash_secret=secrets.token_bytes(16),
-            now_ms=task.now_ms,
+            task.request,
+            partition.headers,
+            partition.run_bytes,
+            MANY_RANGES if (task.records or 0) > MANY_RECORDS else RANGES,
+            secrets.token_bytes(16),
         )
     except (CordwoodError, OSError) as error:
         partition.outcome = failure_of(error, task.path)

@@ -25,6 +25,7 @@ from cordwood.engine.exchange import RunOutcomes
 from cordwood.engine.facts import cleanable_facts
 from cordwood.engine.partition import (
     Cleaned,
+    CleanRequest,
     CleanState,
     GroupRange,
     check_bases,
@@ -34,7 +35,6 @@ from cordwood.engine.partition import (
 )
 from cordwood.engine.progress import CountedLog
 from cordwood.engine.scan import KeyScan, Run, Superseding, Trackers, ascending, chunk_records, runs_of, scan_run
-from cordwood.engine.settings import CleanSettings
 from cordwood.errors import DataError
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
@@ -134,38 +134,32 @@ class CutPartition:
 def cut_partition(
     log: LogView,
     source: CountedLog,
-    *,
-    first_dirty: int,
-    first_uncleanable: int,
-    part: GroupRange | None,
-    settings: CleanSettings,
+    request: CleanRequest,
     headers: Mapping[int, BatchRows],
     run_bytes: int,
     ranges: int,
     hash_secret: bytes,
-    now_ms: int,
 ) -> CutPartition:
     """Cut a partition into runs and groups.
 
     Args:
         log: of the partition.
         source: the same, for tasks.
-        first_dirty, first_uncleanable, part, settings: see `clean_partition`.
+        request: what to clean.
         headers: by base offset, what `transactional_batches` found of a segment; of those that have any.
         run_bytes: how large a run should be.
         ranges: into how many the hashes are cut.
         hash_secret: for the hashes of keys.
-        now_ms: the time of the clean.
     """
-    facts = cleanable_facts(log, first_uncleanable)
-    state = state_at_start(facts, first_dirty, settings, part)
-    dirty = dirty_section(log, facts, first_dirty, first_uncleanable, part, state)
-    groups = planned_groups(log, facts, dirty.latest_offset + 1, first_uncleanable, part, settings)
+    facts = cleanable_facts(log, request.first_uncleanable)
+    state = state_at_start(facts, request)
+    dirty = dirty_section(log, facts, request, state)
+    groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
     firsts = {group[0].base_offset for group in groups}
     runs: list[CleanRun] = []
     states: list[CleanState] = []
     next_tracker: AbortTracker | None = None
-    how = KeyScan(hash_secret, chunk_records(settings.memory), now_ms)
+    how = KeyScan(hash_secret, chunk_records(request.settings.memory), request.now_ms)
     for run, trackers in runs_of(log, groups, dirty, copy.deepcopy(state.tracker)):
         base = run.segment.base_offset
         if base in firsts:

@@ -12,8 +12,8 @@ from cordwood.cleaning.key_table import MemoryShare
 from cordwood.cleaning.plan import Choices, Compaction, Decision, Plan, SegmentFacts
 from cordwood.cleaning.waves import disk_bytes
 from cordwood.engine import check
-from cordwood.engine.facts import load_producers, segment_facts
-from cordwood.engine.partition import Cleaned, GroupRange, KeySource
+from cordwood.engine.facts import segment_facts
+from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, KeySource
 from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.sections import LostSectionError
@@ -41,15 +41,10 @@ class PartitionTask:
         location: of the file system.
         path: of the partition's directory.
         log_start_offset: of the log.
-        first_dirty, first_uncleanable: the range that keys are taken from.
-        now_ms: the time of the clean.
-        settings: the configs that it goes by.
+        first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned: see `CleanRequest`.
         size_bytes: what will be read, about.
-        part: only some of its groups.
         records: how many there are to read, at most; None: that is not known.
         transactional: whether there are markers, or data of transactions.
-        scanned: where it reads what scans and merges found for its groups; None: it finds that itself.
-        producers: at the log end, of a log that is written to meanwhile; None: its files say so.
         work: a folder of its own, for what is written for it, with a folder `PROGRESS` in it; when it is gone, nobody
             wants the task's result any more. None: where the outputs of all tasks go, or the partition's work folder.
     """
@@ -73,6 +68,19 @@ class PartitionTask:
     def end(self) -> int:
         """Where the last of the outputs ends, at most."""
         return self.first_uncleanable if self.part is None else self.part.end
+
+    @property
+    def request(self) -> CleanRequest:
+        """What is cleaned, and by which rules."""
+        return CleanRequest(
+            first_dirty=self.first_dirty,
+            first_uncleanable=self.first_uncleanable,
+            now_ms=self.now_ms,
+            settings=self.settings,
+            producers=self.producers,
+            part=self.part,
+            scanned=self.scanned,
+        )
 
     def folder(self, outputs: str | None) -> str:
         """Where folders for what is written for it are made; `outputs`: for all tasks, if there is such a folder."""
@@ -228,21 +236,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     try:
         written.make_directory(folder)
         log = LogView(task.path, fs=counted, log_start_offset=task.log_start_offset)
-        producers = task.producers
-        if producers is None:
-            producers = load_producers(log, now_ms=task.now_ms, expiration_ms=task.settings.producer_expiration_ms)
-        cleaned = clean_in_rounds(
-            written,
-            log,
-            folder,
-            first_dirty=task.first_dirty,
-            first_uncleanable=task.first_uncleanable,
-            now_ms=task.now_ms,
-            settings=task.settings,
-            producers=producers,
-            part=task.part,
-            scanned=None if task.scanned is None else task.scanned.load(),
-        )
+        cleaned = clean_in_rounds(written, log, folder, task.request)
         # Its names need not last: the files are renamed to where they belong, and those names do.
         counted.flush()
         files = tuple((info.name, info.size_bytes) for info in written.list(folder))
