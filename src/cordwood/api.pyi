@@ -89,7 +89,7 @@ def transactions(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        now_ms: Count ages to this time (ms since 1970). Default: now.
+        now_ms: Compute ages as of this time (ms since 1970). Default: now.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -265,11 +265,11 @@ def clean(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         link: Hard-link closed segments that do not change, instead of copying them.
-        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
-        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default:
-            they have one of their own.
-        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer.
-            Default: 1800.
+        rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
+        archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
+            have their own.
+        task_timeout: Give up if no task has made progress for this many seconds, as when a disk hangs. Default:
+            1800.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -341,11 +341,11 @@ def clean_in_place(
         verify: Prove that new segments are right before they replace old ones.
         work_space: Disk space for new segments before old ones are removed. Default: all free space.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
-        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
-        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default:
-            they have one of their own.
-        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer.
-            Default: 1800.
+        rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
+        archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
+            have their own.
+        task_timeout: Give up if no task has made progress for this many seconds, as when a disk hangs. Default:
+            1800.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -398,12 +398,12 @@ def verify(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         now_ms: Judge delete horizons as of this time (ms since 1970). Default: now.
         high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
-        retention: Allow later log start offsets: retention ran, or records were deleted, in between.
-        rate: Read and write at most this many bytes per second, all tasks together. Default: no limit.
-        archive: With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default:
-            they have one of their own.
-        task_timeout: Give up if no task has done anything for so many seconds, as when a disk does not answer.
-            Default: 1800.
+        retention: Allow log start offsets to increase, as by retention or deleted records.
+        rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
+        archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
+            have their own.
+        task_timeout: Give up if no task has made progress for this many seconds, as when a disk hangs. Default:
+            1800.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -438,27 +438,25 @@ def simulate(
         on_progress: called with the part that is done, up to 1.
 
     Options:
-        rate: What is written to the topic: records per second (500, 90/min, 2000/day), or with a unit bytes (512k,
-            2m/s, 40g/day).
-        record_size: What a record takes in the log, key included, and compressed if it will be. Default: 1024.
-        keys: How many keys the records of the topic have. Default: each record has a new one, and a tombstone
-            deletes the oldest.
-        skew: How updates are spread over the keys: the exponent of a Zipf distribution. 1: few keys get most of
-            them. Default: 0, all keys the same.
-        preload: Begin with a record of each key.
+        rate: Write rate: records per second (500, 90/min, 2000/day), or bytes if it has a unit (512k, 2m/s,
+            40g/day).
+        record_size: Size of a record in the log, with its key, after compression if any. Default: 1024.
+        keys: Number of distinct keys. Default: each record has a new key, and a tombstone deletes the oldest.
+        skew: Exponent of the Zipf distribution of updates over keys. 1: few keys get most updates. Default: 0, all
+            keys get as many.
+        preload: Start with one record per key.
         tombstones: Share of the records that are tombstones, such as 5% or 0.05. Default: none.
-        transactions: Records of a transaction, in one partition. Default: there are no transactions.
+        transactions: Records per transaction and partition. Default: no transactions.
         aborted: Share of the transactions that are aborted. Default: none.
-        batch_records: Records of a batch. Default: what a partition gets in 5 ms (linger.ms), at most 16 KiB
-            (batch.size).
-        partitions: Partitions of the topic, which share rate and keys evenly. Default: 1.
+        batch_records: Records per batch. Default: the records of 5 ms (linger.ms), at most 16 KiB (batch.size).
+        partitions: Number of partitions, which share rate and keys evenly. Default: 1.
         overrides: Set a config of the topic or of the broker: KEY=VALUE.
-        against: Compare with a second set of configs: the first one with this config besides.
-        server_properties: The broker's server.properties file, for configs that are not set otherwise.
+        against: Compare with a second set of configs, which has this config in addition.
+        server_properties: The broker's server.properties file, for configs that --config does not set.
         days: How long to simulate. Default: 30.
-        scale: Divide the rate, the keys and the segments by this, and multiply what is measured. Default: so that
-            it takes some seconds.
-        seed: Of what is random. Default: 7.
+        scale: Divide rate, keys and segments by this, and multiply the results by it. Default: chosen so that the
+            simulation takes some seconds.
+        seed: Seed for random choices. Default: 7.
 
     Raises:
         RequestError: no rate; a value that cannot be; or more segments than can be simulated.

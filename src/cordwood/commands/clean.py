@@ -51,7 +51,6 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import mode_of
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.fs.workspace import leftovers
-from cordwood.spark.jobs import Jobs
 from cordwood.spark.session import runs_here
 from cordwood.storage.changes.copy import (
     DirectoryCopy,
@@ -98,15 +97,7 @@ def clean(
         fs = throttled(fs, Limit.of(run.tasks.rate, fs, work.progress))
         restored = recover_crashed(fs, node, copies, work.data, now_ms, link=linked)
         plan = plan_recovered(fs, node, copies, restored, options)
-        with Jobs(
-            fs,
-            _progress_folder(fs, work, run),
-            run.spark,
-            run.master,
-            run.on_progress,
-            archive=run.tasks.archive,
-            task_timeout=run.tasks.task_timeout,
-        ) as jobs:
+        with run.jobs(fs, _progress_folder(fs, work, run)) as jobs:
             outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, run.on_plan)
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)

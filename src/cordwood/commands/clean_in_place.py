@@ -32,14 +32,13 @@ from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.wave import run_wave
 from cordwood.commands.in_place.work import Ledger, Work
 from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions, open_node, select_partitions
-from cordwood.commands.plan import make_plan
+from cordwood.commands.plan import plan_node
 from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled
-from cordwood.spark.jobs import Jobs
 from cordwood.storage.changes.backup import KeepFolder
 from cordwood.storage.changes.ownership import check_ownership
 from cordwood.storage.formats.filenames import FileKind
@@ -69,21 +68,13 @@ def clean_in_place(
             site.confirm_locks()
             loaded = load(site)
             ledger.failures |= loaded.failures
-            plan = make_plan(sources, options.without_retention(), fs=fs)
+            plan = plan_node(site.node.listed_again(), sources, options.without_retention())
             work = Work.of(plan, fs, ledger.failures)
             work = refuse_full_disks(site, work, in_place.work_space, ledger.failures)
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))
             limited = throttled(fs, Limit.of(run.tasks.rate, fs, counters) if work.tasks else None)
-            with Jobs(
-                limited,
-                counters,
-                run.spark,
-                run.master,
-                run.on_progress,
-                archive=run.tasks.archive,
-                task_timeout=run.tasks.task_timeout,
-            ) as jobs:
+            with run.jobs(limited, counters) as jobs:
                 waves = plan_waves(site, jobs, work, in_place.work_space, ledger.failures)
                 if run.on_plan is not None:
                     # To verify it what is there is read once more, and what was written.
@@ -91,7 +82,7 @@ def clean_in_place(
                 for wave in waves.waves:
                     run_wave(site, jobs, work, wave, ledger, verify=in_place.verify)
             if options.choices.retention:
-                plan = retain(site, sources, options, plan, ledger, verify=in_place.verify)
+                plan = retain(site, plan, ledger, verify=in_place.verify)
             return CleanResult(
                 target="",
                 now_ms=now_ms,

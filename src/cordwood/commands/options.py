@@ -33,6 +33,9 @@ from cordwood.storage.recovery.into_copy import RecoverySettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cordwood.fs.base import TargetStore
+    from cordwood.spark.jobs import Jobs
+
 #: The broker's configs that determine the size of Kafka's offset map.
 _MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.threads")
 
@@ -72,15 +75,15 @@ class TaskOptions:
     rate: Annotated[
         int | None,
         Option(
-            "Read and write at most this many bytes per second, all tasks together. Default: no limit.",
+            "Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.",
             metavar="BYTES",
         ),
     ] = None
     archive: Annotated[
         str | None,
         Option(
-            "With a master on a cluster: the environment of executors, which `cordwood pack` makes. Default: they have "
-            "one of their own.",
+            "Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors have "
+            "their own.",
             metavar="FILE",
         ),
     ] = None
@@ -88,7 +91,7 @@ class TaskOptions:
     task_timeout: Annotated[
         int,
         Option(
-            "Give up if no task has done anything for so many seconds, as when a disk does not answer. Default: 1800.",
+            "Give up if no task has made progress for this many seconds, as when a disk hangs. Default: 1800.",
             metavar="SECONDS",
         ),
     ] = 1800
@@ -161,7 +164,7 @@ class VerifyOptions:
     ] = None
     retention: Annotated[
         bool,
-        Option("Allow later log start offsets: retention ran, or records were deleted, in between."),
+        Option("Allow log start offsets to increase, as by retention or deleted records."),
     ] = False
     tasks: TaskOptions = field(default_factory=TaskOptions)
 
@@ -177,22 +180,22 @@ class SimulateOptions:
     ] = ()
     against: Annotated[
         Sequence[str],
-        Option("Compare with a second set of configs: the first one with this config besides.", metavar="KEY=VALUE"),
+        Option("Compare with a second set of configs, which has this config in addition.", metavar="KEY=VALUE"),
     ] = ()
     server_properties: Annotated[
         str | None,
-        Option("The broker's server.properties file, for configs that are not set otherwise.", metavar="FILE"),
+        Option("The broker's server.properties file, for configs that --config does not set.", metavar="FILE"),
     ] = None
     days: Annotated[float, Option("How long to simulate. Default: 30.", metavar="DAYS")] = 30.0
     scale: Annotated[
         float | None,
         Option(
-            "Divide the rate, the keys and the segments by this, and multiply what is measured. Default: so that it "
-            "takes some seconds.",
+            "Divide rate, keys and segments by this, and multiply the results by it. Default: chosen so that the "
+            "simulation takes some seconds.",
             metavar="FACTOR",
         ),
     ] = None
-    seed: Annotated[int, Option("Of what is random. Default: 7.", metavar="NUMBER")] = 7
+    seed: Annotated[int, Option("Seed for random choices. Default: 7.", metavar="NUMBER")] = 7
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -214,7 +217,7 @@ class TransactionOptions:
 
     selection: Selection = field(default_factory=Selection)
     now_ms: Annotated[
-        int | None, Option("Count ages to this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
+        int | None, Option("Compute ages as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
     ] = None
 
 
@@ -235,6 +238,22 @@ class RunOptions:
     tasks: TaskOptions = field(default_factory=TaskOptions)
     on_plan: Callable[[Plan, int], None] | None = None
     on_progress: OnProgress | None = None
+
+    def jobs(self, fs: TargetStore, progress_folder: str) -> Jobs:
+        """What runs the tasks of a command, which report in a folder of `fs`."""
+        # Planning does without it.
+        from cordwood.spark.jobs import Jobs
+
+        tasks = self.tasks
+        return Jobs(
+            fs,
+            progress_folder,
+            self.spark,
+            self.master,
+            self.on_progress,
+            archive=tasks.archive,
+            task_timeout=tasks.task_timeout,
+        )
 
 
 def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:

@@ -65,11 +65,17 @@ def make_plan(
     paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None, clock: Clock = system_clock
 ) -> Plan:
     """Plan a clean of one broker's directories; see `cordwood.plan`."""
+    selection = options.selection
+    fs = fs or file_system_for([*paths, selection.metadata, selection.server_properties])
+    return plan_node(open_node(fs, paths, selection), paths, options, clock=clock)
+
+
+def plan_node(node: Node, paths: Sequence[str], options: PlanOptions, *, clock: Clock = system_clock) -> Plan:
+    """Plan a clean of a node's directories, as they were when it was opened."""
     selection, choices = options.selection, options.choices
     for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
         if isinstance(offset, int) and offset < 0:
             raise RequestError(f"The {name} cannot be {offset}: offsets start at 0")
-    node = open_node(fs or file_system_for([*paths, selection.metadata, selection.server_properties]), paths, selection)
     places = select_partitions(node, paths, selection)
     size = offset_map_size(node, choices)
     _, now_ms = options.at(clock)

@@ -27,7 +27,6 @@ from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import temporary_directory
-from cordwood.spark.jobs import Jobs
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
 from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
@@ -61,7 +60,7 @@ def plan_exact(
         check_space(fs, folder, to_load, link=Link.SYMBOLIC, advice=advice, work_folder=work.path)
         restored = recover_crashed(fs, node, copies, work.data, now_ms, link=Link.SYMBOLIC)
         plan = plan_recovered(fs, node, copies, restored, options)
-        with Jobs(fs, work.progress, run.spark, run.master, run.on_progress) as jobs:
+        with run.jobs(fs, work.progress) as jobs:
             failed = dict(not_recovered(copies, restored))
             outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, discard=True)
         if options.choices.retention:

@@ -42,41 +42,39 @@ class Workload:
     rate: Annotated[
         str,
         Option(
-            "What is written to the topic: records per second (500, 90/min, 2000/day), or with a unit bytes (512k, "
-            "2m/s, 40g/day).",
+            "Write rate: records per second (500, 90/min, 2000/day), or bytes if it has a unit (512k, 2m/s, 40g/day).",
             metavar="RATE",
         ),
     ] = ""
     record_size: Annotated[
         int,
         Option(
-            "What a record takes in the log, key included, and compressed if it will be. Default: 1024.",
+            "Size of a record in the log, with its key, after compression if any. Default: 1024.",
             metavar="BYTES",
         ),
     ] = 1024
     keys: Annotated[
         int | None,
         Option(
-            "How many keys the records of the topic have. Default: each record has a new one, and a tombstone deletes "
-            "the oldest.",
+            "Number of distinct keys. Default: each record has a new key, and a tombstone deletes the oldest.",
             metavar="COUNT",
         ),
     ] = None
     skew: Annotated[
         float,
         Option(
-            "How updates are spread over the keys: the exponent of a Zipf distribution. 1: few keys get most of them. "
-            "Default: 0, all keys the same.",
+            "Exponent of the Zipf distribution of updates over keys. 1: few keys get most updates. Default: 0, all "
+            "keys get as many.",
             metavar="EXPONENT",
         ),
     ] = 0.0
-    preload: Annotated[bool, Option("Begin with a record of each key.")] = False
+    preload: Annotated[bool, Option("Start with one record per key.")] = False
     tombstones: Annotated[
         float, Option("Share of the records that are tombstones, such as 5% or 0.05. Default: none.", metavar="SHARE")
     ] = 0.0
     transactions: Annotated[
         int | None,
-        Option("Records of a transaction, in one partition. Default: there are no transactions.", metavar="COUNT"),
+        Option("Records per transaction and partition. Default: no transactions.", metavar="COUNT"),
     ] = None
     aborted: Annotated[float, Option("Share of the transactions that are aborted. Default: none.", metavar="SHARE")] = (
         0.0
@@ -84,12 +82,12 @@ class Workload:
     batch_records: Annotated[
         int | None,
         Option(
-            "Records of a batch. Default: what a partition gets in 5 ms (linger.ms), at most 16 KiB (batch.size).",
+            "Records per batch. Default: the records of 5 ms (linger.ms), at most 16 KiB (batch.size).",
             metavar="COUNT",
         ),
     ] = None
     partitions: Annotated[
-        int, Option("Partitions of the topic, which share rate and keys evenly. Default: 1.", metavar="COUNT")
+        int, Option("Number of partitions, which share rate and keys evenly. Default: 1.", metavar="COUNT")
     ] = 1
 
     def __post_init__(self) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from cordwood.cleaning.plan import PartitionPlan, Plan
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Ledger
-from cordwood.commands.options import PlanOptions, open_node
 from cordwood.commands.plan import retain_after
 from cordwood.config import TopicConfig
 from cordwood.engine.task import Failure, FailureKind
@@ -18,20 +16,16 @@ from cordwood.types import NONE
 from cordwood.verification.retention import RetentionLimits, retention_faults
 
 
-def retain(
-    site: Site, sources: Sequence[str], options: PlanOptions, plan: Plan, ledger: Ledger, *, verify: bool
-) -> Plan:
+def retain(site: Site, plan: Plan, ledger: Ledger, *, verify: bool) -> Plan:
     """Delete what retention takes; returns the plan with it.
 
     Args:
         site: the directories.
-        sources: paths that the user gave.
-        options: of the user.
         plan: of the clean.
         ledger: the partitions that failed are left alone; those where a deletion cannot be proved right are added.
         verify: whether it is proved first that the segments may go.
     """
-    node = open_node(site.fs, sources, options.selection)
+    node = site.node.listed_again()
     places = {place.path: place for place in node.places}
     loaded = {place.path for place in site.places}.difference(ledger.failures)
 
