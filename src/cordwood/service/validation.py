@@ -274,7 +274,7 @@ class Leader:
             next_offset += count
             largest = max(largest, max_timestamp)
             ends.append((next_offset - 1, max_timestamp))
-        if self.config.log_append_time:
+        if self.config.log_append_time and not (in_place and self.magic == 0):
             largest = self.now_ms
         elif self.magic == 0:
             largest = NONE
