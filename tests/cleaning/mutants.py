@@ -133,9 +133,7 @@ MUTANTS = (
         'horizons & (batches["base_timestamp"] <= rules.now_ms)',
         "horizons",
     ),
-    Mutant(
-        "a tombstone goes when its horizon has passed", REWRITE, "~expired, rules.keep_old_tombstones", "True, True"
-    ),
+    Mutant("a tombstone goes when its horizon has passed", REWRITE, "expired, elision.is_old_segment", "False, False"),
     Mutant("a batch with tombstones gets a horizon", REWRITE, "(found[:, judge.TOMBSTONES] > 0) | ", ""),
     Mutant("a batch with a horizon keeps it", REWRITE, " | empty_markers) & ~horizons", " | empty_markers)"),
     Mutant("rebuilding keeps a horizon", JUDGE, 'elif old or header["attributes"] & DELETE_HORIZON == 0:', "else:"),
@@ -148,8 +146,8 @@ MUTANTS = (
         "fate = KEPT\n        counts",
         "fate = TOMBSTONES_EXPIRED\n        counts",
     ),
-    Mutant("old tombstones stay in new segments", REWRITE, "~expired, rules.keep_old_tombstones", "~expired, False"),
-    Mutant("old tombstones go from old segments", REWRITE, "~expired, rules.keep_old_tombstones", "~expired, True"),
+    Mutant("old tombstones stay in new segments", REWRITE, "expired, elision.is_old_segment", "expired, True"),
+    Mutant("old tombstones go from old segments", REWRITE, "expired, elision.is_old_segment", "expired, False"),
     # transactions
     Mutant("aborted data goes", TRANSACTIONS, "result[at] = True", "pass"),
     Mutant(
@@ -180,7 +178,7 @@ MUTANTS = (
     Mutant(
         "a marker stays for other replicas",
         REWRITE,
-        "expired if rules.deletes_for_good else np.zeros_like(expired)",
+        "expired & rules.elision.is_only_replica",
         "expired",
     ),
     # what stays empty
@@ -212,8 +210,8 @@ MUTANTS = (
     Mutant(
         "strictly, an old batch that ends the range cannot be emptied",
         REWRITE,
-        "if rules.strict_kafka and",
-        "if not rules.strict_kafka and",
+        "if rules.strict_kafka:",
+        "if not rules.strict_kafka:",
     ),
     # what batches say
     Mutant("old formats become magic 2", REWRITE, 'some & (batches["magic"] == 2) & (kept', "some & (kept"),

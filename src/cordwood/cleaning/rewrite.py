@@ -17,7 +17,7 @@ batch of an active producer: without its last sequence, the producer's next appe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,45 @@ class ActiveProducers:
 
 
 @dataclass(frozen=True, slots=True)
+class Elision:
+    """What may go for good: tombstones and markers whose time has come.
+
+    If one replica drops a tombstone before the others have it, the deleted key may come back; so they stay while there
+    are, or may be, others.
+
+    Attributes:
+        is_only_replica: there is no other replica.
+        is_old_segment: the segment is older than `delete.retention.ms` before the last clean; then the time of its
+            tombstones of magic 0 and 1, which have no horizon of their own, has come.
+    """
+
+    is_only_replica: bool
+    is_old_segment: bool = False
+
+    @classmethod
+    def by_only_replica(cls) -> Elision:
+        """What has expired goes."""
+        return cls(is_only_replica=True)
+
+    @classmethod
+    def beside_replicas(cls) -> Elision:
+        """What has expired stays, and is counted."""
+        return cls(is_only_replica=False)
+
+    @classmethod
+    def of(cls, is_only_replica: bool) -> Elision:
+        """The one or the other."""
+        return cls.by_only_replica() if is_only_replica else cls.beside_replicas()
+
+    def in_segment(self, *, is_old: bool) -> Elision:
+        """The same for the tombstones of one segment."""
+        return replace(self, is_old_segment=is_old)
+
+    def __str__(self) -> str:
+        return "expired tombstones go" if self.is_only_replica else "expired tombstones stay for other replicas"
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The parameters of the rules, for one clean.
 
@@ -93,9 +132,7 @@ class Rules:
         delete_retention_ms: `delete.retention.ms`; a new horizon is this far after `now_ms`.
         first_uncleanable_offset: end of the cleanable range.
         producers: the active ones.
-        deletes_for_good: whether expired tombstones and markers are dropped. If one replica drops a tombstone before
-            the others have it, the deleted key may come back; so it is kept while there are, or may be, others.
-        keep_old_tombstones: whether tombstones of magic 0 and 1 in this segment are kept.
+        elision: what may go for good.
         strict_kafka: raise an error, as Kafka does, if a batch of magic 0 or 1 ends the range and keeps no record:
             these formats have no empty batch. If False, the batch is dropped.
     """
@@ -104,8 +141,7 @@ class Rules:
     delete_retention_ms: int
     first_uncleanable_offset: int
     producers: ActiveProducers
-    deletes_for_good: bool = True
-    keep_old_tombstones: bool = True
+    elision: Elision = field(default_factory=Elision.by_only_replica)
     strict_kafka: bool = False
 
 
@@ -127,7 +163,7 @@ class Counts:
     records_aborted: int = 0
     tombstones_expired: int = 0
     markers_expired: int = 0
-    #: Expired, and kept only because there may be other replicas (`Rules.deletes_for_good`); part of `records_kept`.
+    #: Expired, and kept only because there may be other replicas (`Elision`); part of `records_kept`.
     tombstones_kept_for_replicas: int = 0
     markers_kept_for_replicas: int = 0
 
@@ -214,16 +250,12 @@ def rewrite(
     control = is_control(batches)
     horizons = has_flag(batches, DELETE_HORIZON)
     expired = horizons & (batches["base_timestamp"] <= rules.now_ms)
-    gone = expired if rules.deletes_for_good else np.zeros_like(expired)
-    discard_records = discard & (~control | gone)
+    gone = expired & rules.elision.is_only_replica
     retain_empty = rules.producers.last_of(batches) | (batches["last_offset"] + 1 == rules.first_uncleanable_offset)
-    keep_tombstones = np.where(batches["magic"] == 2, ~expired, rules.keep_old_tombstones)
     empty_markers = control & discard
-    batch_rules = np.empty(batches.size, judge.BATCH_RULES)
+    batch_rules = _batch_rules(batches, expired, rules.elision)
     batch_rules["first_ordinal"] = known.first_ordinals
-    due = judge.TOMBSTONES_EXPIRED if rules.deletes_for_good else judge.KEPT_FOR_REPLICAS
-    batch_rules["tombstone_fate"] = np.where(keep_tombstones, judge.KEPT, due)
-    batch_rules["control"], batch_rules["discarded"] = control, discard_records
+    batch_rules["control"], batch_rules["discarded"] = control, discard & (~control | gone)
 
     outcomes = np.zeros(batches.size, np.int8)
     outcomes[retain_empty & (batches["magic"] == 2)] = _EMPTIED
@@ -246,24 +278,42 @@ def rewrite(
             _encode(headers, columns, index_of, keep, anew, places)
     held_back = discard & control & expired & ~gone
     counts.markers_kept_for_replicas = int(np.maximum(batches["record_count"][held_back], 0).sum())
-    _count_undecoded(batches, decoded, discard_records, control, counts)
-    if rules.strict_kafka and (lost := retain_empty & (batches["magic"] < 2) & (outcomes == _DROPPED)).any():
+    _count_undecoded(batches, decoded, batch_rules["discarded"], control, counts)
+    if rules.strict_kafka:
+        _fail_as_kafka(batches, retain_empty & (batches["magic"] < 2) & (outcomes == _DROPPED))
+    for at in np.flatnonzero(outcomes == _EMPTIED).tolist():
+        places.put(_empty(headers, at), np.array([at]), np.zeros(1, np.int64))
+    by_outcome = np.bincount(outcomes, minlength=4).tolist()
+    counts.batches_dropped, counts.batches_verbatim, counts.batches_rebuilt, counts.batches_emptied = by_outcome
+    stays = outcomes != _DROPPED
+    counts.bytes_written = int(headers["size_bytes"][stays].sum())
+    counts.check()
+    return Rewritten(places.pieces(stays, headers["size_bytes"]), headers[stays], counts)
+
+
+def _batch_rules(batches: BatchRows, expired: BoolArray, elision: Elision) -> np.ndarray:
+    """BATCH_RULES[batches], with what becomes of the last tombstones of keys; the other fields are not set.
+
+    Args:
+        batches: BATCH_ROW[batches].
+        expired: bool[batches], those whose horizon has passed.
+        elision: what may go for good.
+    """
+    rules = np.empty(batches.size, judge.BATCH_RULES)
+    is_due = np.where(batches["magic"] == 2, expired, elision.is_old_segment)
+    due = judge.TOMBSTONES_EXPIRED if elision.is_only_replica else judge.KEPT_FOR_REPLICAS
+    rules["tombstone_fate"] = np.where(is_due, due, judge.KEPT)
+    return rules
+
+
+def _fail_as_kafka(batches: BatchRows, lost: BoolArray) -> None:
+    """Refuse to drop a batch of an old format that ends the range; see `Rules.strict_kafka`."""
+    if lost.any():
         batch = batches[lost][0]
         raise RequestError(
             f"The batch of magic {batch['magic']} that ends at offset {batch['last_offset']} keeps no record, and it "
             "ends the range. Kafka's cleaner fails here every time; without --strict-kafka it is dropped"
         )
-    emptied = outcomes == _EMPTIED
-    for at in np.flatnonzero(emptied).tolist():
-        places.put(_empty(headers, at), np.array([at]), np.zeros(1, np.int64))
-    counts.batches_dropped = int(np.count_nonzero(outcomes == _DROPPED))
-    counts.batches_verbatim = int(np.count_nonzero(outcomes == _VERBATIM))
-    counts.batches_rebuilt = int(np.count_nonzero(outcomes == _REBUILT))
-    counts.batches_emptied = int(np.count_nonzero(emptied))
-    stays = outcomes != _DROPPED
-    counts.bytes_written = int(headers["size_bytes"][stays].sum())
-    counts.check()
-    return Rewritten(places.pieces(stays, headers["size_bytes"]), headers[stays], counts)
 
 
 class _Places:

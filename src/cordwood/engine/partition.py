@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cordwood.cleaning.plan import SegmentFacts
-from cordwood.cleaning.rewrite import Counts, Rules
+from cordwood.cleaning.rewrite import Counts, Elision, Rules
 from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.cleaning.transactions import AbortTracker
@@ -45,7 +45,7 @@ class CleanState:
     Attributes:
         tracker: the tracker of pass 2.
         key_pass_tracker: the tracker of pass 1 where the next group begins; None: pass 1 starts anew there.
-        old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer; see `Rules.keep_old_tombstones`.
+        old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer; see `Elision`.
     """
 
     tracker: AbortTracker
@@ -190,7 +190,7 @@ def clean_partition(fs: TargetStore, log: LogView, target: str, request: CleanRe
         settings.delete_retention_ms,
         request.first_uncleanable,
         active_producers(request.producers),
-        settings.deletes_for_good,
+        Elision.of(settings.deletes_for_good),
         strict_kafka=settings.strict_kafka,
     )
     outputs = Outputs(fs, target, settings.index, suffix, is_strict=settings.strict_kafka)

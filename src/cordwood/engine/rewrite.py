@@ -279,7 +279,8 @@ def _rewritten(
         # The scan has checked the CRC of these batches; the check of the outputs does so again.
         compute_crcs(window, ~(decided & known.known))
         decoded = list(decode_batches(segment, window, ~decided))
-        own = replace(rules, keep_old_tombstones=segment.mtime_ms > old_horizon_ms)
+        elision = rules.elision.in_segment(is_old=segment.mtime_ms <= old_horizon_ms)
+        own = replace(rules, elision=elision)
         return rewrite(window.data, batches, decoded, tracked.discard, known, own, newest)
 
     return read_ahead(threads, windows, rewrite_window)

@@ -24,7 +24,7 @@ class CleanSettings:
         segment_bytes: `segment.bytes`.
         index: `segment.index.bytes` and `index.interval.bytes`.
         producer_expiration_ms: `producer.id.expiration.ms`.
-        deletes_for_good: see `Rules`.
+        deletes_for_good: see `Elision`.
         offset_map_slots: size of Kafka's offset map, which ends a round when it is full; None: a table without limit.
         offset_map_load_factor: the part of the slots that may be filled; `log.cleaner.io.buffer.load.factor`.
         threshold: how dirty the log must still be for a further round.
