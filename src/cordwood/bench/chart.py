@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 def ratio_chart(found: Sequence[Comparison]) -> str:
     """A row for each comparison: its bar ends at the ratio; a line on it is at what is to be reached."""
 
-    def bar(one: Comparison) -> Bar:
-        target = WORKLOADS[one.workload].target(one.way)
-        text = f"{one.ratio:.1f}  ({one.kafka.median:.1f} s : {one.cordwood.median:.1f} s)"
-        return Bar(f"{one.workload}, {one.way}", one.ratio, text, None if target is None else target.ratio)
+    def bar(comparison: Comparison) -> Bar:
+        target = WORKLOADS[comparison.workload].target(comparison.way)
+        text = f"{comparison.ratio:.1f}  ({comparison.kafka.median:.1f} s : {comparison.cordwood.median:.1f} s)"
+        return Bar(
+            f"{comparison.workload}, {comparison.way}", comparison.ratio, text, None if target is None else target.ratio
+        )
 
     return bar_chart("Times faster than Kafka's cleaner; the line: what is to be reached", [*map(bar, found)])

@@ -56,37 +56,37 @@ def with_options(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
-def _parameter(one: OptionField) -> inspect.Parameter:
+def _parameter(field: OptionField) -> inspect.Parameter:
     """What Typer makes a command-line option from."""
-    is_list, is_switch = get_origin(one.type) is Sequence, one.type is bool
-    text = (one.option.flag_help or one.option.help) + (" Repeatable." if is_list else "")
+    is_list, is_switch = get_origin(field.type) is Sequence, field.type is bool
+    text = (field.option.flag_help or field.option.help) + (" Repeatable." if is_list else "")
     kind: Any = list[str] | None if is_list else bool if is_switch else str | None
-    if one.type in (int, int | None) and one.option.metavar not in _PARSERS:
+    if field.type in (int, int | None) and field.option.metavar not in _PARSERS:
         kind = int | None
     option = typer.Option(
-        one.flag,
-        metavar=one.option.metavar or None,
+        field.flag,
+        metavar=field.option.metavar or None,
         help=text,
-        rich_help_panel=one.panel or None,
-        autocompletion=COMPLETIONS.get(one.flag),
+        rich_help_panel=field.panel or None,
+        autocompletion=COMPLETIONS.get(field.flag),
     )
     return inspect.Parameter(
-        one.name,
+        field.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=False if is_switch else None,
         annotation=Annotated[kind, option],
     )
 
 
-def _value(one: OptionField, given: Any) -> Any:
+def _value(field: OptionField, given: Any) -> Any:
     """The value of an option as the command line gives it."""
-    if one.type is bool:
-        return given is not one.default  # a switch changes the default
+    if field.type is bool:
+        return given is not field.default  # a switch changes the default
     if given is None:
-        return one.default
-    if one.option.metavar in _PARSERS:
-        return _PARSERS[one.option.metavar](given, one.flag)
-    return tuple(given) if get_origin(one.type) is Sequence else given
+        return field.default
+    if field.option.metavar in _PARSERS:
+        return _PARSERS[field.option.metavar](given, field.flag)
+    return tuple(given) if get_origin(field.type) is Sequence else given
 
 
 def parse_size(text: str, flag: str) -> int:

@@ -224,13 +224,21 @@ def _lines(statuses: Sequence[PartitionStatus], health: Health, lines_max: int) 
         yield f"and {len(ordered) - lines_max:,} more"
 
 
-def _row(one: PartitionStatus) -> list[str]:
-    doing = one.state or ("failed" if one.uncleanable is not None else "due" if one.is_due else "")
-    reason = printable(str(one.reason))
+def _row(status: PartitionStatus) -> list[str]:
+    doing = status.state or ("failed" if status.uncleanable is not None else "due" if status.is_due else "")
+    reason = printable(str(status.reason))
     if len(reason) > _REASON_WIDTH_MAX:
         reason = reason[: _REASON_WIDTH_MAX - 1] + "…"
-    dirty = "" if one.dirty_ratio is None else f"{one.dirty_ratio:.0%}"
-    return [str(one.partition), one.policy or "-", bytes_text(one.size_bytes), str(one.segments), dirty, doing, reason]
+    dirty = "" if status.dirty_ratio is None else f"{status.dirty_ratio:.0%}"
+    return [
+        str(status.partition),
+        status.policy or "-",
+        bytes_text(status.size_bytes),
+        str(status.segments),
+        dirty,
+        doing,
+        reason,
+    ]
 
 
 class _Lines(logging.Handler):

@@ -225,28 +225,28 @@ def _open(
 
 def _stable_end(
     node: Node,
-    one: _Opened,
+    opened: _Opened,
     options: TableOptions,
     headers: Sequence[SegmentHeaders],
     last_stable_offset: int | None,
 ) -> int:
     """The last stable offset."""
     log_end = headers[-1].next_offset if headers else 0
-    readable = min(log_end, _high_watermark(node, one, options, log_end))
+    readable = min(log_end, _high_watermark(node, opened, options, log_end))
     stable = readable if last_stable_offset is None else min(readable, last_stable_offset)
     # An open transaction may have begun below the log start.
-    return max(stable, one.log.log_start_offset)
+    return max(stable, opened.log.log_start_offset)
 
 
-def _high_watermark(node: Node, one: _Opened, options: TableOptions, log_end: int) -> int:
-    name, directory = one.place.name, one.place.directory
+def _high_watermark(node: Node, opened: _Opened, options: TableOptions, log_end: int) -> int:
+    name, directory = opened.place.name, opened.place.directory
     assert name is not None, "it was chosen by its name"
     if isinstance(options.high_watermark, int):
         return options.high_watermark
-    if options.high_watermark == "end" or node.ends_at_log_end(one.place):
+    if options.high_watermark == "end" or node.ends_at_log_end(opened.place):
         return log_end
     entry = directory.high_watermarks.get(name.topic_partition)
-    if entry is None and log_end > one.log.log_start_offset:
+    if entry is None and log_end > opened.log.log_start_offset:
         raise RequestError(
             f"{directory.path}/replication-offset-checkpoint has no entry for {name.topic_partition}, so nothing says "
             "which of its records are on all replicas. For all that is there:  --high-watermark end"
@@ -256,36 +256,40 @@ def _high_watermark(node: Node, one: _Opened, options: TableOptions, log_end: in
 
 def _end(
     number: int,
-    one: _Opened,
+    opened: _Opened,
     point: int | Mapping[int, int] | Time | None,
     stable: int,
     headers: Sequence[SegmentHeaders],
 ) -> int:
     """Behind the last offset that the table has of a partition."""
     if isinstance(point, Time):
-        end = min(stable, _first_since(one, point.ms, headers, stable))
+        end = min(stable, _first_since(opened, point.ms, headers, stable))
         what = f"{time_text(point.ms)} UTC, which is offset {end}"
     elif point is None:
         end = stable
         what = f"offset {end}, the last that is stable"
     else:
         if not isinstance(point, int) and number not in point:
-            raise RequestError(f"--as-of has no offset for partition {number}, which is there: {one.place.path}")
+            raise RequestError(f"--as-of has no offset for partition {number}, which is there: {opened.place.path}")
         end = point if isinstance(point, int) else point[number]
         what = f"offset {end}"
         if end > stable:
-            raise RequestError(f"{one.place.path}: there is no table as of {what}; the last stable offset is {stable}")
-    if end < one.log.log_start_offset:
+            raise RequestError(
+                f"{opened.place.path}: there is no table as of {what}; the last stable offset is {stable}"
+            )
+    if end < opened.log.log_start_offset:
         raise RequestError(
-            f"{one.place.path}: there is no table as of {what}; the log starts at {one.log.log_start_offset}, and what "
-            "was before is gone"
+            f"{opened.place.path}: there is no table as of {what}; the log starts at {opened.log.log_start_offset}, and "
+            "what was before is gone"
         )
-    if end < one.start_offset:
-        raise RequestError(f"{one.place.path}: the earlier table ends at offset {one.start_offset}, behind {what}")
+    if end < opened.start_offset:
+        raise RequestError(
+            f"{opened.place.path}: the earlier table ends at offset {opened.start_offset}, behind {what}"
+        )
     return end
 
 
-def _first_since(one: _Opened, since_ms: int, headers: Sequence[SegmentHeaders], stable: int) -> int:
+def _first_since(opened: _Opened, since_ms: int, headers: Sequence[SegmentHeaders], stable: int) -> int:
     """The offset of the first record that is not older; the stable end if there is none.
 
     Source: Kafka LocalLog and FileRecords.searchForTimestamp, which look at control records, too.
@@ -293,8 +297,8 @@ def _first_since(one: _Opened, since_ms: int, headers: Sequence[SegmentHeaders],
     first = next((found.time_offset for found in headers if found.time_offset is not None), None)
     if first is None:
         return stable
-    start = max(first, one.log.log_start_offset)
-    for columns in one.log.columns(start_offset=start, end_offset=stable, isolation=None):
+    start = max(first, opened.log.log_start_offset)
+    for columns in opened.log.columns(start_offset=start, end_offset=stable, isolation=None):
         late = columns.rows["timestamp"] >= since_ms
         if late.any():
             return int(columns.rows["offset"][late.argmax()])
@@ -410,25 +414,25 @@ def _topic_id(place: LocatedPartition) -> str | None:
 # ---- what a clean took away ------------------------------------------------------------------------------------------
 
 
-def _notes(node: Node, one: _Opened, end: int, earlier: Earlier | None, now_ms: int) -> list[str]:
+def _notes(node: Node, opened: _Opened, end: int, earlier: Earlier | None, now_ms: int) -> list[str]:
     """What cleaning may have taken from a table.
 
     Raises:
         RequestError: it may have taken the deletes that are asked for.
     """
-    name = one.place.name
+    name = opened.place.name
     assert name is not None, "it was chosen by its name"
-    cleaned = one.place.directory.cleaner_offsets.get(name.topic_partition, 0)
+    cleaned = opened.place.directory.cleaner_offsets.get(name.topic_partition, 0)
     is_change = earlier is not None and name.topic_partition.partition in earlier.offsets
-    if is_change and earlier is not None and one.start_offset < cleaned and earlier.topic is not None:
+    if is_change and earlier is not None and opened.start_offset < cleaned and earlier.topic is not None:
         retention_ms = _delete_retention_ms(node, name.topic_partition.topic)
         if earlier.end_ms is None or now_ms - earlier.end_ms >= retention_ms:
             raise RequestError(
-                f"{one.place.path} was cleaned up to offset {cleaned} since {earlier.where} was made, longer ago than "
-                f"tombstones are kept (delete.retention.ms={retention_ms}). So some deletes may be gone; make the "
+                f"{opened.place.path} was cleaned up to offset {cleaned} since {earlier.where} was made, longer ago "
+                f"than tombstones are kept (delete.retention.ms={retention_ms}). So some deletes may be gone; make the "
                 "whole table again"
             )
-    if one.start_offset < end < cleaned:
+    if opened.start_offset < end < cleaned:
         return [
             f"{name.topic_partition} was cleaned up to offset {cleaned}: values that were there at offset {end} may be "
             "gone, where their keys were written again before that"

@@ -77,11 +77,11 @@ def list_transactions(
     return TransactionListing(now_ms, tuple(transactions), tuple(known), coverage, len(places), (*problems, *unread))
 
 
-def _may_be_asked_for(one: OpenTransaction, selection: Selection) -> bool:
+def _may_be_asked_for(transaction: OpenTransaction, selection: Selection) -> bool:
     """Whether a transaction that is in no log here may be in selected partitions."""
     if not selection.topics and not selection.partitions:
         return True
-    partitions = () if one.known is None else one.known.partitions
+    partitions = () if transaction.known is None else transaction.known.partitions
     return any(is_wanted(name, selection.topics, selection.partitions) for name in partitions)
 
 
@@ -138,12 +138,12 @@ def _first_timestamp(log: LogView, offset: int) -> int | None:
     return None
 
 
-def _is_still_open(place: LocatedPartition, one: OpenInLog, now_ms: int) -> bool:
+def _is_still_open(place: LocatedPartition, open_log: OpenInLog, now_ms: int) -> bool:
     try:
-        again: Producer | None = load_producers(place.log(), now_ms=now_ms).by_id.get(one.producer_id)
+        again: Producer | None = load_producers(place.log(), now_ms=now_ms).by_id.get(open_log.producer_id)
     except (OSError, NotFoundError):
         return False
-    return again is not None and again.transaction_start == one.first_offset
+    return again is not None and again.transaction_start == open_log.first_offset
 
 
 def _first_uncleanable(beside: Beside, place: LocatedPartition, now_ms: int) -> int | None:

@@ -45,11 +45,11 @@ def with_divisions(plan: Plan, cores: int) -> Plan:
     at_once = max(1, min(cores, len(chosen)))
     memory = MemoryShare(whole_memory(plan.choices) // at_once, at_once)
 
-    def divided(one: PartitionPlan) -> PartitionPlan:
-        if one.decision is not Decision.CLEAN or one.compaction is None:
-            return one
-        division = _division(one.compaction, memory, one.offset_map is not None, total_bytes, cores)
-        return replace(one, division=division)
+    def divided(plan: PartitionPlan) -> PartitionPlan:
+        if plan.decision is not Decision.CLEAN or plan.compaction is None:
+            return plan
+        division = _division(plan.compaction, memory, plan.offset_map is not None, total_bytes, cores)
+        return replace(plan, division=division)
 
     return replace(plan, partitions=tuple(divided(one) for one in plan.partitions))
 

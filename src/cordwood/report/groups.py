@@ -23,61 +23,65 @@ def document(listing: GroupListing) -> dict[str, Any]:
     }
 
 
-def _group(one: Group) -> dict[str, Any]:
+def _group(group: Group) -> dict[str, Any]:
     return {
-        "group": one.group_id,
-        "type": one.type,
-        "state": one.state,
-        "coordinator": one.coordinator,
-        "protocol_type": one.protocol_type,
-        "assignor": one.assignor,
-        "epoch": one.epoch,
-        "target_epoch": one.target_epoch,
-        "leader": one.leader,
-        "lag": one.lag,
-        "members": [_member(each) for each in one.members],
-        "offsets": [_offset(each) for each in one.offsets],
-        "pending": [_offset(each) for each in one.pending],
+        "group": group.group_id,
+        "type": group.type,
+        "state": group.state,
+        "coordinator": group.coordinator,
+        "protocol_type": group.protocol_type,
+        "assignor": group.assignor,
+        "epoch": group.epoch,
+        "target_epoch": group.target_epoch,
+        "leader": group.leader,
+        "lag": group.lag,
+        "members": [_member(each) for each in group.members],
+        "offsets": [_offset(each) for each in group.offsets],
+        "pending": [_offset(each) for each in group.pending],
     }
 
 
-def _member(one: GroupMember) -> dict[str, Any]:
+def _member(member: GroupMember) -> dict[str, Any]:
     return {
-        "member": one.member_id,
-        "client": one.client_id,
-        "host": one.client_host,
-        "instance": one.instance_id,
-        "rack": one.rack_id,
-        "epoch": one.epoch,
-        "subscribed": None if one.subscribed is None else list(one.subscribed),
-        "assigned": [_partition(each) for each in one.assigned],
-        "target": None if one.target is None else [_partition(each) for each in one.target],
-        "tasks": {kind: list(tasks) for kind, tasks in one.tasks.items()},
+        "member": member.member_id,
+        "client": member.client_id,
+        "host": member.client_host,
+        "instance": member.instance_id,
+        "rack": member.rack_id,
+        "epoch": member.epoch,
+        "subscribed": None if member.subscribed is None else list(member.subscribed),
+        "assigned": [_partition(each) for each in member.assigned],
+        "target": None if member.target is None else [_partition(each) for each in member.target],
+        "tasks": {kind: list(tasks) for kind, tasks in member.tasks.items()},
     }
 
 
-def _partition(one: TopicPartition) -> dict[str, Any]:
-    return {"topic": one.topic, "partition": one.partition}
+def _partition(topic_partition: TopicPartition) -> dict[str, Any]:
+    return {"topic": topic_partition.topic, "partition": topic_partition.partition}
 
 
-def _offset(one: CommittedOffset) -> dict[str, Any]:
+def _offset(committed: CommittedOffset) -> dict[str, Any]:
     return {
-        **_partition(one.partition),
-        "offset": one.offset,
-        "end_offset": None if one.end is None else one.end.offset,
-        "end_is": None if one.end is None else one.end.source,
-        "lag": one.lag,
-        "leader_epoch": one.leader_epoch,
-        "metadata": one.metadata,
-        "commit_timestamp": one.commit_timestamp_ms,
-        "expire_timestamp": one.expire_timestamp_ms,
-        "member": one.member_id,
-        "producer_id": one.producer_id,
+        **_partition(committed.partition),
+        "offset": committed.offset,
+        "end_offset": None if committed.end is None else committed.end.offset,
+        "end_is": None if committed.end is None else committed.end.source,
+        "lag": committed.lag,
+        "leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "commit_timestamp": committed.commit_timestamp_ms,
+        "expire_timestamp": committed.expire_timestamp_ms,
+        "member": committed.member_id,
+        "producer_id": committed.producer_id,
     }
 
 
-def _coverage(one: Coverage) -> dict[str, Any]:
-    return {"topic": one.topic, "partitions": list(one.partitions), "partition_count": one.partition_count}
+def _coverage(coverage: Coverage) -> dict[str, Any]:
+    return {
+        "topic": coverage.topic,
+        "partitions": list(coverage.partitions),
+        "partition_count": coverage.partition_count,
+    }
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -89,19 +93,19 @@ def partitions_text(partitions: Iterable[TopicPartition]) -> str:
     return " ".join(f"{topic}-{','.join(str(one.partition) for one in some)}" for topic, some in by_topic) or "-"
 
 
-def _lag(one: Group) -> str:
+def _lag(group: Group) -> str:
     # Of what is not beside it, nothing is known.
-    some = any(offset.lag is None for offset in one.offsets)
-    return "-" if one.lag is None else f"{'≥' if some else ''}{one.lag:,}"
+    some = any(offset.lag is None for offset in group.offsets)
+    return "-" if group.lag is None else f"{'≥' if some else ''}{group.lag:,}"
 
 
-def _last_commit(one: Group) -> str:
-    return time_text(max((offset.commit_timestamp_ms or 0 for offset in one.offsets), default=0) or None)
+def _last_commit(group: Group) -> str:
+    return time_text(max((offset.commit_timestamp_ms or 0 for offset in group.offsets), default=0) or None)
 
 
-def _has(one: GroupMember) -> str:
-    tasks = [f"{kind} {','.join(some)}" for kind, some in one.tasks.items() if some]
-    return "; ".join(tasks) or partitions_text(one.assigned)
+def _has(member: GroupMember) -> str:
+    tasks = [f"{kind} {','.join(some)}" for kind, some in member.tasks.items() if some]
+    return "; ".join(tasks) or partitions_text(member.assigned)
 
 
 def _text(value: object) -> str:
@@ -169,15 +173,15 @@ def _coverage_lines(listing: GroupListing) -> Iterator[str]:
             yield f"{one.topic}: {coverage_text(one)}"
 
 
-def coverage_text(one: Coverage) -> str:
+def coverage_text(coverage: Coverage) -> str:
     """How much of a topic there is."""
-    if one.partition_count is None:
-        return (
-            f"{number(len(one.partitions), 'partition')}; without a metadata log it is not known whether these are all"
-        )
-    if one.is_whole:
-        return "its only partition" if one.partition_count == 1 else f"all {one.partition_count:,} partitions"
-    return f"{len(one.partitions):,} of {number(one.partition_count, 'partition')}; the others are on other brokers"
+    if coverage.partition_count is None:
+        known = number(len(coverage.partitions), "partition")
+        return f"{known}; without a metadata log it is not known whether these are all"
+    if coverage.is_whole:
+        return "its only partition" if coverage.partition_count == 1 else f"all {coverage.partition_count:,} partitions"
+    count = number(coverage.partition_count, "partition")
+    return f"{len(coverage.partitions):,} of {count}; the others are on other brokers"
 
 
 def _footnotes(listing: GroupListing) -> Iterator[str]:

@@ -62,52 +62,52 @@ def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
     }
 
 
-def _partition(one: PartitionListing, segments: bool) -> dict[str, Any]:
-    name = one.topic_partition
+def _partition(listing: PartitionListing, segments: bool) -> dict[str, Any]:
+    name = listing.topic_partition
     values = {
-        "path": one.path,
+        "path": listing.path,
         "topic": None if name is None else name.topic,
         "partition": None if name is None else name.partition,
-        "state": list(one.states),
-        "segments": len(one.segments),
-        "bytes": one.size_bytes,
-        "log_start_offset": one.log_start_offset,
-        "next_offset": one.next_offset,
-        "records": one.records,
-        "records_exact": one.records_exact,
-        "policy": None if one.policy.value is None else list(one.policy.value),
-        "policy_source": one.policy.source,
-        "replicas": one.replicas,
-        "first_dirty_offset": one.first_dirty_offset,
-        "clean_bytes": one.clean_bytes,
-        "dirty_bytes": one.dirty_bytes,
-        "codecs": list(one.codecs),
-        "oldest_ms": one.oldest_ms,
-        "newest_ms": one.newest_ms,
-        "damage": [_damage(error) for error in one.damage],
-        "recovery": list(one.recovery),
-        "notes": list(one.notes),
-        "unreadable": list(one.unreadable),
+        "state": list(listing.states),
+        "segments": len(listing.segments),
+        "bytes": listing.size_bytes,
+        "log_start_offset": listing.log_start_offset,
+        "next_offset": listing.next_offset,
+        "records": listing.records,
+        "records_exact": listing.records_exact,
+        "policy": None if listing.policy.value is None else list(listing.policy.value),
+        "policy_source": listing.policy.source,
+        "replicas": listing.replicas,
+        "first_dirty_offset": listing.first_dirty_offset,
+        "clean_bytes": listing.clean_bytes,
+        "dirty_bytes": listing.dirty_bytes,
+        "codecs": list(listing.codecs),
+        "oldest_ms": listing.oldest_ms,
+        "newest_ms": listing.newest_ms,
+        "damage": [_damage(error) for error in listing.damage],
+        "recovery": list(listing.recovery),
+        "notes": list(listing.notes),
+        "unreadable": list(listing.unreadable),
     }
-    return values | {"by_segment": [_segment(segment) for segment in one.segments]} if segments else values
+    return values | {"by_segment": [_segment(segment) for segment in listing.segments]} if segments else values
 
 
-def _segment(one: SegmentListing) -> dict[str, Any]:
+def _segment(segment: SegmentListing) -> dict[str, Any]:
     return {
-        "base_offset": one.base_offset,
-        "bytes": one.size_bytes,
-        "batches": one.batches,
-        "records": one.records,
-        "records_exact": one.records_exact,
-        "last_offset": one.last_offset,
-        "max_timestamp_ms": one.max_timestamp_ms,
-        "oldest_ms": one.oldest_ms,
-        "newest_ms": one.newest_ms,
-        "codecs": list(one.codecs),
-        "index_entries": None if one.index_entries is None else dict(one.index_entries),
-        "files": list(one.files),
-        "damage": [_damage(error) for error in one.damage],
-        "unreadable": one.unreadable,
+        "base_offset": segment.base_offset,
+        "bytes": segment.size_bytes,
+        "batches": segment.batches,
+        "records": segment.records,
+        "records_exact": segment.records_exact,
+        "last_offset": segment.last_offset,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "oldest_ms": segment.oldest_ms,
+        "newest_ms": segment.newest_ms,
+        "codecs": list(segment.codecs),
+        "index_entries": None if segment.index_entries is None else dict(segment.index_entries),
+        "files": list(segment.files),
+        "damage": [_damage(error) for error in segment.damage],
+        "unreadable": segment.unreadable,
     }
 
 

@@ -44,10 +44,10 @@ def _removed(records_max: int | None, bytes_max: int) -> str:
     return f"≤ {records} records, ≤ {bytes_text(bytes_max)}"
 
 
-def _may_remove(one: PartitionPlan) -> str:
-    if one.compaction is None or one.decision is not Decision.CLEAN:
+def _may_remove(plan: PartitionPlan) -> str:
+    if plan.compaction is None or plan.decision is not Decision.CLEAN:
         return "-"
-    return _removed(one.compaction.bounds.records_max, one.compaction.bounds.bytes_max)
+    return _removed(plan.compaction.bounds.records_max, plan.compaction.bounds.bytes_max)
 
 
 def _no_sum(_totals: PlanTotals) -> str:
@@ -206,9 +206,9 @@ def _totals(plan: Plan) -> str:
 
 
 def _retained(totals: PlanTotals) -> Iterator[str]:
-    def what(one: RetentionTotals) -> str:
-        segments = f"{number(one.segments, 'segment')} ({bytes_text(one.size_bytes)})"
-        return f"{segments} of {number(one.partitions, 'partition')}"
+    def what(totals: RetentionTotals) -> str:
+        segments = f"{number(totals.segments, 'segment')} ({bytes_text(totals.size_bytes)})"
+        return f"{segments} of {number(totals.partitions, 'partition')}"
 
     if totals.retention.segments:
         yield f"retention deletes {what(totals.retention)}"

@@ -23,8 +23,8 @@ def _share(part: Callable[[Outcome], int]) -> Cell:
 
 
 def _stay(find: Callable[[Outcome], Stay | None]) -> Cell:
-    def show(one: Outcome, _: int) -> str:
-        stay = find(one)
+    def show(outcome: Outcome, _: int) -> str:
+        stay = find(outcome)
         if stay is None:
             return "-"
         if stay.min_ms is None:
@@ -38,12 +38,12 @@ def _stay(find: Callable[[Outcome], Stay | None]) -> Cell:
     return show
 
 
-def _per_day(count: float, one: Outcome) -> str:
-    return rounded(count * DAY_MS / one.duration_ms)
+def _per_day(count: float, outcome: Outcome) -> str:
+    return rounded(count * DAY_MS / outcome.duration_ms)
 
 
-def _policy(one: Outcome) -> str:
-    return ",".join(word for word, has in (("compact", one.compact), ("delete", one.delete)) if has) or "(none)"
+def _policy(outcome: Outcome) -> str:
+    return ",".join(word for word, has in (("compact", outcome.compact), ("delete", outcome.delete)) if has) or "(none)"
 
 
 #: Title and cell of each row; partitions are the second argument of a cell. A row of dashes is left out.
@@ -76,12 +76,12 @@ _PARTS = 5
 _STAYS = "stays and ages: median · 95 % · longest"
 
 
-def _deleted(one: Outcome) -> str:
-    return _per_day(one.deletions.by_time + one.deletions.by_size, one) if one.delete else "-"
+def _deleted(outcome: Outcome) -> str:
+    return _per_day(outcome.deletions.by_time + outcome.deletions.by_size, outcome) if outcome.delete else "-"
 
 
-def _rate(one: Outcome, size_bytes: float) -> str:
-    return f"{bytes_text(round(size_bytes / (one.duration_ms / 1000)))}/s" if one.compact else "-"
+def _rate(outcome: Outcome, size_bytes: float) -> str:
+    return f"{bytes_text(round(size_bytes / (outcome.duration_ms / 1000)))}/s" if outcome.compact else "-"
 
 
 def lines(result: SimulationResult) -> Iterator[str]:
@@ -188,14 +188,14 @@ def document(result: SimulationResult) -> dict[str, Any]:
     }
 
 
-def _outcome_document(one: Outcome, partitions: int) -> dict[str, Any]:
+def _outcome_document(outcome: Outcome, partitions: int) -> dict[str, Any]:
     return {
-        **asdict(one),
-        "topic_mean_bytes": one.mean_bytes * partitions,
-        "topic_peak_bytes": one.peak_bytes * partitions,
-        "read_per_byte": one.read_per_byte,
-        "cleaned_per_byte": one.cleaned_per_byte,
-        "cleaner_rate": one.cleaner_rate,
+        **asdict(outcome),
+        "topic_mean_bytes": outcome.mean_bytes * partitions,
+        "topic_peak_bytes": outcome.peak_bytes * partitions,
+        "read_per_byte": outcome.read_per_byte,
+        "cleaned_per_byte": outcome.cleaned_per_byte,
+        "cleaner_rate": outcome.cleaner_rate,
     }
 
 
@@ -206,8 +206,8 @@ def chart(result: SimulationResult) -> str:
     for number, one in enumerate(result.outcomes):
         color = COLORS[number % len(COLORS)]
 
-        def points(value: Callable[[Any], int], one: Outcome = one) -> list[tuple[float, float]]:
-            return [(point.ms / DAY_MS, value(point) * partitions) for point in one.history]
+        def points(value: Callable[[Any], int], outcome: Outcome = one) -> list[tuple[float, float]]:
+            return [(point.ms / DAY_MS, value(point) * partitions) for point in outcome.history]
 
         name = _policy(one) if len(result.outcomes) == 1 else one.label
         curves += [

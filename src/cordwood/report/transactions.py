@@ -36,54 +36,56 @@ def document(listing: TransactionListing) -> dict[str, Any]:
     }
 
 
-def _transaction(one: OpenTransaction) -> dict[str, Any]:
+def _transaction(transaction: OpenTransaction) -> dict[str, Any]:
     return {
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "outlook": one.outlook,
-        "transactional_id": None if one.known is None else one.known.transactional_id,
-        "state": None if one.known is None else one.known.state,
-        "timeout_ms": None if one.known is None else one.known.timeout_ms,
-        "start_timestamp": one.start_timestamp_ms,
-        "age_ms": one.age_ms,
-        "partitions": None if one.known is None else [_partition(each) for each in one.known.partitions],
-        "logs": [_log(each) for each in one.logs],
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
+        "outlook": transaction.outlook,
+        "transactional_id": None if transaction.known is None else transaction.known.transactional_id,
+        "state": None if transaction.known is None else transaction.known.state,
+        "timeout_ms": None if transaction.known is None else transaction.known.timeout_ms,
+        "start_timestamp": transaction.start_timestamp_ms,
+        "age_ms": transaction.age_ms,
+        "partitions": None
+        if transaction.known is None
+        else [_partition(each) for each in transaction.known.partitions],
+        "logs": [_log(each) for each in transaction.logs],
     }
 
 
-def _log(one: OpenInLog) -> dict[str, Any]:
+def _log(open_log: OpenInLog) -> dict[str, Any]:
     return {
-        **_partition(one.partition),
-        "outlook": one.outlook,
-        "producer_epoch": one.producer_epoch,
-        "first_offset": one.first_offset,
-        "last_offset": one.last_offset,
-        "start_timestamp": one.start_timestamp_ms,
-        "last_timestamp": one.last_timestamp_ms,
-        "last_stable_offset": one.last_stable_offset,
-        "log_end_offset": one.log_end_offset,
-        "is_first": one.is_first,
-        "first_uncleanable_offset": one.first_uncleanable_offset,
+        **_partition(open_log.partition),
+        "outlook": open_log.outlook,
+        "producer_epoch": open_log.producer_epoch,
+        "first_offset": open_log.first_offset,
+        "last_offset": open_log.last_offset,
+        "start_timestamp": open_log.start_timestamp_ms,
+        "last_timestamp": open_log.last_timestamp_ms,
+        "last_stable_offset": open_log.last_stable_offset,
+        "log_end_offset": open_log.log_end_offset,
+        "is_first": open_log.is_first,
+        "first_uncleanable_offset": open_log.first_uncleanable_offset,
     }
 
 
-def _transactional_id(one: TransactionalId) -> dict[str, Any]:
+def _transactional_id(entry: TransactionalId) -> dict[str, Any]:
     return {
-        "transactional_id": one.transactional_id,
-        "coordinator": one.coordinator,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "state": one.state,
-        "timeout_ms": one.timeout_ms,
-        "start_timestamp": one.start_timestamp_ms,
-        "update_timestamp": one.update_timestamp_ms,
-        "partitions": [_partition(each) for each in one.partitions],
-        "problem": one.problem or None,
+        "transactional_id": entry.transactional_id,
+        "coordinator": entry.coordinator,
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.producer_epoch,
+        "state": entry.state,
+        "timeout_ms": entry.timeout_ms,
+        "start_timestamp": entry.start_timestamp_ms,
+        "update_timestamp": entry.update_timestamp_ms,
+        "partitions": [_partition(each) for each in entry.partitions],
+        "problem": entry.problem or None,
     }
 
 
-def _partition(one: TopicPartition) -> dict[str, Any]:
-    return {"topic": one.topic, "partition": one.partition}
+def _partition(topic_partition: TopicPartition) -> dict[str, Any]:
+    return {"topic": topic_partition.topic, "partition": topic_partition.partition}
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -105,13 +107,13 @@ def _known(show: Callable[[TransactionalId], str]) -> Callable[[OpenTransaction]
     return lambda one: "-" if one.known is None else show(one.known)
 
 
-def _held_back(one: OpenInLog) -> int:
+def _held_back(open_log: OpenInLog) -> int:
     """Offsets that readers of committed data do not get."""
-    return one.log_end_offset - one.last_stable_offset if one.is_first else 0
+    return open_log.log_end_offset - open_log.last_stable_offset if open_log.is_first else 0
 
 
-def _uncleanable(one: OpenInLog) -> str:
-    return "-" if one.first_uncleanable_offset is None else f"from {one.first_uncleanable_offset} on"
+def _uncleanable(open_log: OpenInLog) -> str:
+    return "-" if open_log.first_uncleanable_offset is None else f"from {open_log.first_uncleanable_offset} on"
 
 
 _COLUMNS: Sequence[tuple[Column, Callable[[OpenTransaction], str]]] = (
@@ -173,8 +175,8 @@ def lines(listing: TransactionListing, *, all_ids: bool = False) -> Iterator[str
     yield from _summary(listing)
 
 
-def _by_partition(one: OpenInLog) -> tuple[TopicPartition, int]:
-    return one.partition, one.first_offset
+def _by_partition(open_log: OpenInLog) -> tuple[TopicPartition, int]:
+    return open_log.partition, open_log.first_offset
 
 
 def _table(columns: Sequence[tuple[Column, Callable[[Any], str]]], values: Sequence[Any]) -> Iterator[str]:

@@ -78,10 +78,16 @@ def document(result: VerifyResult) -> dict[str, Any]:
     }
 
 
-def _violation_document(one: Violation) -> dict[str, Any]:
+def _violation_document(violation: Violation) -> dict[str, Any]:
     """A violation as one JSON value."""
-    key = None if one.key is None else _key_text(one.key)
-    return {"kind": one.kind, "what": one.what, "file": one.path, "offset": one.offset, "key": key}
+    key = None if violation.key is None else _key_text(violation.key)
+    return {
+        "kind": violation.kind,
+        "what": violation.what,
+        "file": violation.path,
+        "offset": violation.offset,
+        "key": key,
+    }
 
 
 def _key_text(key: bytes) -> str:

@@ -98,9 +98,9 @@ def statuses(
 def worst_first(found: Iterable[PartitionStatus]) -> list[PartitionStatus]:
     """Logs whose clean failed, then those that are due or being cleaned, then the others; each by the dirty part."""
 
-    def rank(one: PartitionStatus) -> tuple[object, ...]:
-        waits = one.is_due or one.state is not None
-        return one.uncleanable is None, not waits, -(one.dirty_ratio or 0), one.partition
+    def rank(status: PartitionStatus) -> tuple[object, ...]:
+        waits = status.is_due or status.state is not None
+        return status.uncleanable is None, not waits, -(status.dirty_ratio or 0), status.partition
 
     return sorted(found, key=rank)
 
@@ -137,7 +137,7 @@ def _status(
 
 
 def _with_compaction(
-    one: PartitionStatus,
+    status: PartitionStatus,
     log: Log,
     config: TopicConfig,
     cleaner: LogCleanerManager,
@@ -147,17 +147,17 @@ def _with_compaction(
     try:
         facts = _facts(log, checkpoint)
     except LogError as error:  # its directory has failed, or it is just being deleted
-        return replace(one, reason=Reason(str(error)))
+        return replace(status, reason=Reason(str(error)))
     compaction = selection.plan_compaction(facts, config, Choices(), now_ms)
     decision, reason = selection.decide(compaction, facts, config, Choices(), now_ms)
-    if one.uncleanable is not None:
-        seconds = cleaner.seconds_to_retry(one.uncleanable)
+    if status.uncleanable is not None:
+        seconds = cleaner.seconds_to_retry(status.uncleanable)
         until = "" if seconds is None else f"tried again in {seconds} s"
-        reason = Reason(f"the last clean failed: {one.uncleanable.reason}", until=until)
+        reason = Reason(f"the last clean failed: {status.uncleanable.reason}", until=until)
     if "--" in reason.until:  # an option of another command
         reason = replace(reason, until="")
     ratio = compaction.cleanable_ratio
-    return replace(one, dirty_ratio=ratio or 0.0, is_due=decision is Decision.CLEAN, reason=reason)
+    return replace(status, dirty_ratio=ratio or 0.0, is_due=decision is Decision.CLEAN, reason=reason)
 
 
 def _facts(log: Log, checkpoint: int | None) -> LogFacts:

@@ -35,14 +35,14 @@ def notes_on(outcome: Outcome, topic: TopicConfig, broker: BrokerConfig, partiti
     return tuple(notes)
 
 
-def _on_segments(one: Outcome, topic: TopicConfig) -> Iterator[str]:
-    rolls, segment_bytes = one.rolls, topic.segment_bytes.value
+def _on_segments(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
+    rolls, segment_bytes = outcome.rolls, topic.segment_bytes.value
     assert isinstance(segment_bytes, int)
     lag = topic["max.compaction.lag.ms"]
-    by_lag = one.compact and topic.integer("max.compaction.lag.ms") < topic.integer("segment.ms")
+    by_lag = outcome.compact and topic.integer("max.compaction.lag.ms") < topic.integer("segment.ms")
     name, ms = ("max.compaction.lag.ms", lag.value) if by_lag else ("segment.ms", topic["segment.ms"].value)
     assert isinstance(ms, int)
-    if not rolls.count and one.deletions.first_ms is None:
+    if not rolls.count and outcome.deletions.first_ms is None:
         yield (
             f"no segment was closed: the active one has not reached segment.bytes ({bytes_text(segment_bytes)}) or "
             f"{name} ({duration_text(ms)}), and is neither cleaned nor deleted before"
@@ -55,20 +55,20 @@ def _on_segments(one: Outcome, topic: TopicConfig) -> Iterator[str]:
         )
     if rolls.by_index:
         yield f"{number(rolls.by_index, 'segment')} closed because an index was full (segment.index.bytes)"
-    if one.compact and rolls.count and one.active_bytes > one.mean_bytes / 3:
-        share = 100 * one.active_bytes / one.mean_bytes
+    if outcome.compact and rolls.count and outcome.active_bytes > outcome.mean_bytes / 3:
+        share = 100 * outcome.active_bytes / outcome.mean_bytes
         less = f"a shorter {name}" if rolls.by_time > rolls.by_size else "a smaller segment.bytes"
         yield f"{share:.0f} % of the disk is the active segment, which is never cleaned: {less} would help"
 
 
-def _on_cleans(one: Outcome, topic: TopicConfig, broker: BrokerConfig, partitions: int) -> Iterator[str]:
-    cleans = one.cleans
+def _on_cleans(outcome: Outcome, topic: TopicConfig, broker: BrokerConfig, partitions: int) -> Iterator[str]:
+    cleans = outcome.cleans
     ratio = f"min.cleanable.dirty.ratio ({topic.real('min.cleanable.dirty.ratio'):g})"
     lag_ms = topic.integer("max.compaction.lag.ms")
     if cleans.first_ms is None:
         if not broker.flag("log.cleaner.enable"):
             yield "nothing is cleaned: the broker has no cleaner (log.cleaner.enable)"
-        elif one.rolls.count:
+        elif outcome.rolls.count:
             yield f"nothing was cleaned: {ratio} was not reached in what may be cleaned"
         return
     why = f"because of {ratio}"
@@ -83,13 +83,13 @@ def _on_cleans(one: Outcome, topic: TopicConfig, broker: BrokerConfig, partition
             f"{cleans.map_keys:,} (log.cleaner.dedupe.buffer.size): a broker needs several cleans for them"
         )
     limit = broker.real("log.cleaner.io.max.bytes.per.second")
-    needed = one.cleaner_rate * partitions
+    needed = outcome.cleaner_rate * partitions
     if 0 < limit < needed:
         yield (
             f"the cleaner would not keep up: it needs {bytes_text(round(needed))}/s on average for this topic alone, "
             f"and log.cleaner.io.max.bytes.per.second allows {bytes_text(round(limit))}/s"
         )
-    retention_ms, stay = topic.integer("delete.retention.ms"), one.tombstones
+    retention_ms, stay = topic.integer("delete.retention.ms"), outcome.tombstones
     if stay is not None and (stay.max_ms if stay.median_ms is None else stay.median_ms) > 1.5 * retention_ms:
         yield (
             f"tombstones stay longer than delete.retention.ms ({duration_text(retention_ms)}): that time begins with "
@@ -97,8 +97,8 @@ def _on_cleans(one: Outcome, topic: TopicConfig, broker: BrokerConfig, partition
         )
 
 
-def _on_retention(one: Outcome, topic: TopicConfig) -> Iterator[str]:
-    deletions, stay = one.deletions, one.deleted
+def _on_retention(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
+    deletions, stay = outcome.deletions, outcome.deleted
     limit_ms, limit_bytes = topic.integer("retention.ms"), topic.integer("retention.bytes")
     by_time = f"retention.ms ({duration_text(limit_ms)})"
     by_size = f"retention.bytes ({bytes_text(limit_bytes)} of a partition)"

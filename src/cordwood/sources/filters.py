@@ -70,13 +70,13 @@ _DECIDED: Mapping[str, tuple[set[str], type]] = {
 }
 
 
-def is_decided(one: Condition) -> bool:
+def is_decided(condition: Condition) -> bool:
     """Whether a condition can be decided here."""
-    tests, kind = _DECIDED.get(one.column, (set(), object))
-    if one.test == NULL:
-        return one.column in _DECIDED
-    values = one.value if isinstance(one.value, tuple) else (one.value,)
-    return one.test in tests and all(type(value) is kind for value in values)
+    tests, kind = _DECIDED.get(condition.column, (set(), object))
+    if condition.test == NULL:
+        return condition.column in _DECIDED
+    values = condition.value if isinstance(condition.value, tuple) else (condition.value,)
+    return condition.test in tests and all(type(value) is kind for value in values)
 
 
 def microseconds(value: Any) -> Any:
@@ -92,9 +92,12 @@ def selects(conditions: Iterable[Condition], partition: TopicPartition) -> bool:
     return all(_holds(one, found[one.column]) for one in conditions if one.column in found)
 
 
-def _holds(one: Condition, found: Any) -> bool:
+def _holds(condition: Condition, found: Any) -> bool:
     # Neither a topic nor a partition is null.
-    return bool(TESTS[one.test](found, one.value) if one.test != NULL else False) is not one.negated
+    return (
+        bool(TESTS[condition.test](found, condition.value) if condition.test != NULL else False)
+        is not condition.negated
+    )
 
 
 def offset_range(conditions: Iterable[Condition]) -> tuple[int, int]:

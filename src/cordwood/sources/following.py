@@ -284,32 +284,34 @@ class Follower:
         one.start_offset = max(start, one.log.first_offset)
         return one
 
-    def _tail(self, one: _Followed) -> Tail:
-        tail = find_tail(one.log, one.tail)
+    def _tail(self, followed: _Followed) -> Tail:
+        tail = find_tail(followed.log, followed.tail)
         if tail.damage is None:
-            one.damaged_since = None
+            followed.damaged_since = None
             return tail
-        if one.damaged_since is None:
-            one.damaged_since = self.clock()
-        if self.clock() - one.damaged_since < _PATIENCE_SECONDS:
+        if followed.damaged_since is None:
+            followed.damaged_since = self.clock()
+        if self.clock() - followed.damaged_since < _PATIENCE_SECONDS:
             return tail
         if self.options.fail_on_damage:
             raise tail.damage
-        return find_tail(one.log, one.tail, search=True)
+        return find_tail(followed.log, followed.tail, search=True)
 
-    def _follow_transactions(self, one: _Followed, end_offset: int) -> None:
+    def _follow_transactions(self, followed: _Followed, end_offset: int) -> None:
         """Bring the transactions of a partition up to an offset, if they are not yet there."""
-        known = one.transactions
+        known = followed.transactions
         if (
             known is None
-            or known.next_offset < one.log.first_offset
-            or known.next_offset > max(one.log_end_offset, one.log.first_offset)  # truncated
+            or known.next_offset < followed.log.first_offset
+            or known.next_offset > max(followed.log_end_offset, followed.log.first_offset)  # truncated
         ):
-            one.transactions = transactions_of(one.log, one.place, one.partition, self.options, end_offset)
-            is_at_end = one.tail is not None and one.tail.next_offset == one.transactions.next_offset
-            one.resume = one.tail.last_batch if one.tail is not None and is_at_end else None
+            followed.transactions = transactions_of(
+                followed.log, followed.place, followed.partition, self.options, end_offset
+            )
+            is_at_end = followed.tail is not None and followed.tail.next_offset == followed.transactions.next_offset
+            followed.resume = followed.tail.last_batch if followed.tail is not None and is_at_end else None
         elif known.next_offset < end_offset:
-            one.resume = follow(known, one.log, end_offset, one.resume) or one.resume
+            followed.resume = follow(known, followed.log, end_offset, followed.resume) or followed.resume
 
     # ---- what a batch reads ------------------------------------------------------------------------------------------
 

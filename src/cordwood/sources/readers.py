@@ -248,20 +248,20 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
         self._following().forget_below(from_document(end))
 
 
-def _condition(one: Filter) -> Condition | None:
+def _condition(filter_: Filter) -> Condition | None:
     """A filter of Spark as a condition; None: there is none for it."""
-    negated = isinstance(one, Not)
-    if isinstance(one, Not):
-        one = one.child
-    column = ".".join(one.attribute) if hasattr(one, "attribute") else ""
-    if isinstance(one, IsNull | IsNotNull):
-        return Condition(column, NULL, negated=negated is not isinstance(one, IsNotNull))
-    if isinstance(one, EqualNullSafe) and not negated:
-        return Condition(column, "=", microseconds(one.value))
-    test = _TESTS.get(type(one).__name__)
+    negated = isinstance(filter_, Not)
+    if isinstance(filter_, Not):
+        filter_ = filter_.child
+    column = ".".join(filter_.attribute) if hasattr(filter_, "attribute") else ""
+    if isinstance(filter_, IsNull | IsNotNull):
+        return Condition(column, NULL, negated=negated is not isinstance(filter_, IsNotNull))
+    if isinstance(filter_, EqualNullSafe) and not negated:
+        return Condition(column, "=", microseconds(filter_.value))
+    test = _TESTS.get(type(filter_).__name__)
     if test is None:
         return None
-    value = getattr(one, "value", None)
+    value = getattr(filter_, "value", None)
     if test == "in":
         return Condition(column, test, tuple(map(microseconds, value or ())), negated)
     return Condition(column, test, microseconds(value), negated)

@@ -70,7 +70,7 @@ class RowPlan:
         )
 
 
-def read_slice(plan: RowPlan, one: Slice, fs: Store, counts: ReadCounts) -> Iterator[pa.RecordBatch]:
+def read_slice(plan: RowPlan, slice_: Slice, fs: Store, counts: ReadCounts) -> Iterator[pa.RecordBatch]:
     """The rows of a slice.
 
     Args:
@@ -83,24 +83,24 @@ def read_slice(plan: RowPlan, one: Slice, fs: Store, counts: ReadCounts) -> Iter
         DataError: something is damaged.
         RequestError: offsets of the slice are not there, or no longer.
     """
-    yield from _Reader(plan, one, fs, counts).rows()
+    yield from _Reader(plan, slice_, fs, counts).rows()
 
 
 class _Reader:
-    def __init__(self, plan: RowPlan, one: Slice, fs: Store, counts: ReadCounts) -> None:
+    def __init__(self, plan: RowPlan, slice_: Slice, fs: Store, counts: ReadCounts) -> None:
         self._plan = plan
-        self._slice = one
+        self._slice = slice_
         self._fs = fs
         self._counts = counts
         self._transactions = Transactions(
-            open=dict(one.open), aborted={producer: list(some) for producer, some in one.aborted.items()}
+            open=dict(slice_.open), aborted={producer: list(some) for producer, some in slice_.aborted.items()}
         )
         self._oldest_ms = filters.oldest_ms(plan.conditions)
         self._judges_transactions = plan.isolation == READ_COMMITTED or TRANSACTION in plan.names
         #: Producers with records in a transaction that is open here.
         self._has_data: set[int] = set()
         #: The last offset of the batches that were met.
-        self._reached = one.start_offset - 1
+        self._reached = slice_.start_offset - 1
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         one = self._slice
@@ -209,16 +209,16 @@ class _Reader:
         _log.warning("%s. %s", what, hint)
 
 
-def _with_nulls(one: Condition, met: BoolArray, valid: BoolArray) -> BoolArray:
+def _with_nulls(condition: Condition, met: BoolArray, valid: BoolArray) -> BoolArray:
     """Where a condition on a column with nulls is met; `met` is right where it is not null."""
-    if one.test == NULL:
-        return valid if one.negated else ~valid
+    if condition.test == NULL:
+        return valid if condition.negated else ~valid
     return met & valid
 
 
-def _equal_keys(one: Condition, columns: RecordColumns) -> BoolArray:
+def _equal_keys(condition: Condition, columns: RecordColumns) -> BoolArray:
     """bool[records]: whether keys meet a condition, wherever they are not null."""
-    values: Sequence[bytes] = one.value if isinstance(one.value, tuple) else (one.value,)
+    values: Sequence[bytes] = condition.value if isinstance(condition.value, tuple) else (condition.value,)
     found = pyarrow.compute.is_in(keys(columns), value_set=pa.array(values, pa.binary()))
     met: BoolArray = found.to_numpy(zero_copy_only=False)
-    return ~met if one.negated else met
+    return ~met if condition.negated else met

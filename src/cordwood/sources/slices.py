@@ -96,15 +96,17 @@ class TransactionsMet:
         self._lowest = np.minimum.accumulate(firsts[::-1])[::-1]
         self._open = dict(found.open)
 
-    def added_to(self, one: Slice) -> Slice:
+    def added_to(self, slice_: Slice) -> Slice:
         """A slice with what became of the transactions in it."""
-        low = int(np.searchsorted(self._lasts, one.start_offset, side="left"))
-        high = int(np.searchsorted(self._lowest, one.end_offset, side="left"))
+        low = int(np.searchsorted(self._lasts, slice_.start_offset, side="left"))
+        high = int(np.searchsorted(self._lowest, slice_.end_offset, side="left"))
         met: dict[int, list[tuple[int, int]]] = {}
         for last, first, producer in self._aborted[low:high]:
-            if first < one.end_offset:
+            if first < slice_.end_offset:
                 met.setdefault(producer, []).append((first, last))
-        return replace(one, aborted=met, open={id: first for id, first in self._open.items() if first < one.end_offset})
+        return replace(
+            slice_, aborted=met, open={id: first for id, first in self._open.items() if first < slice_.end_offset}
+        )
 
 
 # ---- by offsets ------------------------------------------------------------------------------------------------------
@@ -134,13 +136,13 @@ def _share(size: int, total: int, wanted: int) -> int:
     return max(int(size / total * wanted + 0.5), 1)
 
 
-def _parts(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
-    start = one.start
+def _parts(range_: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    start = range_.start
     for part in range(count):
         # What is left over goes to the last ones.
-        end = start + (one.end - start) // (count - part)
+        end = start + (range_.end - start) // (count - part)
         if end > start:
-            yield OffsetRange(one.partition, start, end)
+            yield OffsetRange(range_.partition, start, end)
         start = end
 
 
