@@ -63,15 +63,24 @@ def functions() -> Iterator[tuple[Path, ast.FunctionDef]]:
                 yield path.relative_to(SOURCES), node
 
 
+def parameters(node: ast.FunctionDef) -> list[str]:
+    names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return [name for name in names if name not in ("self", "cls")]
+
+
 def test_functions_have_at_most_70_lines() -> None:
     lines = {f"{path}: {node.name}": (node.end_lineno or 0) - node.lineno + 1 for path, node in functions()}
     assert {name: count for name, count in lines.items() if count > LINES_MAX and name not in LONG} == {}
 
 
+def test_no_parameter_is_called_one() -> None:
+    found = [f"{path}: {node.name}" for path, node in functions() if "one" in parameters(node)]
+    assert found == []
+
+
 def test_functions_have_at_most_8_parameters() -> None:
     counts = {}
     for path, node in functions():
-        names = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-        counts[f"{path}: {node.name}"] = len([name for name in names if name not in ("self", "cls")])
+        counts[f"{path}: {node.name}"] = len(parameters(node))
     found = {name for name, count in counts.items() if count > PARAMETERS_MAX and not name.startswith("kernels/")}
     assert found - WIDE == set()

@@ -19,7 +19,6 @@ class Bar:
 
     Attributes:
         label: before the bar.
-        value: its length.
         text: behind the bar.
         mark: where a line stands on it; None: there is none.
     """
@@ -56,10 +55,7 @@ class Curve:
     """A line of a line chart.
 
     Attributes:
-        label: in the legend.
         points: (x, y), by ascending x.
-        color: of the line.
-        dashed: how it is drawn.
         filled: the area below it is drawn, rather than a line.
     """
 
@@ -87,7 +83,6 @@ def line_chart(
 
     Args:
         title: above it.
-        curves: drawn in this order.
         x_title: what the numbers on the x axis are.
         y_text: a value of the y axis in words.
     """

@@ -183,7 +183,6 @@ class Source:
     """Who said so.
 
     Attributes:
-        kind: the kind of source.
         where: the file or partition directory it was read from.
         subject: the topic or the broker it speaks of.
     """
@@ -226,7 +225,6 @@ class ConfigValue:
 
     Attributes:
         value: in the unit of the config that was asked for.
-        source: where it was said.
         name: the name it was said under: the config's own or a broker synonym, such as `log.retention.hours`.
     """
 

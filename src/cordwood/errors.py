@@ -124,11 +124,7 @@ class MemoryNeed:
 
 
 class TooLittleMemoryError(RequestError):
-    """The keys of a partition need more memory than its task may take.
-
-    Attributes:
-        need: the figures.
-    """
+    """The keys of a partition need more memory than its task may take."""
 
     def __init__(self, need: MemoryNeed) -> None:
         super().__init__(need)
@@ -318,7 +314,6 @@ class RecordProblem:
 
     Attributes:
         index: of the record in its batch.
-        message: what is wrong.
         rejection: how brokers count it; None: they do not.
     """
 
@@ -377,11 +372,7 @@ class OffsetsOutOfOrderError(LogError):
 
 
 class UnexpectedAppendOffsetError(LogError):
-    """A follower's append begins below the end of the log.
-
-    Attributes:
-        first_offset, last_offset: of the append.
-    """
+    """A follower's append begins below the end of the log."""
 
     def __init__(self, message: str, first_offset: int, last_offset: int) -> None:
         super().__init__(message)

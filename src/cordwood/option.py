@@ -39,11 +39,7 @@ class OptionField:
     """One option, read from its field.
 
     Attributes:
-        name: of the field.
-        type: of the value.
         type_text: the same as it stands in the source.
-        default: of the value.
-        option: the rest.
         panel: the heading that it stands under in the command's help: `PANEL` of the class that it is a field of.
     """
 

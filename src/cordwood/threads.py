@@ -16,7 +16,6 @@ def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -
     Args:
         at_a_time: what the file system is good for (`Store.concurrency`); 1: this thread takes one after the other.
         work: what to do with an item.
-        items: all of them.
     """
     threads = min(at_a_time, len(items))
     if threads <= 1:

@@ -73,17 +73,11 @@ class Comparison:
     """What both made of one workload.
 
     Attributes:
-        workload: its name.
-        way: how ours was cleaned.
         size_bytes: of the partitions, as stored.
-        cleaned_bytes: of what is left.
-        records: in them.
-        kafka, cordwood: the clean.
         kafka_threads: of Kafka's cleaner.
         cpu_seconds: of all our processes in one clean, the median; with the start of nothing.
         peak_bytes: memory of all our processes together, Java's among them.
         one_process: None unless one partition is copied.
-        one_process_cpu_seconds: of the same.
         copied: by `cp`; None if that was not asked for.
         equal: how far the results were compared and found equal.
     """
@@ -160,9 +154,6 @@ def compare(
     Args:
         oracle: see `find_oracle`.
         folder: where all is for a while.
-        name, workload: what is cleaned.
-        spark: the session.
-        share: of the workload's size.
         runs: of each side; the first is not counted.
         threads: of Kafka's cleaner, for several partitions.
         with_copy: time `cp`, too.

@@ -45,9 +45,7 @@ class Shape:
 
     Attributes:
         value_bytes: size of each value; a quarter of it random, the rest words.
-        key_bytes: size of each key.
         batch_bytes: about how large a batch is before compression.
-        codec: of all batches.
         tombstone_every: one of so many records has no value; 0: all have one.
         aborted: all batches are of transactions, and a fifth of them is aborted.
     """
@@ -104,12 +102,9 @@ def write_log(
     """Write a partition's segments, without indexes.
 
     Args:
-        fs: where to.
         directory: an existing, empty partition directory.
-        size_bytes: about how much.
         shape: of the records; default: 100 bytes, not compressed.
         segment_bytes: when to start the next segment.
-        seed: of what is random.
 
     Returns:
         how many records were written.
@@ -178,13 +173,11 @@ def write_keyed_log(
     It has indexes, a producer snapshot at its end, and a last segment of one round, which is the active one.
 
     Args:
-        fs: where to.
         directory: an existing, empty partition directory.
         records: how many there are at least, without the last segment. Whole rounds are written.
         keys: decimal numbers, of the records.
         shape: of the records; default: 100 bytes, not compressed.
         segment_bytes: when to start the next segment.
-        seed: of what is random.
 
     Returns:
         the offset behind the last record.
@@ -217,7 +210,6 @@ class _Round:
     """The batches that are written again and again.
 
     Attributes:
-        shape: of the records.
         bodies: uint8[batches, bytes], without headers, not compressed.
         places: int64[records of a batch], where in a body the keys are.
         rows: BATCH_ROW[batches], their headers, from offset 0 on.
@@ -266,7 +258,6 @@ class _Round:
         """A round that begins at an offset: its bytes, its headers, and what is aborted in it.
 
         Args:
-            offset: of its first record.
             keys: int64[batches, records of a batch].
         """
         _put_keys(self.bodies, self.places, keys, self.shape.key_bytes)

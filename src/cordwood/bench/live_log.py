@@ -44,8 +44,6 @@ class LiveTarget:
     """What is to be reached on one core.
 
     Attributes:
-        title: what is measured.
-        name: of the figure.
         limit: at least so much; of seconds, at most.
         unit: of the figure, and by what it is divided for people.
     """

@@ -49,7 +49,6 @@ class SourceFigures:
     """What was measured.
 
     Attributes:
-        records: that each query reads.
         cordwood: seconds of the query.
         memory: the same with rows from memory.
         kafka: the same with Spark's Kafka source; None: not asked for.
@@ -85,8 +84,6 @@ def measure(folder: Path, size_bytes: int, runs: int, *, against_kafka: bool) ->
     """Write a topic, read it by our source, and by Kafka's if asked for, in turns.
 
     Args:
-        folder: for the log.
-        size_bytes: of the topic.
         runs: of each side that count.
         against_kafka: have a broker serve the topic to Spark's Kafka source.
 

@@ -40,7 +40,6 @@ class Workload:
         title: what they are, in a few words.
         records: in each partition, at full size.
         keys: of the records, at full size.
-        shape: of the records.
         partitions: how many there are, at full size.
         incremental: only the updates at the end are dirty.
         targets: by the way of cleaning.
@@ -114,8 +113,6 @@ def write(root: Path, workload: Workload, share: float = 1.0) -> int:
     """Write the partitions of a workload, as a broker leaves them that was shut down.
 
     Args:
-        root: a new log directory.
-        workload: what to write.
         share: of its size; fewer records and keys, or of many partitions fewer.
 
     Returns:

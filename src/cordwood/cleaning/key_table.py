@@ -110,9 +110,6 @@ class NewestOffsets(Protocol):
     def unchanged(self, segment: int) -> tuple[int, int] | None:
         """Whether a segment is known to stay as it is, byte for byte.
 
-        Args:
-            segment: its base offset.
-
         Returns:
             how many batches and records it has; None if something of it may change.
         """
@@ -145,7 +142,6 @@ class KeyTable(NewestOffsets, Protocol):
         """Enter the chosen records, all of which have a key, in log order.
 
         Args:
-            columns: the records.
             chosen: bool[records].
             hashes: uint64[records, 2], the result of `hashes` for the same records.
 

@@ -41,7 +41,6 @@ class OffsetMap:
     """A `KeyTable` of fixed size.
 
     Attributes:
-        slots: capacity in keys.
         limit: `put` enters at most this many keys.
     """
 

@@ -27,10 +27,7 @@ class SegmentFacts:
     """What planning needs of one segment.
 
     Attributes:
-        base_offset: in its name.
-        size_bytes: of its log.
         index_bytes, time_index_bytes: of its entries, without room for more.
-        mtime_ms: of its log file.
         largest_timestamp: of its time index; its mtime_ms if there is none.
     """
 
@@ -54,7 +51,6 @@ class HeaderFacts:
         legacy: it has batches of magic 0 or 1, which a clean may make larger.
         compressed_bytes: of its batches that are.
         plain_records: in its batches that are not, markers included; each message of magic 0 or 1 is one.
-        markers: how many it has.
         transactional: it has markers, or data of transactions.
         expired_batches: whose delete horizon has passed; they may hold tombstones, or are markers, that may go.
         damage: where its batches do not follow each other, in words; empty when they do.
@@ -95,8 +91,6 @@ class LogFacts:
 
     Attributes:
         segments: by base offset; the last is active.
-        headers: of each segment.
-        log_start_offset, log_end_offset: of the log.
         high_watermark: of the log, within the two.
         checkpoint: the cleaner's first dirty offset; None if it has none.
         open_transactions: as of the high watermark, by first offset.
@@ -263,7 +257,6 @@ class Compaction:
     """What compaction has before it in one log, whether or not it will be done.
 
     Attributes:
-        range: where keys are taken.
         first_dirty_reason: what the start was set by.
         bound_reason: what the end was set by.
         clean_bytes, cleanable_bytes: of segments below and above the first dirty offset, as Kafka counts them: the
@@ -314,8 +307,6 @@ class Taken:
     Attributes:
         rule: what it goes by: `log start offset` or the name of a config.
         base_offsets: of the segments, the oldest of those that the rules before it left.
-        size_bytes: of their logs.
-        reason: in words.
     """
 
     rule: str
@@ -338,10 +329,8 @@ class OffsetMapSize:
     """Kafka's offset map, which ends a round of a clean when it is full.
 
     Attributes:
-        slots: of the map.
         load_factor: the part of them that is filled.
         keys: how many that is, at most, in a round.
-        source: on whose word.
     """
 
     slots: int
@@ -372,11 +361,7 @@ class PartitionPlan:
     """What will become of one partition.
 
     Attributes:
-        path: of its directory.
         topic_partition: None if the directory is not named like a partition.
-        decision: about compaction.
-        reason: of the decision.
-        log_start_offset, log_end_offset: of the log.
         high_watermark: of the log; None where it is not needed.
         compaction: None where there will never be any.
         retention: what old segments are deleted, after the clean. Told by the sizes and times before it.
@@ -441,8 +426,6 @@ class RetentionTotals:
     """What retention deletes, or would delete, in all partitions of a plan.
 
     Attributes:
-        partitions: how many lose segments.
-        segments: how many they lose.
         size_bytes: of the logs of these segments.
     """
 
@@ -466,12 +449,10 @@ class PlanTotals:
     """Sums over all partitions of a plan.
 
     Attributes:
-        partitions: how many there are.
         partitions_to_clean, partitions_left_alone, partitions_refused: how many there are of each decision.
         segments, segments_after: segments in the ranges of all partitions, and how many a clean of all would leave.
         clean_bytes, cleanable_bytes: of all partitions, see `Compaction`.
         records_max, bytes_max: the most that can go from partitions that are cleaned, see `Bounds`.
-        retention: what retention deletes.
         only_with_retention: what it would delete if it were asked for.
     """
 
@@ -520,8 +501,6 @@ class Plan(Presentable):
 
     Attributes:
         now_ms: the time that everything is decided by.
-        partitions: by topic and partition.
-        choices: what was asked for.
     """
 
     now_ms: int

@@ -75,7 +75,6 @@ def plan_retention(
 
     Args:
         segments: all of the log, by base offset; the last is active.
-        log_start_offset, log_end_offset: of the log.
         high_watermark: no segment is taken that reaches above it.
         limits: of the rules that apply, by their names; a negative one is none. The log start offset always applies.
         now_ms: the time of the run.
@@ -111,8 +110,6 @@ def retention(
     """What retention takes from a log whose policy is known, and which limits it leaves aside.
 
     Args:
-        facts: of the log.
-        config: of the topic.
         beyond_doubt: whether somebody set a config, by its name, and it can be nothing else.
         now_ms: the time of the run.
     """

@@ -131,7 +131,6 @@ class Rules:
         now_ms: the time of the clean, the same for all of it.
         delete_retention_ms: `delete.retention.ms`; a new horizon is this far after `now_ms`.
         first_uncleanable_offset: end of the cleanable range.
-        producers: the active ones.
         elision: what may go for good.
         strict_kafka: raise an error, as Kafka does, if a batch of magic 0 or 1 ends the range and keeps no record:
             these formats have no empty batch. If False, the batch is dropped.
@@ -499,7 +498,6 @@ class _Records:
     """Encodes records of large batches.
 
     Attributes:
-        columns: decoded records.
         index_of: int64[batches], for each batch of the columns its index in `headers`.
         headers: BATCH_ROW[batches], the new headers.
     """

@@ -63,7 +63,6 @@ def high_watermark(
 
     Args:
         entry: the entry in replication-offset-checkpoint; None if there is none.
-        log_start_offset, log_end_offset: of the log.
         brokers: the directory is a broker's; then a missing entry means that nothing is known to be replicated.
         replicas: number of replicas; None: unknown.
         asked: the value of `--high-watermark`: an offset, or `end`.
@@ -355,8 +354,6 @@ def is_due_again(
     Args:
         segments: all of the log, by base offset; the last is active.
         headers: of each segment; only the first timestamp is used.
-        first_dirty: where the round ended.
-        first_uncleanable: where the range ends.
         threshold: when the log counts as dirty enough.
         now_ms: the time of the clean.
     """

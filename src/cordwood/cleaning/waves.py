@@ -47,8 +47,6 @@ def work_bytes(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts],
     A clean that does not fit by this bound is tried first without writing, for the exact sizes.
 
     Args:
-        segments: of the group.
-        headers: of the same.
         index_interval_bytes: `index.interval.bytes`.
     """
     growth = 0
@@ -68,8 +66,6 @@ def expected_work_bytes(
     is rebuilt.
 
     Args:
-        segments: of the group.
-        headers: of the same.
         index_interval_bytes: `index.interval.bytes`.
     """
     growth = sum(one.plain_records * _MESSAGE_GROWTH_BYTES for one in headers if one.legacy)
@@ -121,7 +117,6 @@ class Waves:
     """Which groups are cleaned when.
 
     Attributes:
-        waves: in order.
         peak_bytes: the most that outputs take at any time, by disk.
         too_large: partitions that there is no room for; they are in no wave.
     """
@@ -135,7 +130,6 @@ def schedule(loads: Mapping[str, Load], room_bytes: Mapping[int, int], *, kept: 
     """Share out groups to waves.
 
     Args:
-        loads: by partition.
         room_bytes: what outputs may take at a time, by disk.
         kept: old segments stay somewhere on the same disk, so that no wave gives room back, and one is all there is.
     """

@@ -52,9 +52,6 @@ class Figures:
     """What was measured on one log.
 
     Attributes:
-        log: its shape.
-        log_mb: its size.
-        records: in it.
         cp_mb_s: copying the file, by `cp`.
         scan_mb_s: walk over the headers and check of the CRCs.
         decode_mb_s, decode_records_s: walk, CRC and decode of every record into columns.

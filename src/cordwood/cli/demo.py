@@ -204,8 +204,6 @@ class _Fate:
     Attributes:
         offset, key, value: its own; of a marker the value is its type, and there is no key.
         kept: it is in the cleaned log.
-        why: what decided.
-        reason: the same in words.
     """
 
     offset: int
@@ -221,7 +219,6 @@ class _Contents:
     """A small log: all its records by offset, and which of them readers get.
 
     Attributes:
-        records: all, markers too.
         data: offsets of those that are no markers.
         committed: offsets of those that no aborted transaction wrote.
         horizons: delete horizon of the batch of an offset, where it has one.

@@ -71,12 +71,9 @@ class Choice:
     """What of a log is shown.
 
     Attributes:
-        batches, records: lines of which kind.
-        start_offset: lowest offset.
         end_offset: offsets from here on are left out.
         since_ms: lowest timestamp of a record.
         until_ms: timestamps from here on are left out.
-        key: of a record, exactly.
         isolation: only what a consumer with this isolation level gets.
         topics, partitions: of a log directory, as `is_wanted` takes them.
         limit: records (batches where no records are shown, entries of other files) after which it is enough.

@@ -19,11 +19,7 @@ OnLogs = Callable[[int, int], None]
 
 
 class Beside:
-    """A node's partitions by name.
-
-    Attributes:
-        node: the node.
-    """
+    """A node's partitions by name."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -96,7 +92,6 @@ class Beside:
         """The records that count of a coordinator's topic: partition, record, and producer of an open transaction.
 
         Args:
-            topic: of the coordinator.
             on_damage: called with each batch, record or log that cannot be read; the other logs are read.
             updates: see `state_records`.
             on_progress: called after each log.

@@ -169,10 +169,7 @@ def run_tasks(
     """What came of each partition that was to be cleaned, by its path.
 
     Args:
-        jobs: what runs it.
-        plan: what to do.
         failed: partitions that cannot be cleaned, whatever the plan says; they are among the outcomes.
-        outputs: where tasks write to.
         on_plan: told before they begin.
         discard: count what would be written instead of writing it.
 

@@ -67,7 +67,6 @@ def internal_dataframe(
     Each log is read by a task, when the DataFrame is used. Damage fails it.
 
     Args:
-        spark: the session.
         paths: log directories, folders of several, or partition directories.
         record: the record type, such as `OffsetCommit` or `TransactionLog`.
         isolation: what a consumer with this `isolation.level` gets; None: also what is below the log start offset.

@@ -45,7 +45,6 @@ class PlanOptions:
     """What `plan` and `clean` are asked for.
 
     Attributes:
-        selection: which partitions.
         now_ms: the time as of which everything is decided; None: not yet read from the clock, see `at`.
         choices: how they are to be cleaned.
     """
@@ -228,7 +227,6 @@ class RunOptions:
     Attributes:
         spark: a session to use, which is left running; None: a new one.
         master: Spark master URL of a new session.
-        tasks: how its tasks run.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
     """

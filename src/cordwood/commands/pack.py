@@ -10,9 +10,6 @@ DEFAULT_OUTPUT = "cordwood-environment.tar.gz"
 def pack(output: str = DEFAULT_OUTPUT) -> PackedEnvironment:
     """Make an archive of Cordwood and the packages that it needs, for the executors of a Spark cluster.
 
-    Args:
-        output: the new file.
-
     Raises:
         RequestError: the file exists, its folder does not, or its name does not end with .tar.gz.
     """

@@ -126,7 +126,6 @@ def retain_after(
         node, place, log: the partition as the clean reads it.
         found: its plan, without retention.
         replaced: base offsets of the segments that go.
-        outputs: those that come.
         now_ms: the time of the plan.
     """
     if found.high_watermark is None or place.topic is None or not log.segments:

@@ -95,7 +95,6 @@ def prepare(
 
     Args:
         paths: log directories, folders of several, or partition directories.
-        options: which table.
         spark: what reads headers; None: threads of this process.
         fs: where the logs are; default: what the paths lead to.
         now_ms: the time; default: the clock's.
@@ -212,7 +211,6 @@ class ShownTable:
     Attributes:
         point: what it is made of.
         rows_format: what its rows look like.
-        rows: by column.
     """
 
     point: TablePoint
@@ -233,10 +231,8 @@ def shown_table(
 
     Args:
         paths: log directories, folders of several, or partition directories.
-        options: which table.
         spark: a session to use; None: a new one, where one is needed.
         master: Spark master URL of a new session.
-        fs: where the logs are.
     """
     made = prepare(paths, options, fs=fs)
     if made.is_small:

@@ -26,7 +26,6 @@ class TableFolder:
     """Where a table is written.
 
     Attributes:
-        path: where Spark writes it.
         finish: called in the end with what is to be kept beside the files; from then on the table is whole.
     """
 
@@ -58,8 +57,6 @@ def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterat
     """The new folder of a table. In an object store nothing is left of it if the block ends with an error.
 
     Args:
-        fs: where it is.
-        output: of the folder.
         sources: the folder must not be in one of these.
 
     Raises:

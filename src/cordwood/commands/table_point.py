@@ -43,9 +43,7 @@ class PartitionPoint:
     """What a table has of a partition.
 
     Attributes:
-        partition: its number.
         start_offset, end_offset: the offsets [start, end).
-        is_end: nothing further was stable.
         topic_id: from its directory; None: it does not say.
     """
 
@@ -61,8 +59,6 @@ class TablePoint:
     """What a table is made of.
 
     Attributes:
-        topic: its name.
-        partitions: by number.
         slices: of the same, for tasks.
         notes: what to know of it.
     """
@@ -119,10 +115,6 @@ class _Opened:
     """A partition that is looked at.
 
     Attributes:
-        place: its directory.
-        log: in there.
-        counted: the same for tasks.
-        start_offset: where to read from.
         tasks: read the headers from there to the log's end.
     """
 
@@ -147,13 +139,7 @@ def find_point(
     """Find out which offsets a table is made of.
 
     Args:
-        fs: where the logs are.
-        node: of the logs.
-        places: the partitions, by number.
-        options: what is asked for.
-        each: reads headers.
         run_bytes: how large the runs of a log of some size should be.
-        now_ms: the time.
         counters: count what is read.
 
     Raises:
@@ -279,8 +265,8 @@ def _end(
             )
     if end < opened.log.log_start_offset:
         raise RequestError(
-            f"{opened.place.path}: there is no table as of {what}; the log starts at {opened.log.log_start_offset}, and "
-            "what was before is gone"
+            f"{opened.place.path}: there is no table as of {what}; the log starts at {opened.log.log_start_offset}, "
+            "and what was before is gone"
         )
     if end < opened.start_offset:
         raise RequestError(
@@ -317,7 +303,6 @@ class Earlier:
         where: its folder, or words for it.
         offsets: by partition, where it ends.
         topic: its topic; None: it is not known.
-        topic_ids: by partition, where known.
         end_ms: a time at which nothing was stable behind these offsets; None: there is none that is known.
     """
 

@@ -15,7 +15,6 @@ def decoder_of(text: str, fs: Store) -> Decoder:
 
     Args:
         text: such as `utf8` or `avro:schemas/orders-value`.
-        fs: where the folder is.
 
     Raises:
         RequestError: there is none; or the schemas cannot be used.

@@ -63,8 +63,6 @@ class SchemaDecoder:
 
     Attributes:
         kind: of the schemas, one of `KINDS`.
-        folder: where they are from.
-        schemas: the files.
     """
 
     kind: str
@@ -377,7 +375,6 @@ def schema_decoder(kind: str, folder: str, files: Mapping[str, bytes]) -> Schema
 
     Args:
         kind: of the schemas, one of `ENDINGS`.
-        folder: its name.
         files: what is in it, by name.
 
     Raises:

@@ -26,9 +26,7 @@ class Blob:
     """A file of sections, complete.
 
     Attributes:
-        path: of the file.
         directory: position of the directory.
-        size_bytes: of the file.
         crc: CRC-32C of the directory.
     """
 

@@ -31,8 +31,6 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
     """What is wrong with the outputs of a clean, in words; nothing when all is well.
 
     Args:
-        fs: where they are.
-        folder: where they are.
         files: (name, bytes) of what was written.
         cleaned: what the task said of it.
         last_end: where the last group ends; no output reaches beyond.

@@ -105,10 +105,8 @@ class ScannedBlob:
 
     Attributes:
         blob: survivors of its chunks, and the outcomes.
-        chunks: how many there are.
         ranges: see `RunTask`.
         chunk_records: records of each chunk, but the last.
-        entries: survivors of all chunks.
         span: the offsets of the records.
     """
 
@@ -125,7 +123,6 @@ class MergedBlob:
     """What a merge found: the section run.chunk.range of its blob has the superseded ordinals of that chunk.
 
     Attributes:
-        blob: of these sections.
         low, high: the ranges [low, high).
     """
 
@@ -139,7 +136,6 @@ class RunOutcomes:
     """Where a task reads the outcomes of some runs of a log. A value that can be pickled.
 
     Attributes:
-        folder: of the blobs.
         runs: what the scans left, by number of the run.
         merged: what all merges of the log found; empty: nothing had to be merged.
     """
@@ -185,7 +181,6 @@ class LogScan:
     """How far the scan of a log is.
 
     Attributes:
-        folder: of its blobs.
         tasks: scan its runs, in log order.
         scanned: what the scans left, by number of the run.
         merged: what the merges found, by their ranges [low, high).
@@ -335,7 +330,6 @@ class MergeTask:
     """Merges some ranges of hashes.
 
     Attributes:
-        folder: of the blobs.
         runs: all of the log, in log order.
         low, high: the ranges [low, high).
     """

@@ -162,10 +162,7 @@ def log_facts(
     """Collect the facts of a log.
 
     Args:
-        place: of the partition.
         log: of the partition, with at least one segment.
-        end: the log end offset.
-        mark: its high watermark.
         now_ms: the time of the plan.
         headers: read batch headers; retention alone does not need them.
     """

@@ -75,7 +75,6 @@ def empty_table(settings: CleanSettings, hash_secret: bytes, offsets: int | None
     """The table that a clean with these settings fills.
 
     Args:
-        settings: of the clean.
         hash_secret: see `LatestOffsets`.
         offsets: how many offsets the range has; None: that is not known.
     """

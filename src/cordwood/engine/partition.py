@@ -134,7 +134,6 @@ class CleanRequest:
         first_dirty: keys are collected from here on.
         first_uncleanable: base offset of a segment, where the range ends.
         now_ms: the time of the clean.
-        settings: the partition's configs.
         producers: the state at the log end; None: the log's files say it.
         part: clean only these groups. Not with Kafka's offset map, which itself decides how far a round goes.
         scanned: where to read what pass 1 found, if other tasks did it.
@@ -166,8 +165,6 @@ def clean_partition(fs: TargetStore, log: LogView, target: str, request: CleanRe
         fs: where the outputs are written.
         log: of the partition; it is only read.
         target: an existing directory for the outputs.
-        request: what to clean.
-        suffix: of the outputs' names.
 
     Raises:
         CorruptBatchError: a batch in the range is damaged; nothing that was written counts.

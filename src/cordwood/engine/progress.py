@@ -32,7 +32,6 @@ class Counted(CountedStore):
     """A store that counts the bytes read from `.log` files, and writes the sum to a file now and then.
 
     Args:
-        store: to read from.
         fs: where the sum is written.
         path: of the file with the sum.
     """
@@ -70,12 +69,7 @@ class Counted(CountedStore):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The folder that tasks write their sums to. Plain values, to be pickled.
-
-    Attributes:
-        location: of the file system.
-        path: of the folder.
-    """
+    """The folder that tasks write their sums to. Plain values, to be pickled."""
 
     location: Location[TargetStore]
     path: str
@@ -147,8 +141,6 @@ def total(fs: TargetStore, path: str, known: dict[FileInfo, int] | None = None) 
     """The sum of all counters in a folder; a counter that is being written right now is counted next time.
 
     Args:
-        fs: of the folder.
-        path: of the folder.
         known: counters that were read before, which are not read again unless they were changed; others are added.
     """
     known = {} if known is None else known

@@ -46,7 +46,6 @@ class TrackedWindow:
     """A window that the tracker of transactions has seen, before its CRCs are computed.
 
     Attributes:
-        segment: it belongs to.
         window: its batches and bytes.
         discard: bool[batches], True where the tracker lets the batch go.
         kept: aborted transactions whose markers stay.

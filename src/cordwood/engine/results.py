@@ -28,7 +28,6 @@ class SegmentResult:
     """What became of one segment.
 
     Attributes:
-        base_offset: of the segment.
         outputs: base offsets of what its group was written to.
         counts: what was read, kept, dropped.
     """
@@ -43,18 +42,13 @@ class PartitionResult:
     """What became of one partition.
 
     Attributes:
-        path: of its source.
         topic_partition: None if the directory is not named like a partition.
-        fate: in a word.
         why: the plan's reason; of a failed one what is wrong, with its place.
         counts: what was read, kept, dropped.
         bytes_before, bytes_after: of all its `.log` files.
         end_offset: its new first dirty offset; None if it was not cleaned.
-        bytes_retained_away, segments_retained_away: what retention took.
         segments: the same for each segment that was rewritten, by base offset; they add up to `counts`. Empty when
             Kafka's offset map made several rounds necessary.
-        notes: what recovery cut off.
-        failure: of a failed one.
     """
 
     path: str
@@ -82,11 +76,9 @@ class InPlace:
     """What a clean in place has to say besides.
 
     Attributes:
-        directories: that were cleaned.
         waves: in how many it was done.
         work_bytes_max: the most that outputs could take at a time, beside what they replaced.
         verified: records proved to be there, or to be rightly gone; None: not checked.
-        verify_seconds: how long that took.
         kept: the folder that has what was replaced; empty: it is gone, or nothing was replaced.
         kept_bytes: of the files in that folder, which take room until it is deleted.
     """
@@ -107,8 +99,6 @@ class CleanResult(Presentable):
     Attributes:
         target: the new directory; empty if nothing was written, or all of it in place.
         now_ms: the time that everything was decided by.
-        partitions: by topic and partition.
-        seconds: all of it.
         clean_seconds: reading, deciding and writing on Spark, without its start.
         notes: what else is worth knowing.
         in_place: what a clean in place has to say besides; None of others.
@@ -175,10 +165,8 @@ def result_of(
     """What became of a partition.
 
     Args:
-        place: of the partition.
         plan: of it; None: it was not asked for.
         outcome: what its task said; None: it had none.
-        notes: to begin with.
         otherwise: the outcomes of partitions that need no clean.
     """
     name = None if place.name is None else place.name.topic_partition

@@ -41,10 +41,6 @@ class Outputs:
     """Where outputs are written, and within which limits.
 
     Attributes:
-        fs: of the folder.
-        folder: an existing directory.
-        limits: of their indexes.
-        suffix: of their names.
         is_strict: an index that is full is an error, as in Kafka; otherwise a further segment is begun.
     """
 
@@ -181,10 +177,7 @@ def rewrite_groups(
 
     Args:
         log: of the partition; it is only read.
-        groups: segments in log order.
-        outputs: where they are written.
         newest: what pass 1 knows of the dirty section.
-        rules: of the clean.
         tracker: of transactions, at the first group; on return it is at the end of the last one.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer.
     """

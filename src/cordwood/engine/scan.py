@@ -60,12 +60,7 @@ _CHUNK_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Superseding:
-    """What supersedes: records with a key in [start, …), from the position on that an index gives for `start`.
-
-    Attributes:
-        start: first dirty offset.
-        position: in the segment.
-    """
+    """What supersedes: records with a key in [start, …), from the position on that an index gives for `start`."""
 
     start: int
     position: int
@@ -106,7 +101,6 @@ class Run:
     """A part of a segment that is scanned in one go, or all of it.
 
     Attributes:
-        segment: it belongs to.
         start: position of its first batch.
         end: position of the batch behind it; None: the segment's end.
         superseding: None: no record of it supersedes others.
@@ -128,7 +122,6 @@ def runs_of(
     The caller moves the trackers to the end of the segment before it takes the next one.
 
     Args:
-        log: of the partition.
         groups: the segments that are to be rewritten, in log order.
         dirty: the range whose records supersede.
         copying: the tracker of pass 2 at the first group.
@@ -163,7 +156,6 @@ def scan_keys(
     Args:
         log, groups, dirty, copying: see `runs_of`.
         memory: that the keys may take; None: no limit.
-        how: to scan.
 
     Raises:
         TooLittleMemoryError: what has to be kept takes more memory than it may.
@@ -221,9 +213,7 @@ def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk],
     """Scan a run of a log that is cleaned; see `scan_part`.
 
     Args:
-        run: to read.
         trackers: of transactions, at its start; moved to its end.
-        how: to scan.
         keep: takes the survivors of each chunk, in log order.
     """
     return scan_part(
@@ -237,10 +227,8 @@ def scan_part(
     """Scan a part of a segment.
 
     Args:
-        segment: to read.
         between: the position of the first batch, and the one behind the last; None: the segment's end.
         mark: says what matters of each batch; called in log order.
-        how: to scan.
         keep: takes the survivors of each chunk, in log order.
 
     Raises:

@@ -56,13 +56,9 @@ class _Partition:
 
     Attributes:
         task: what is to be done.
-        log: of the partition.
-        folder: of its blobs.
-        source: the log, for tasks.
         run_bytes: how large runs should be.
         headers: see `cut_partition`.
         cut: its runs and groups; None: it is not cut yet.
-        scan: of its runs.
         groups: what is rewritten, by number of the group.
         outcome: what became of it, once that is known.
         unordered: offsets do not ascend, so that one task has to clean it with a table.
@@ -100,12 +96,8 @@ def clean_staged(
     """Clean partitions by stages, all of them stage by stage.
 
     Args:
-        fs: where they are.
-        tasks: the partitions.
         outputs: where folders for outputs and blobs are made; None: in the work folder of each partition.
         progress: folder in which tasks say how much they read.
-        each: runs functions as tasks.
-        clean_each: rewrites groups.
         cores: tasks that run at once.
         discard: nothing is written but what tasks hand each other.
 

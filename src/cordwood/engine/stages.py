@@ -78,12 +78,8 @@ class CleanRun:
     """A run of a partition that is cleaned; see `engine.exchange.RunTask`.
 
     Attributes:
-        log: of the partition.
-        base_offset: of the run's segment.
         start, end, superseding: see `Run`.
         size_bytes, ranges: see `RunTask`.
-        trackers: at its start.
-        how: to scan.
     """
 
     log: CountedLog
@@ -117,7 +113,6 @@ class CutPartition:
     """A partition that is cut into tasks.
 
     Attributes:
-        runs: in log order.
         groups: base offsets of the segments of each group.
         states: for each group the state of the clean at its start.
         next_tracker: of pass 1, where the groups behind begin; None: there are none.
@@ -143,9 +138,6 @@ def cut_partition(
     """Cut a partition into runs and groups.
 
     Args:
-        log: of the partition.
-        source: the same, for tasks.
-        request: what to clean.
         headers: by base offset, what `transactional_batches` found of a segment; of those that have any.
         run_bytes: how large a run should be.
         ranges: into how many the hashes are cut.
@@ -217,7 +209,6 @@ class GroupKeys:
     Attributes:
         latest_offset: the last offset of the dirty section.
         segments: the numbers of their runs, by the base offset of the segment.
-        outcomes: of these runs.
     """
 
     latest_offset: int

@@ -38,9 +38,6 @@ class PartitionTask:
     """All that a task needs to clean a partition.
 
     Attributes:
-        location: of the file system.
-        path: of the partition's directory.
-        log_start_offset: of the log.
         first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned: see `CleanRequest`.
         size_bytes: what will be read, about.
         records: how many there are to read, at most; None: that is not known.
@@ -112,7 +109,6 @@ class Failure:
     """A partition that could not be cleaned. Nothing that was written for it counts.
 
     Attributes:
-        kind: of failure.
         what: in words, with the place.
         detail: where in our code, for a bug.
         memory: how much it would take, for too little memory.
@@ -141,7 +137,6 @@ class Output:
     """A partition that was cleaned.
 
     Attributes:
-        cleaned: what was done.
         folder: where the new segments are.
         files: (name, bytes) of them.
         segments: what planning would know of them.
@@ -221,10 +216,8 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     Another attempt at the same task gets another folder, so that one that was given up and still runs harms nobody.
 
     Args:
-        task: what to do.
         outputs: where that folder is made, unless the task has a folder; None: in the work folder of the partition.
         progress: where to say how far it is, unless the task has a folder.
-        discard: write nothing.
     """
     attempt = uuid4().hex
     fs = task.location.open()
@@ -251,12 +244,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
 
 
 def failure_of(error: Exception, path: str) -> Failure:
-    """An error of a task as a value.
-
-    Args:
-        error: what was raised.
-        path: of the partition.
-    """
+    """An error of a task as a value."""
     # Others may not be picklable. Without its traceback an error keeps no frames, and what is in them.
     is_known = isinstance(error, DataError | RequestError | StoreError | LostSectionError | OSError)
     bare = error.with_traceback(None) if is_known else None

@@ -524,8 +524,6 @@ class LocalFileSystem(TargetStore, Protocol):
         """Write a whole file under a temporary name, and rename it once its bytes are durable; see `Store.put`.
 
         Args:
-            path: of the file.
-            data: its whole content.
             mode: whether a file may be replaced.
             like: the file gets the owner, group and permissions of this one; None: those of a new file.
             beside: the temporary path. A file that an interrupted run left there is overwritten, so no two writers may

@@ -100,7 +100,6 @@ class WantedLocation:
     """Where a file system is, for a task whose result is wanted as long as a folder is there.
 
     Attributes:
-        location: of the file system.
         folder: every read and write fails with FileNotFoundError soon after it was removed.
     """
 

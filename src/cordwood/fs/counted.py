@@ -13,11 +13,7 @@ class CountedStore(WrappedStore):
     """Delegates to another store, and counts, whatever thread reads.
 
     Args:
-        store: to read from.
         suffix: only files are counted whose names end so.
-
-    Attributes:
-        bytes_read: of all files together.
     """
 
     def __init__(self, store: Store, *, suffix: str = "") -> None:

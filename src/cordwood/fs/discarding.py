@@ -21,7 +21,6 @@ class DiscardingStore(WrappedTargetStore):
     """Reads from another file system, except in one folder: there it keeps names, sizes, times and small files.
 
     Args:
-        store: to read from.
         folder: the folder that accepts writes. It need not exist in `store`, and has no subfolders.
         thrown_away: suffixes of the names whose bytes are discarded.
     """

@@ -89,11 +89,7 @@ def _told(file: Path) -> str:
 
 
 class RecordLock(DirectoryLock):
-    """The lock of a log directory, held by this process until `release`. Child processes do not hold it.
-
-    Attributes:
-        directory: its real path.
-    """
+    """The lock of a log directory, held by this process until `release`. Child processes do not hold it."""
 
     def __init__(self, directory: str, identity: _Identity, descriptor: int) -> None:
         self.directory = directory

@@ -48,7 +48,6 @@ class ObjectCopy(Target):
         Args:
             objects: where the directory is made.
             written: what is known of a file of the new directory.
-            target: the directory's URL.
             sources: of objects that are only read.
 
         Raises:

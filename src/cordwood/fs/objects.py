@@ -260,7 +260,6 @@ class ObjectLocation:
     """All object stores, with the credentials of the process that opens the location.
 
     Attributes:
-        patience: with their servers.
         run: whose unfinished copy counts; see `ObjectStore`.
     """
 
@@ -283,7 +282,6 @@ class ObjectStore(Store):
     A copy that Cordwood made is held against its manifest, from which its files also have their times.
 
     Args:
-        patience: with their servers.
         run: of this process; its own unfinished copy may be read.
     """
 
@@ -324,7 +322,6 @@ class ObjectStore(Store):
         """What a directory must hold, if it belongs to a finished copy of ours; None: it does not.
 
         Args:
-            path: of the directory.
             names: what it holds; None: that is not known.
 
         Raises:

@@ -52,7 +52,6 @@ class Throttle:
     """Makes callers wait before they read or write, in one process. Threads may share it.
 
     Args:
-        fs: of the folder.
         folder: of the counters of all processes.
         rate: bytes per second, of all processes together.
         clock: in seconds.
@@ -142,7 +141,6 @@ class Limit:
     Attributes:
         rate: bytes per second.
         location: of the file system with the folder.
-        folder: of the counters.
     """
 
     rate: int
@@ -222,7 +220,6 @@ class ThrottledStoreLocation:
 
     Attributes:
         location: of the store below it.
-        limit: of what is read.
     """
 
     location: Location[Store]

@@ -38,8 +38,6 @@ class User:
     """The user of a process.
 
     Attributes:
-        uid: of the user.
-        gids: of all its groups.
         privileged: whether it may chown any file, and set the permissions of any file.
     """
 

@@ -286,7 +286,6 @@ def decode_messages(address, first_position, batches, first_batch, rows):
     """Decode uncompressed messages of magic 0 and 1, each of which is an entry of the file.
 
     Args:
-        address: of the window.
         first_position: position in the file of the window's first byte.
         batches: BATCH_ROW[messages], none of them a wrapper, all within the window.
         first_batch: the `batch` index of the first message's row.

@@ -65,7 +65,6 @@ def list_headers(address, starts, counts, name_starts, name_sizes, value_starts,
     """List the names and values of headers that the decoder has checked.
 
     Args:
-        address: of the data.
         starts, counts: int32[records], position and number of each record's headers.
         name_starts, name_sizes, value_starts, value_sizes: int32[sum of counts], filled; a value size of -1 is null.
 

@@ -64,7 +64,6 @@ def compress_members(function, compressor, address, starts, ends, target, room, 
     Args:
         function: libdeflate_gzip_compress, its address.
         compressor: address of a libdeflate_compressor that no other thread uses.
-        address: of the data.
         starts, ends: int64[members], positions of each member's data.
         target: address to write to.
         room: bytes that may be written there.

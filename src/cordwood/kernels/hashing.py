@@ -129,7 +129,6 @@ def hash_keys(address, starts, sizes, chosen, secret0, secret1, hashes):
     """Hash the keys of records.
 
     Args:
-        address: of the data.
         starts, sizes: int32[records]; a negative size means no key.
         chosen: bool[records], the records with a key to hash; the hashes of others are not filled.
         secret0, secret1: uint64, the run's secret.

@@ -134,7 +134,6 @@ def renew_headers(headers, anew, horizon_due, horizon_ms, found, rows):
         headers: BATCH_ROW[batches], as they were read; changed where `anew`.
         anew: bool[batches], those to change; each keeps a record.
         horizon_due: bool[batches], those that get a delete horizon.
-        horizon_ms: that horizon.
         found: int64[batches, FINDINGS], what `judge_records` found.
         rows: RECORD_ROW[records], the same that it judged.
     """

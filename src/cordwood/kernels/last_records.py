@@ -97,7 +97,6 @@ def number_buckets(lows, count, numbers):
 
     Args:
         lows: uint64[keys], first halves of fingerprints.
-        count: of ranges.
         numbers: int64[keys], filled: 0 to count - 1.
     """
     for i in range(lows.size):
@@ -133,7 +132,6 @@ def merge_entries(entries, start, table, used, used_max):
         entries: ENTRY[n]. `last` is not negative.
         start: index of the first that counts.
         table: ENTRY[a power of two], of which fewer than all slots are used.
-        used: how many are.
         used_max: how many may be.
 
     Returns:

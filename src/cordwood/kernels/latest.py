@@ -26,7 +26,6 @@ def choose_keyed(rows, start, chosen):
 
     Args:
         rows: RECORD_ROW[records].
-        start: the offset.
         chosen: bool[records], filled.
     """
     for i in range(rows.size):

@@ -268,7 +268,6 @@ def compress_frames(address, starts, ends, target, gap, target_starts, target_en
     """Compress data into frames, one after the other.
 
     Args:
-        address: of the data.
         starts, ends: int64[frames], positions of each frame's data.
         target: address to write to, with room for gap + size + size / 5 + 128 bytes for each frame.
         gap: bytes to leave before each frame, for a batch header.

@@ -458,9 +458,6 @@ def read_messages(address, first, bytes_max, messages, code, room):
         address: of the data that the messages are in.
         first: index of the first message to read.
         bytes_max: messages that are larger have the problem LARGE.
-        messages: Messages.
-        code: Code.
-        room: Room.
 
     Returns:
         the index of the first message that found no room, with the table that is full in its status; the number of

@@ -51,7 +51,6 @@ def digest_keys(address, starts, sizes, chosen, digests):
     """MD5 of the keys of records.
 
     Args:
-        address: of the data.
         starts, sizes: int32[records].
         chosen: bool[records], the records with a key to hash; the digests of others are not filled.
         digests: uint32[records, 4], filled with the 16 bytes of each sum.
@@ -100,7 +99,6 @@ def put_offsets(address, digests, record_offsets, chosen, sums, offsets, entries
     """Enter records, and stop at the first one that comes when the map has `limit` keys.
 
     Args:
-        address: of the digests.
         digests: uint64[records, 2], the 16 bytes of each sum.
         record_offsets: int64[records].
         chosen: bool[records], the records to enter.

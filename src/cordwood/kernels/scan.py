@@ -123,7 +123,6 @@ def compute_crcs(address, window_size, first_position, rows):
     """Fill in computed_crc of the entries that are completely within a window.
 
     Args:
-        address: of the window.
         window_size: bytes that may be read.
         first_position: position in the file of the window's first byte.
         rows: BATCH_ROW[entries], filled by `scan_batches` from this window or part of it.

@@ -280,7 +280,6 @@ def compress_payloads(address, starts, ends, target, gap, target_starts, target_
     """Compress data into payloads, one after the other.
 
     Args:
-        address: of the data.
         starts, ends: int64[payloads], positions of each payload's data.
         target: address to write to, with room for gap + size + size / 5 + 128 bytes for each payload.
         gap: bytes to leave before each payload, for a batch header.

@@ -174,9 +174,6 @@ def assign_plain(address, size, offset, leader_epoch, limits, keyed, scratch, to
 
     Args:
         address: of the append's bytes.
-        size: of them.
-        offset: of the first record.
-        leader_epoch: for the header.
         limits: int64[LIMITS].
         keyed: whether each record must have a key.
         scratch: RECORD_ROW[1], overwritten.

@@ -85,7 +85,6 @@ def compress_frames(functions, context, address, starts, ends, target, room, gap
     Args:
         functions: (ZSTD_CCtx_reset, ZSTD_compressStream2), addresses.
         context: address of a ZSTD_CCtx that no other thread uses.
-        address: of the data.
         starts, ends: int64[frames], positions of each frame's data.
         target: address to write to.
         room: bytes that may be written there.

@@ -70,15 +70,11 @@ class Batch:
     """The header of one entry of a log; -1 for fields that its format lacks.
 
     Attributes:
-        position: in the file.
-        size_bytes: of the whole entry.
         magic: 0, 1 or 2.
         base_offset: of the first record that the batch was created with; -1 for a wrapper that was not decoded.
         last_offset: of the last record that the batch was created with.
         leader_epoch: of the leader that wrote it.
-        crc: as stored.
         computed_crc: of the bytes; equals `crc` if the batch is intact, or was not checked.
-        attributes: as stored.
         base_timestamp: milliseconds; the base of the records' timestamp deltas, which may be the delete horizon.
         max_timestamp: milliseconds; the largest timestamp of its records, or the append time.
         producer_id, producer_epoch, base_sequence: of the idempotent or transactional producer.
@@ -248,7 +244,6 @@ def encode_header(batch: np.void, body: Iterable[U8Array]) -> bytes:
 
     Args:
         batch: BATCH_ROW, with the size of the whole batch.
-        body: the buffers, in order.
     """
     header = HEADER.pack(
         batch["base_offset"],

@@ -68,7 +68,6 @@ def compress_bodies(
     """Compress bodies as Kafka does at its default level.
 
     Args:
-        codec: of all bodies.
         data: uint8[bytes] that holds the encoded records.
         starts, ends: int64[bodies], their positions in `data`.
         gap: bytes to leave before each compressed body, for a batch header.

@@ -119,7 +119,6 @@ def decompress(
     """Decompress a whole payload; for batches of the usual, small size.
 
     Args:
-        codec: from the batch's attributes.
         payload: the compressed bytes and nothing else, uint8[bytes].
         magic: of the batch; in magic 0 the LZ4 header check is ignored, and zstd needs magic 2.
         max_bytes: limit of the decompressed bytes. Little more than that is ever allocated.

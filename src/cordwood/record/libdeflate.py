@@ -15,12 +15,7 @@ LEVEL = 6
 
 @dataclass(frozen=True, slots=True)
 class LibDeflate:
-    """The functions that kernels call, by address.
-
-    Attributes:
-        decompress: libdeflate_gzip_decompress_ex.
-        compress: libdeflate_gzip_compress.
-    """
+    """The functions that kernels call, by address."""
 
     library: ctypes.CDLL
     decompress: int

@@ -33,7 +33,6 @@ class LibZstd:
     """The functions that kernels call, by address.
 
     Attributes:
-        decompress: (ZSTD_DCtx_reset, ZSTD_decompressStream).
         compress: (ZSTD_CCtx_reset, ZSTD_compressStream2).
     """
 

@@ -37,7 +37,6 @@ class Record:
     """A record as a consumer sees it.
 
     Attributes:
-        offset: in the log.
         timestamp: milliseconds since the epoch; -1: none.
         key: None: the record has no key.
         value: None: a tombstone.

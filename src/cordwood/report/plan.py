@@ -97,7 +97,6 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
     """The plan as lines for people.
 
     Args:
-        plan: to show.
         exact: what retention takes was found out as of after the clean.
     """
     columns, rows = _table(plan)

@@ -30,7 +30,6 @@ def json_lines(rows: Iterable[Mapping[str, Any]], json_columns: Sequence[str]) -
     """A line per row. Timestamps are milliseconds since the epoch, and bytes are {"hex": "…"}.
 
     Args:
-        rows: by column.
         json_columns: columns whose texts are JSON; these stand in the line as what they are.
     """
     for row in rows:

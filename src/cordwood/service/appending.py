@@ -28,14 +28,11 @@ class AppendInfo:
 
     Attributes:
         first_offset: of its first record; NONE for a follower's old formats, and if there was nothing to append.
-        last_offset: of its last record.
         max_timestamp: the largest of its records.
         append_time: with LogAppendTime the time; of a duplicate the timestamp of the batch that is there; else NONE.
-        log_start_offset: of the log.
         last_leader_epoch: of its last batch, as it was sent.
         codec: of its last compressed batch.
         valid_bytes: without a partial batch at its end.
-        last_offset_of_first_batch: as it was sent.
         is_duplicate: nothing was written: the batch is there already, at these offsets.
     """
 
@@ -56,10 +53,7 @@ class Append:
     """Who appends, and how.
 
     Attributes:
-        name: of the partition.
-        origin: who appends.
         leader_epoch: of this leader, or of this replica.
-        config: of the topic.
         magic: format that the batches get; None: they have their offsets, and stay as they are.
     """
 
@@ -148,10 +142,6 @@ class Append:
 
         Args:
             data: the batches; may be changed.
-            batches: their headers.
-            info: what they are.
-            end_offset: of the log.
-            now_ms: the time.
 
         Raises:
             UnexpectedAppendOffsetError: a follower's batches begin below the end of the log.

@@ -41,7 +41,6 @@ class Checkpoints:
 
         Args:
             directories: the live ones by path.
-            logs: gives the current logs.
         """
         self._directories = directories
         self._logs = logs
@@ -49,12 +48,7 @@ class Checkpoints:
         self._lock = threading.Lock()
 
     def write(self, paths: Iterable[str], *names: str) -> None:
-        """Write files of directories; those that are gone are passed over.
-
-        Args:
-            paths: of the directories.
-            names: of the files.
-        """
+        """Write files of directories; those that are gone are passed over."""
         for path in paths:
             directory = self._directories.get(path)
             if directory is not None:

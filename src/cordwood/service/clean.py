@@ -51,7 +51,6 @@ class KeyMemory:
     """The memory that the keys of one clean may take.
 
     Attributes:
-        size_bytes: how much.
         load_factor: somebody has set `log.cleaner.dedupe.buffer.size`, so that keys go to Kafka's offset map, which
             ends a round once this part of it is full; None: any number of keys.
     """
@@ -114,11 +113,9 @@ class LiveClean:
         """Nothing is made yet.
 
         Args:
-            fs: where the log is.
             found: see there.
             now_ms: the time of the clean.
             check: see there.
-            memory: for keys.
             strict_kafka: fail where Kafka's cleaner fails for good.
         """
         self.found = found
@@ -156,7 +153,6 @@ class LiveClean:
         """Swap in what the task wrote.
 
         Args:
-            outcome: of the task.
             changing: for each group; it raises once the clean has to stop.
 
         Raises:
@@ -181,7 +177,6 @@ def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> O
     """Run the task of a clean in this thread, and look at what it wrote.
 
     Args:
-        task: of the clean.
         check: is called at least every few MiB; what it raises is the reason why the task fails.
         limit: of what is read and written.
     """

@@ -53,11 +53,9 @@ class CleanRunner:
         """Starts nothing yet.
 
         Args:
-            fs: where the logs are.
             spark: the session, which is left running; None: one is started with the first job.
             master: where such a session runs.
             spark_bytes_min: from which size of a log on Spark is used.
-            clock: a monotonic one.
         """
         self.limit: Limit | None = None
         self.io = Meter(clock)
@@ -79,7 +77,6 @@ class CleanRunner:
         """Run a clean where its size belongs.
 
         Args:
-            clean: of a log.
             stop: is called again and again; what it raises ends the clean.
             name: of the thread; Spark shows it, and gives each thread its share of the cores.
 

@@ -77,7 +77,6 @@ class Uncleanable:
     """A log whose last clean has failed.
 
     Attributes:
-        reason: in words.
         failures: how many cleans have failed, one after the other.
         retry_at_ms: when it is tried again, on the cleaner's monotonic clock; None: never.
     """
@@ -92,8 +91,6 @@ class LogToClean:
     """What a clean of a log would go over.
 
     Attributes:
-        partition: of the log.
-        log: the log.
         first_dirty_offset: where it begins to take keys.
         uncleanable_offset: what bounds the range: the last stable offset, the active segment, or a lag.
         first_uncleanable_offset: where the range ends, at the base offset of a segment.
@@ -135,7 +132,6 @@ class SelectionStats:
     """What one selection has seen, as Kafka's cleaner reports it.
 
     Attributes:
-        cleanable_partitions: logs that were due.
         delayed_partitions: logs that have exceeded `max.compaction.lag.ms`.
         max_compaction_delay_ms: by how much at most.
     """
@@ -262,8 +258,6 @@ class LogCleanerManager:
         """Make the missing checkpoint files, empty.
 
         Args:
-            fs: where the directories are.
-            log_dirs: those that work.
             logs: gives the current logs; future ones are never cleaned.
             failures: takes a directory offline whose checkpoint file cannot be read or written.
             clock: a monotonic one; says when a log that could not be cleaned is tried again.
@@ -636,7 +630,6 @@ class LogCleanerManager:
         """Change a directory's file; what it says of partitions that are not here goes. A storage error is logged.
 
         Args:
-            log_dir: the directory.
             add: a partition and its first dirty offset.
             remove: a partition that has left the directory.
         """

@@ -49,9 +49,7 @@ class Producing:
     """Who appends: a producer in a transaction, or nobody (NONE).
 
     Attributes:
-        sequence: of its next record.
         guard: for the append that opens the transaction.
-        has_begun: it has appended something.
     """
 
     producer_id: int

@@ -82,10 +82,8 @@ class Creation:
         cordoned.
 
         Args:
-            partition: which.
             is_new: it was never anywhere. Otherwise it may be in a directory that is offline.
             is_future: the log that is to take the place of the current one; it needs a preferred directory.
-            topic_id: of the topic.
             target_directory_id: of the directory that the log is assigned to; one that is not here is passed over.
 
         Raises:

@@ -51,7 +51,6 @@ class Deletion:
         """Take a log out, and remove its files later; returns it, None if it is not here.
 
         Args:
-            partition: which.
             is_future: the log that was to take its place.
             is_stray: it does not belong here: its directory is set aside, and stays.
             checkpoint: write the checkpoints of its directory.

@@ -22,7 +22,6 @@ class LogDirectories:
     """The directories by path.
 
     Attributes:
-        paths: all that are configured.
         locked: those that are locked and have not been dropped.
         failures: which directories failed, and why.
     """

@@ -28,8 +28,6 @@ class LoadedFrom:
     """What is known of a partition before its log is loaded.
 
     Attributes:
-        directory: that it is in.
-        partition: its own directory.
         clean_shutdown: whether it was closed properly.
         recovery_point, log_start_offset: as the checkpoints have them.
         high_watermark: as its checkpoint has it; None: it does not.
@@ -64,7 +62,6 @@ class DirectoryLoads:
         """Load all logs of a directory. An I/O error takes it offline; the logs after that are loaded all the same.
 
         Args:
-            directory: the directory.
             threads: how many logs are loaded at once.
             load_one: loads one, and puts it where it belongs.
             on_progress: see `OnProgress`.

@@ -28,7 +28,6 @@ def routes(metrics: Metrics, health: Callable[[], Health]) -> Mapping[str, Route
 
     Args:
         metrics: gives all metrics as they are now.
-        health: gives what is wrong.
     """
     registry = CollectorRegistry()
     registry.register(_KafkaMetrics(metrics, health))

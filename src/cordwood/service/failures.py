@@ -58,9 +58,7 @@ class LogDirFailureChannel:
         """Convert an I/O error of a `with` block into a failure of the directory.
 
         Args:
-            directory: the log directory.
             doing: what the block does, in words.
-            name: of the partition.
 
         Raises:
             KafkaStorageError: the directory has failed, before or now; only in the second case with a cause.

@@ -85,9 +85,7 @@ class HealthWatch:
         """What is wrong now.
 
         Args:
-            manager: of the logs.
             statuses: of all its logs, as of now.
-            now_ms: the time of day.
         """
         time_ms = self._clock()
         due = {one.partition for one in statuses if one.is_due and one.uncleanable is None}

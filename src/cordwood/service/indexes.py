@@ -38,7 +38,6 @@ class _IndexFile:
     """What offset and time index share: a file of a fixed size, filled with entries of two numbers from its start.
 
     Attributes:
-        path: of the file, now.
         max_entries: how many entries the file has room for.
     """
 
@@ -223,8 +222,6 @@ class LiveTimeIndex(_IndexFile):
         """Add an entry, if its timestamp is newer: the largest so far, and the end of the batch that holds it.
 
         Args:
-            timestamp: milliseconds.
-            offset: last of the batch.
             is_last: the segment ends here, so the reserved room may be used.
         """
         if not is_last and self.is_full:

@@ -50,11 +50,8 @@ class Loaded:
     """A log as it was found.
 
     Attributes:
-        directory: of the partition.
         segments: at least one.
         snapshots: the producer state at the end of the log.
-        epochs: the leader epochs.
-        log_start_offset, log_end_offset, recovery_point: of the log.
         discarded: segments that are to be removed: they follow a damaged one, or the log starts behind them.
     """
 
@@ -141,10 +138,6 @@ class Loader:
     """Loads one partition.
 
     Attributes:
-        fs: where it is.
-        directory: of the partition.
-        config: of its topic.
-        clock: the time.
         random: see `LogSegment`.
         epochs: its leader epochs, as their file has them.
         new_state: an empty producer state.

@@ -69,10 +69,8 @@ class LocalLog:
     """The segments of a log on disk.
 
     Attributes:
-        directory: of the partition.
         log_directory: the directory that holds it.
         segments: there is always at least one.
-        config: as it is now.
         end: where the next record goes. An append that fails may leave bytes behind it, which no reader gets.
         recovery_point: everything below it is on disk.
         last_flush_ms: when it moved last, on the clock of the scheduler.
@@ -151,9 +149,7 @@ class LocalLog:
         """Whether an append needs a new segment.
 
         Args:
-            size_bytes: of the append.
             timestamp: the largest of its records.
-            last_offset: of its last record.
         """
         segment, config = self.segments.active, self.config
         waited = segment.waited_ms(self.clock(), timestamp)
@@ -348,8 +344,6 @@ class LocalLog:
 
         Args:
             start_offset: of the first record that is wanted.
-            max_bytes: how much to return.
-            bound: where to stop.
             min_one_message: return the first batch even if it is larger.
             with_aborted: look for the aborted transactions, too.
 

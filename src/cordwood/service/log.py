@@ -103,15 +103,11 @@ def load_log(
     """Load a partition's directory, or begin a new log there.
 
     Args:
-        fs: where it is.
         directory: of the partition; made if it is missing.
-        config: of its topic.
-        clock: the time.
         scheduler: for what is to be done later.
         failures: takes the log directory offline after an I/O error.
         log_start_offset, recovery_point: as the log directory's checkpoints have them.
         clean_shutdown: whether the log was closed properly.
-        limits: of producers and transactions.
         topic_id: of the topic that the log belongs to; None: what its files say.
         stats: counts flushes and refused appends.
         on_recovered: called with the number of segments that are still to be recovered, before each one and at the end.

@@ -63,12 +63,7 @@ class CleanerStats:
     """One clean, as Kafka's cleaner reports it.
 
     Attributes:
-        partition: that was cleaned.
-        start_ms: when it began.
-        seconds: how long it took.
         first_dirty_offset, end_offset: of the section that was cleaned.
-        bytes_read, bytes_written: of batches.
-        messages_read, messages_written: records.
         invalid_messages_read: records without a key; they are gone.
         key_share: the part of the memory for keys that it used.
     """
@@ -148,7 +143,6 @@ class CleanerThread(threading.Thread):
     """Does a cleaner's rounds until it is told to stop.
 
     Attributes:
-        record: what it did last.
         stopping: set when it has to end.
         is_dead: it has ended without being told to.
     """
@@ -192,12 +186,7 @@ class LogCleaner:
         """Makes the missing checkpoint files; no thread runs before `startup`.
 
         Args:
-            fs: where the logs are.
-            config: the broker's configs.
-            log_dirs: those that work.
             logs: gives the current logs; future ones are never cleaned.
-            failures: of log directories.
-            clock: the wall clock.
             monotonic: the monotonic clock. With another than the machine's, nothing is throttled.
             runner: runs the cleans; None: large ones in a Spark session that starts with the first of them.
         """
@@ -274,7 +263,6 @@ class LogCleaner:
         Cleans that run are given up; their logs stay as they were, and are chosen anew.
 
         Args:
-            old: as they were.
             new: as they are from now on.
         """
         with self._lifecycle:

@@ -27,7 +27,6 @@ class LiveDirectory:
     """One locked log directory.
 
     Attributes:
-        path: of the directory.
         directory_id: that its `meta.properties` gives it; None: it has none.
         was_clean: its last manager, or broker, shut it down properly.
         is_loaded: all its logs are loaded.

@@ -83,10 +83,8 @@ class LogManager:
         """Nothing is opened yet.
 
         Args:
-            fs: where the directories are.
             log_dirs: paths of the log directories.
             layers: configs of the broker, and of topics.
-            clock: the wall clock.
             scheduler: runs what is to be done later; default: threads, for as long as the manager runs.
             spark: the session in which large logs are cleaned; None: one is started with the first of them.
             random: source of what is random, the jitter of segments.
@@ -275,7 +273,6 @@ class LogManager:
         Without effect unless the manager runs. No file stays open, also none of a log that waits for its removal.
 
         Args:
-            broker_epoch: goes into that mark.
             on_wait: called with what may take long, before each.
         """
         if not self._is_started or self._is_shut_down:

@@ -16,7 +16,6 @@ class FoundRecord:
     """A record that was looked for by its time.
 
     Attributes:
-        offset: of the record.
         timestamp: NONE where only the offset was asked for.
         leader_epoch: None: it is not known.
     """

@@ -8,11 +8,7 @@ from cordwood.config import BrokerConfig, Layer, Source, SourceKind, TopicConfig
 
 
 class Configs:
-    """Layers, and what is made of them.
-
-    Attributes:
-        broker: the broker's configs.
-    """
+    """Layers, and what is made of them."""
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         self._layers = list(layers)

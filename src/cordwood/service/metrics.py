@@ -40,7 +40,6 @@ class MetricName:
 
     Attributes:
         group, type, name: the parts of the name.
-        tags: names and values.
     """
 
     group: str
@@ -82,8 +81,6 @@ class TimerReading:
     Attributes:
         count: events since the start.
         rate: see `MeterReading`.
-        total_ms: of all events together.
-        max_ms: the longest one.
         percentiles: of the last 1,024 events: milliseconds by share (0.5, 0.95, 0.99, 0.999).
     """
 
@@ -193,13 +190,7 @@ class LogStats:
         self._flushes.note(time.monotonic() - began)
 
     def refused(self, topic: str, error: LogError, size_bytes: int) -> None:
-        """An append was refused.
-
-        Args:
-            topic: of the log.
-            error: why.
-            size_bytes: of all batches.
-        """
+        """An append was refused."""
         if isinstance(error, RecordTooLargeError):
             with self._lock:
                 of_topic = self._rejected_bytes.setdefault(topic, Meter(self._clock))

@@ -48,7 +48,6 @@ class Moves:
 
         Args:
             partition: which; it is not cleaned meanwhile.
-            directory: one of the manager's.
 
         Returns:
             the log as it is now.

@@ -30,11 +30,7 @@ class LogPool:
 
     Attributes:
         fs: of many logs only some files are open.
-        directories: where the logs are.
         configs: of the broker and of topics.
-        clock: the wall clock.
-        scheduler: runs tasks.
-        stats: of all logs.
         random: source of what is random.
         cleaner: cleans the compacted logs while the manager runs; None: `log.cleaner.enable` is false.
         current, future: the logs by partition; a future log is to take the place of a current one.

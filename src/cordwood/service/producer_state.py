@@ -87,7 +87,6 @@ class Verification:
 
     Attributes:
         guard: a number that is never used twice; the append that was verified brings it.
-        timestamp: when, milliseconds.
         lowest_sequence, epoch: the lowest sequence of the appends that asked, and their epoch.
         supports_epoch_bump: whether the producer uses transactions of version 2.
     """
@@ -116,8 +115,6 @@ class ProducerAppend:
     """The batches of one producer in one append, checked one after the other.
 
     Attributes:
-        producer_id: whose.
-        origin: who appends.
         current: the state before the append.
         updated: the state after the batches so far.
         verification: see `Verification`.
@@ -271,10 +268,7 @@ class ProducerState(Producers):
 
         Args:
             appends: by producer; one is added if there is none.
-            batch: with a producer id.
             marker: of a control batch that is not empty.
-            origin: who appends.
-            transaction_version: of a marker.
         """
         append = appends.get(batch.producer_id)
         if append is None:

@@ -88,11 +88,7 @@ class LiveOptions:
 
 
 class LiveNode:
-    """The logs of one broker's directories, kept alive by this program.
-
-    Attributes:
-        manager: of the logs.
-    """
+    """The logs of one broker's directories, kept alive by this program."""
 
     def __init__(
         self,
@@ -106,11 +102,9 @@ class LiveNode:
         """Look at the directories; nothing is locked yet.
 
         Args:
-            fs: where they are.
             log_dirs: paths of the log directories.
             options: see there.
             is_new: they may be empty.
-            clock: the time.
 
         Raises:
             NotFoundError: nothing is there.
@@ -226,7 +220,6 @@ class LiveNode:
         Args:
             stop: set once it has to end.
             reload: set when configs are to be read anew; cleared here.
-            show: is given each look.
 
         Raises:
             KafkaStorageError: all log directories have failed.
@@ -265,7 +258,6 @@ def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, p
 
     Args:
         work: ends soon after `stop` is set.
-        stop: asks to end.
         waiting: what `work` waits for.
         patience_ms: how long it may wait for one thing then.
 

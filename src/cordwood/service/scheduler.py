@@ -28,10 +28,7 @@ class Scheduled:
     """A task that waits for its time; the earliest, then the first that was asked for, comes first.
 
     Attributes:
-        due_ms: when it runs.
-        order: of the request.
         name: Kafka's name of the task.
-        task: what it does.
         period_ms: milliseconds to the next run; 0: it runs once.
         is_cancelled: it does not run any more.
     """
@@ -49,11 +46,7 @@ class Scheduled:
 
 
 class Scheduler(Protocol):
-    """Runs tasks after a delay, once or again and again.
-
-    Attributes:
-        clock: measures delays and periods.
-    """
+    """Runs tasks after a delay, once or again and again."""
 
     clock: Clock
 
@@ -63,7 +56,6 @@ class Scheduler(Protocol):
 
         Args:
             name: Kafka's name of it.
-            task: what to do.
             delay_ms: before the first run.
             period_ms: between runs; 0: one run.
         """

@@ -55,10 +55,7 @@ class Place(NamedTuple):
 
     Attributes:
         position: of its first byte.
-        size_bytes: of the whole batch.
         base_offset: of its first record; NONE of a wrapper, which does not say it: see `first_offset`.
-        last_offset: of its last record.
-        max_timestamp: in its header.
     """
 
     position: int
@@ -90,12 +87,7 @@ class LogSegment:
         """Open a segment.
 
         Args:
-            fs: where it is.
-            directory: of the partition.
-            base_offset: of the segment.
             config: of the topic; the interval and size of its indexes are kept.
-            clock: for its age.
-            random: source of its jitter.
             is_new: its files do not exist; with `preallocate` the new file gets its full size at once.
         """
         self.base_offset = base_offset
@@ -283,9 +275,7 @@ class LogSegment:
         """Append batches.
 
         Args:
-            last_offset: the largest of them.
             data: their bytes.
-            batches: their headers, in order.
 
         Raises:
             LogSegmentOffsetOverflowError: an offset is too far above the base; nothing was written.

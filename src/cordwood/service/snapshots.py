@@ -18,12 +18,7 @@ from cordwood.storage.log.recovered import strays
 
 
 class ProducerSnapshots:
-    """A producer state that is saved to files, and loaded from them.
-
-    Attributes:
-        state: of the producers.
-        directory: of the partition.
-    """
+    """A producer state that is saved to files, and loaded from them."""
 
     def __init__(self, fs: LocalFileSystem, directory: str, state: ProducerState, offsets: list[int]) -> None:
         """`offsets`: of the snapshots that the directory has, ascending."""

@@ -32,12 +32,7 @@ class PartitionStatus:
     """One live log, as it is now.
 
     Attributes:
-        partition: of the log.
-        directory: of the partition.
         policy: `cleanup.policy`; empty: everything is kept.
-        segments: how many.
-        size_bytes: of all batches.
-        log_start_offset, log_end_offset, high_watermark: of the log.
         dirty_ratio: the part of a compacted log that could be cleaned; None: it is not compacted.
         state: what the cleaner does to it: `in progress`, `aborted`, `paused(1)`; None: nothing.
         is_due: it is to be cleaned as soon as a thread is free.
@@ -70,8 +65,6 @@ def statuses(
     """The status of each current log, by partition.
 
     Args:
-        manager: of the logs.
-        now_ms: the time.
         left_alone: why a topic is neither compacted nor deleted from; see `ExplicitConfigs`.
         only_compacted: why a topic's limits of time and size do not count.
         waiting_for: called with what may take long, before each.

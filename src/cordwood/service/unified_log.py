@@ -275,10 +275,7 @@ class UnifiedLog:
 
         Args:
             records: batches as a producer sends them.
-            leader_epoch: of this leader.
-            origin: who appends.
             guard: from `maybe_start_transaction_verification`.
-            transaction_version: of a marker.
             magic: format of the log; only tests of old logs want another than 2.
 
         Raises:

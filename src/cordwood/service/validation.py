@@ -158,8 +158,6 @@ class Validated(NamedTuple):
 
     Attributes:
         data: their bytes; none if there is no record.
-        batches: their headers.
-        last_offset: of the last record.
         max_timestamp: the largest of their records; with LogAppendTime, now.
     """
 
@@ -186,10 +184,6 @@ def assign_plain(data: bytearray, config: LogConfig, offset: int, leader_epoch: 
 
     Args:
         data: the append; changed in place.
-        config: of the topic.
-        offset: of the first record.
-        leader_epoch: of this leader.
-        now_ms: the time.
 
     Returns:
         its header as it is now; None: nothing was changed, `Leader.validate` says what becomes of it.
@@ -232,10 +226,7 @@ class Leader:
     """What a leader validates with.
 
     Attributes:
-        config: of the topic.
-        origin: who appends.
         leader_epoch: of this leader; written into each batch.
-        now_ms: the time.
         magic: the format of the log; only tests of old logs want another than 2.
     """
 
@@ -251,7 +242,6 @@ class Leader:
         Args:
             data: their bytes; changed in place where that is enough.
             batches: their headers, with right checksums.
-            offset: of the first record.
 
         Raises:
             InvalidRecordError, RecordValidationError, CorruptRecordError, UnsupportedForMessageFormatError,
@@ -387,7 +377,6 @@ class Leader:
         """Raise a RecordValidationError if records are not what the topic takes.
 
         Args:
-            batch: that they are of.
             records: of each, whether it has a key, its timestamp and its offset.
         """
         problems, timestamps = [], False

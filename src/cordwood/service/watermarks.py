@@ -40,11 +40,7 @@ class Marks(NamedTuple):
 
 
 class Watermarks:
-    """The offsets of one log.
-
-    Attributes:
-        now: as they are.
-    """
+    """The offsets of one log."""
 
     def __init__(self, local: LocalLog, log_start_offset: int) -> None:
         self.now = Marks(log_start_offset, log_start_offset)

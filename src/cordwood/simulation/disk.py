@@ -10,11 +10,7 @@ _COUNTED = frozenset(kind + suffix for kind in _KINDS for suffix in Temporary)
 
 
 class DiskMeter:
-    """Follows the sizes that a file system tells. Checkpoints, snapshots and the like have no size that counts.
-
-    Attributes:
-        used_bytes: all.
-    """
+    """Follows the sizes that a file system tells. Checkpoints, snapshots and the like have no size that counts."""
 
     def __init__(self) -> None:
         self.used_bytes = 0

@@ -57,9 +57,6 @@ class ConfigSet:
 
     Attributes:
         label: A or B.
-        layers: where they come from.
-        topic: those of the topic.
-        broker: those of the broker.
     """
 
     label: str
@@ -94,10 +91,6 @@ def run_set(
     """What one set of configs leads to.
 
     Args:
-        configs: the set.
-        workload: of the topic.
-        scale: how it is simulated.
-        seed: of what is random.
         on_progress: called with the part that is done.
     """
     factor = scale.factor

@@ -50,7 +50,6 @@ class Recorder:
     """Follows the records of one log.
 
     Attributes:
-        log: what is followed.
         appended_bytes, appended_records: so far; markers are no records.
         deleted_bytes: of segments that retention deleted.
         deleted_by_time, deleted_by_size: how many of these were too old, and how many too much.

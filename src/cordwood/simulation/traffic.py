@@ -34,7 +34,6 @@ class Written:
 
     Attributes:
         data: whole batches; of a transaction, with its marker in the end if this is its last part.
-        first_offset: of the first record.
         keys: int64[records].
         tombstones: bool[records].
         aborted: they are of an aborted transaction.
@@ -73,11 +72,8 @@ class Encoder:
         """Encode records as batches, the last of which may be smaller.
 
         Args:
-            first_offset: of the first record.
             keys: int64[records], not empty.
             tombstones: bool[records].
-            batch_records: records of a batch.
-            now_ms: timestamp of all records.
             sequence: of the first record, in a transaction; NONE: there is none.
 
         Returns:
@@ -159,12 +155,7 @@ class Traffic:
         """Nothing is written yet.
 
         Args:
-            workload: of the topic.
-            keys: of its records.
-            source: of what is random.
-            records_per_ms: to this partition.
             record_bytes: what a record with a value takes, without its part of the batch's header.
-            batch_records: records of a batch.
             start_ms: since when there are producers.
         """
         self._keys, self._source = keys, source
@@ -180,9 +171,6 @@ class Traffic:
         """What comes until a time, but for what has come, in parts; each is to be appended before the next is taken.
 
         Args:
-            until_ms: the time.
-            now_ms: timestamp of the records.
-            next_offset: end of the log.
             room: tells how many bytes fit the active segment; a part is as large as that, if it has more than a batch.
         """
         if self._preload is not None:

@@ -62,10 +62,6 @@ class World:
     """A broker's logs, on a disk in memory.
 
     Attributes:
-        now_ms: the time.
-        fs: the disk.
-        manager: of the logs.
-        disk: what the logs take.
         members: the logs, by their partitions.
         on_clean: called after each clean, with the member, what it went over, and its figures.
     """
@@ -76,7 +72,6 @@ class World:
         Args:
             layers: configs of the broker and of topics.
             step_ms: how far apart steps are; periodic tasks do not run more often, either.
-            seed: of what is random.
         """
         self.now_ms = START_MS
         self.disk = DiskMeter()
@@ -115,7 +110,6 @@ class World:
         """Let time pass.
 
         Args:
-            duration_ms: how long.
             on_step: called at the end of each step, once its tasks are done: as the logs are then, they were for most
                 of the step.
         """

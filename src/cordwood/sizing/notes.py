@@ -15,13 +15,7 @@ _WORTH = 0.05
 
 
 def notes_on(outcome: Outcome, topic: TopicConfig, broker: BrokerConfig, partitions: int) -> tuple[str, ...]:
-    """What one set of configs comes to.
-
-    Args:
-        outcome: the figures.
-        topic, broker: the configs.
-        partitions: of the topic.
-    """
+    """What one set of configs comes to."""
     notes = [*_on_segments(outcome, topic)]
     if outcome.compact:
         notes += _on_cleans(outcome, topic, broker, partitions)
@@ -137,7 +131,6 @@ class _Measure:
         value: of a set; None: it has none.
         text: what the set with less of it has, with the two values and labels, and how many times they differ.
         gain: the same in a few words.
-        show: a value in words.
     """
 
     value: Callable[[Outcome], float | None]

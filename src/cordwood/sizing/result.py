@@ -19,7 +19,6 @@ class Contents:
         values: last records of keys that have a value.
         tombstones: last records of keys that are deleted.
         superseded: records whose key has a newer one.
-        aborted: records of aborted transactions.
         rest: headers of batches, markers, indexes, and files that wait for their removal.
     """
 
@@ -38,7 +37,6 @@ class Rolls:
         by_size: they were as large as `segment.bytes` allows.
         by_time: they were as old as `segment.ms` allows; of a compacted topic, `max.compaction.lag.ms`.
         by_index: an index was full.
-        closed_bytes: all of them together.
     """
 
     by_size: int = 0
@@ -68,7 +66,6 @@ class Deletions:
     Attributes:
         by_time: segments, because of `retention.ms`.
         by_size: segments, because of `retention.bytes`.
-        deleted_bytes: of these segments.
         first_ms: when the first one went, since the start; None: none did.
     """
 
@@ -86,7 +83,6 @@ class Cleans:
         by_ratio: cleans of a log that was more dirty than `min.cleanable.dirty.ratio`.
         by_lag: those of a log that was not, but had waited for `max.compaction.lag.ms`.
         read_bytes: as Kafka's cleaner reads: the dirty part for its keys, and then all that is copied.
-        written_bytes: copied.
         first_ms: when the first one was, since the start; None: there was none.
         keys_max: distinct keys in the dirty part of one clean, at most.
         map_keys: how many keys the map of one of Kafka's cleaner threads holds.
@@ -112,10 +108,8 @@ class Point:
 
     Attributes:
         ms: since the start.
-        disk_bytes: what it took.
         peak_bytes: what it took at most since the point before.
         values_bytes: see `Contents.values`.
-        segments: how many it had.
     """
 
     ms: int
@@ -132,9 +126,6 @@ class Outcome:
     Attributes:
         label: of the set: A or B.
         configs: what was set, by name.
-        compact, delete: the policy.
-        duration_ms: what was simulated.
-        appended_bytes, appended_records: written by producers.
         mean_bytes: what the disk holds on average, in the last third of the time.
         peak_bytes: what it holds at most, at any time, with files that wait for their removal and the room for a clean.
         end_bytes: what it holds at the end.
@@ -142,12 +133,10 @@ class Outcome:
         contents: what the mean consists of.
         active_bytes: how much of the mean is in the active segment, which is never cleaned.
         segments_mean, segments_max: how many there are: on average in the last third, and at most.
-        rolls, deletions, cleans: what was done.
         superseded: how long a record stays once its key has a newer one.
         tombstones: how long a tombstone stays while its key has no newer record.
         aborted: how long a record of an aborted transaction stays after the abort.
         deleted: how old a record is when retention deletes it.
-        history: the partition over time.
         notes: which limits count, and what is worth a thought, in words.
     """
 
@@ -197,10 +186,6 @@ class SimulationResult(Charted):
     """What a topic's disk will be, under one set of configs or two.
 
     Attributes:
-        workload: what is written.
-        days: how long.
-        seed: of what is random.
-        scale: how it was simulated.
         outcomes: of each set of configs, for one partition.
         verdict: how the two sets compare, in words.
     """

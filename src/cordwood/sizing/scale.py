@@ -46,10 +46,8 @@ class Scale:
 
     Attributes:
         factor: how many records, bytes and keys one of the simulation stands for.
-        batch_records: records of a batch.
         record_bytes: what a record takes, without its part of the batch's header; less than in full size if batches
             are smaller, so that the same bytes are appended.
-        duration_ms: what is simulated.
         step_ms: time goes in steps of so many milliseconds.
         notes: what is coarser than it should be, in words.
     """
@@ -68,8 +66,6 @@ def choose_scale(
     """The scale for a workload under one or more sets of configs.
 
     Args:
-        workload: of the topic.
-        configs: the sets.
         duration_ms: what is to be simulated.
         asked: the factor that somebody asked for.
 

@@ -22,7 +22,6 @@ class Stay:
     """How long things of one kind stay, in milliseconds. None: longer than was seen.
 
     Attributes:
-        count: how many there were.
         still_there: how many of them were there at the end.
         min_ms: the shortest that was seen to end.
         median_ms: half of them stay at most so long.

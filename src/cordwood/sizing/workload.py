@@ -178,7 +178,6 @@ def key_shares(keys: int, count: int, skew: float) -> Float64Array:
     part: these are updated so often that all but their last values are superseded at once, at each scale.
 
     Args:
-        keys: how many there are.
         count: by how many they are represented, at most `keys`.
         skew: the share of the key of rank r is proportional to r^-skew.
 
@@ -203,9 +202,7 @@ class Keys:
         """Nothing is drawn yet.
 
         Args:
-            workload: of the topic.
             factor: how many keys of a partition one key stands for.
-            source: of what is random.
         """
         self._source = source
         self._tombstones = workload.tombstones

@@ -29,7 +29,6 @@ class BatchPlan:
     """What the tasks of a batch read.
 
     Attributes:
-        tasks: the slices of each.
         counts: what planning took, and what is skipped.
     """
 
@@ -42,8 +41,6 @@ def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions
 
     Args:
         options: what the reader is asked for.
-        fs: where the directories are.
-        names: of the columns.
         conditions: that rows have to meet.
 
     Raises:

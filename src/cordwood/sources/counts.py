@@ -11,12 +11,10 @@ class ReadCounts:
     """Counts of one read, or of several together.
 
     Attributes:
-        records: given to Spark.
         bytes_read: of all files, to plan and to read.
         segments: that were read, or a part of them.
         segments_skipped: of the same partitions, without a look into their `.log`.
         bytes_skipped: of `.log` files, in segments that were skipped and in parts of others.
-        batches: whose records were decoded.
         batches_skipped: that were read, but not decoded: too old, aborted, or without records.
         records_skipped: that were decoded, but whose keys and values were not copied.
         damaged: places at which nothing could be read (`failOnDamage` is `false`).

@@ -49,7 +49,6 @@ def register_source(spark: SparkSession, store_of: StoreOf, *, push_filters: boo
     """Register the data source with a session; see `cordwood.register`.
 
     Args:
-        spark: the session.
         store_of: gives the store that paths lead to; it is sent to other processes by its name.
         push_filters: whether readers take conditions from Spark, unless they are told otherwise.
     """

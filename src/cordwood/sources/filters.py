@@ -33,7 +33,6 @@ class Condition:
     """What one column has to be.
 
     Attributes:
-        column: its name.
         test: one of `TESTS`, or NULL.
         value: what it is compared with: for timestamps microseconds, for a list of values a tuple.
         negated: it must not be so. As in SQL, neither it nor its opposite is so for a null.

@@ -61,16 +61,10 @@ class _Followed:
     """What is known of one partition; see `offsets.Readable`.
 
     Attributes:
-        partition: its name.
-        place: its directory.
         identity: of the directory: path, device, inode.
         log: as it was listed last.
-        listed: when that was.
         changed_ns: when a name in its directory had changed last.
-        tail: where it ended then.
         cuts: where the last batches of earlier tails were: a batch of the query begins near one of them.
-        start_offset: the log start offset.
-        readable_end: the high watermark.
         transactions: those below it, if anybody asks.
         resume: a cut from which the headers behind them can be read.
         damaged_since: when bytes were first seen that are no batch.
@@ -115,7 +109,6 @@ class StreamPlan:
     """What the tasks of a batch of a stream read.
 
     Attributes:
-        tasks: the slices of each.
         counts: what planning took and skipped since the last plan.
     """
 
@@ -129,8 +122,6 @@ class Follower:
 
     Args:
         options: what the reader is asked for.
-        store: where the directories are.
-        names: of the columns.
         clock: seconds.
     """
 
@@ -320,7 +311,6 @@ class Follower:
 
         Args:
             start: of the batch; partitions that lack begin at their log start.
-            end: of the batch.
             start_marks, end_marks: of the partitions, when a query had read up to there, and when this was planned.
 
         Raises:
@@ -429,9 +419,6 @@ def within(limit: int, start: Offsets, end: Offsets, earliest: Callable[[TopicPa
     """The ends of a batch of at most so many offsets; each partition has its share.
 
     Args:
-        limit: how many offsets.
-        start: of the batch.
-        end: what there is.
         earliest: the start of a partition that the start of the batch lacks.
 
     Source: Spark KafkaMicroBatchStream.rateLimit. Differs: that one gives each partition an offset at least, and may

@@ -22,8 +22,6 @@ def batch_mark(log: LogView, offset: int, near: Cut | None = None) -> str | None
     """The mark of the batch with the last record below an offset; None: that batch is not there.
 
     Args:
-        log: of the partition.
-        offset: of a checkpoint.
         near: a cut at or before that record, which spares a look into the index.
     """
     segment = next((segment for segment in reversed(log.segments) if segment.base_offset < offset), None)

@@ -176,8 +176,6 @@ def check_names(limit: Limit, partitions: Iterable[TopicPartition], what: str) -
     """Refuse a limit that is not for exactly these partitions.
 
     Args:
-        limit: what options say.
-        partitions: those that are read.
         what: of the option, for messages.
 
     Raises:
@@ -195,7 +193,6 @@ def resolve(limit: Limit, partition: TopicPartition, there: Readable, *, what: s
     """The offset that a limit stands for in a partition.
 
     Args:
-        limit: what options say.
         partition: one that the limit names, if it names some.
         there: what there is of it.
         what: of the option, for messages.

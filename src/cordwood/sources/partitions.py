@@ -133,9 +133,6 @@ class PartitionView:
     """One partition, opened for reading as a batch; what it is asked for is looked at once.
 
     Attributes:
-        partition: its name.
-        place: its directory.
-        node: whose directory that is.
         options: what the reader is asked for.
     """
 

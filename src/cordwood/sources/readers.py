@@ -65,7 +65,6 @@ class LogTask(InputPartition):
     """What one task reads.
 
     Attributes:
-        slices: in order.
         planned: counts of the planning, if this is the task that hands them in.
     """
 

@@ -43,7 +43,6 @@ class RowPlan:
     """What is wanted of each slice. Plain values, to be pickled.
 
     Attributes:
-        names: of the columns.
         conditions: that rows have to meet.
         isolation: what a consumer with this level gets.
         fail_on_data_loss, fail_on_damage: whether these end the reading.
@@ -74,9 +73,6 @@ def read_slice(plan: RowPlan, slice_: Slice, fs: Store, counts: ReadCounts) -> I
     """The rows of a slice.
 
     Args:
-        plan: what is wanted.
-        one: the slice.
-        fs: where it is.
         counts: what is read and skipped is added here.
 
     Raises:

@@ -54,8 +54,6 @@ class Slice:
     """What a task reads of one partition. Plain values, to be pickled.
 
     Attributes:
-        path: of the partition's directory.
-        partition: its name.
         start_offset, end_offset: lowest offset, and the first that is left out.
         size_bytes: about how much that is.
         start, end: cuts below and above it; None: they are looked for.
@@ -84,11 +82,7 @@ class TransactionsMet:
     """
 
     def __init__(self, found: Transactions) -> None:
-        """Sort them.
-
-        Args:
-            found: those of the log.
-        """
+        """Sort them."""
         rows = [(last, first, producer) for producer, some in found.aborted.items() for first, last in some]
         self._aborted = sorted(rows)
         self._lasts = np.array([row[0] for row in self._aborted], np.int64)
@@ -163,8 +157,6 @@ class Slicer:
         """Look which segments may hold records of the time in question.
 
         Args:
-            log: of the partition.
-            partition: its name.
             options: what the reader is asked for.
             oldest_ms: records that are older are not wanted; None: all are.
             near: a cut a little before the first range, which spares a look into the index.
@@ -183,7 +175,6 @@ class Slicer:
         """The slices of a range of offsets.
 
         Args:
-            wanted: the range.
             end: the cut at the log's end, if the range ends there and it is known.
             to_end: the range ends where the log does.
         """

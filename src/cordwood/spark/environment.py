@@ -50,8 +50,6 @@ class PackedEnvironment:
     """An archive for executors.
 
     Attributes:
-        path: of the archive.
-        size_bytes: of the archive.
         distributions: (name, version) of what is in it.
     """
 

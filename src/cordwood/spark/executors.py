@@ -57,7 +57,6 @@ def check_executors(
     """Ask each executor what it is and what it finds, unless the session is local and ours.
 
     Args:
-        spark: the session.
         fs: the file system of the folder; None: no folder is needed.
         folder: of this run; tasks write to it.
         paths: partitions that tasks read from disks; an object store is the same for all.
@@ -126,7 +125,6 @@ def faults(
         here: the environment of this process.
         known: the identities of directories, as this process sees them.
         word: what the small file holds.
-        folder: of that file.
         needs: what to do if an executor does not see the folder.
     """
     for name, version in here["versions"].items():

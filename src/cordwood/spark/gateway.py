@@ -41,11 +41,7 @@ _GOES_SECONDS_MAX = 0.5
 
 
 class Gateway:
-    """A Java process that runs Spark, and what belongs to it.
-
-    Attributes:
-        session: the session in it.
-    """
+    """A Java process that runs Spark, and what belongs to it."""
 
     session: SparkSession
 
@@ -53,7 +49,6 @@ class Gateway:
         """Start Java and a session.
 
         Args:
-            settings: Spark's configuration.
             worker_python: the Python of its workers.
 
         Raises:

@@ -56,12 +56,7 @@ class Hanging:
 
 @contextlib.contextmanager
 def given_up_after(fs: TargetStore, folder: str, seconds: float) -> Iterator[None]:
-    """In the block, jobs end once their tasks have reported nothing new for so long.
-
-    Args:
-        fs, folder: where tasks report to.
-        seconds: how long.
-    """
+    """In the block, jobs end once their tasks have reported nothing new for so long."""
     token = _look.set(lambda: Hanging(fs, folder, seconds).look)
     try:
         yield

@@ -19,10 +19,6 @@ def internal_dataframe(
     """The records of one type in some logs.
 
     Args:
-        spark: the session.
-        logs: of one internal topic.
-        record: the record type.
-        schema: of its records.
         isolation: see `LogView.columns`.
     """
     from pyspark.sql.pandas.types import from_arrow_schema

@@ -47,7 +47,6 @@ class Jobs:
 
     Attributes:
         fs: the file system that tasks work on.
-        location: of this file system.
         progress: folder in which tasks report their progress.
         seconds: how long the tasks took, without the start of the session.
     """
@@ -113,7 +112,6 @@ class Jobs:
         On a file system that no other process can open, this process does both, without Spark.
 
         Args:
-            tasks: partitions to clean.
             outputs: see `run_task`.
             discard: count what would be written instead of writing it; then nothing is checked.
 

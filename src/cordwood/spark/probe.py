@@ -68,7 +68,6 @@ def answering(file: str, paths: Sequence[str], seconds: float) -> Callable[[Iter
 
     Args:
         file: a small file that the driver wrote; empty: there is none.
-        paths: of directories.
         seconds: to wait, so that one executor does not answer for all.
     """
 

@@ -80,7 +80,6 @@ def session(
 
     Args:
         given: the user's; None: the one that is active in this process, if there is one.
-        master: where our own runs.
         archive: the environment of executors on a cluster, as `cordwood pack` makes it; None: they have the Python of
             PYSPARK_PYTHON, or one at the same path as this process.
         settings: of our own, in place of some of `SETTINGS`.
@@ -185,9 +184,7 @@ def named_jobs(spark: SparkSession, name: str, what: str) -> Iterator[None]:
     """In the block, jobs of this thread have a name, and where jobs share the cores fairly, a share of their own.
 
     Args:
-        spark: the session.
         name: of the jobs' group, and of their pool.
-        what: they do, in words.
     """
     try:
         context = spark.sparkContext

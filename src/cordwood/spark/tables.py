@@ -25,8 +25,6 @@ def table_dataframe(spark: SparkSession, tasks: Sequence[NewestTask], rows_forma
     """The rows of a table.
 
     Args:
-        spark: the session.
-        tasks: give the records.
         rows_format: what the rows look like.
     """
     from pyspark.sql.pandas.types import from_arrow_schema

@@ -37,7 +37,6 @@ class StateRecord:
     """A record that counts, or is pending.
 
     Attributes:
-        offset: in the log.
         key, value: of the record; None: the value is null.
         producer_id: of the transaction that is open; NONE for a record that counts.
     """
@@ -52,7 +51,6 @@ def state_records(log: LogView, on_damage: OnDamage, *, updates: int | None = No
     """The last record of each key, in log order; tombstones that are there, too, and what is pending.
 
     Args:
-        log: of an internal topic.
         on_damage: called with each damage; when it returns, reading goes on behind it.
         updates: a record type whose records change the record of another type before them, and replace none. All after
             the last record of the same key, but for its type, are given.

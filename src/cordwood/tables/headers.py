@@ -21,8 +21,6 @@ class SegmentTask:
     """Reads the headers of a segment.
 
     Attributes:
-        log: it belongs to.
-        base_offset: of the segment.
         is_last: it is the active one.
         run_bytes: how large a run should be.
         since_ms: the time to look for; None: none.
@@ -45,7 +43,6 @@ class SegmentHeaders:
     """What the headers of a segment say.
 
     Attributes:
-        base_offset: of the segment.
         transactional: BATCH_ROW[batches], markers and transactional data.
         starts: of the first batch of each run the position, and the offset behind the batch before it.
         end: position behind the last batch.

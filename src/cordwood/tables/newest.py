@@ -33,7 +33,6 @@ class NewestTask:
     """Gives the last record of each key that is in a run. A value that can be pickled.
 
     Attributes:
-        run: to read.
         outcomes: of the run, or where to read them.
     """
 

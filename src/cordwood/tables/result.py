@@ -21,16 +21,11 @@ class TableResult(Presentable):
     """A table that was written.
 
     Attributes:
-        topic: its topic.
-        output: the folder.
-        format: of its files.
         is_changes: it holds what changed since an earlier table.
         partitions: what it is made of.
-        rows: all of them.
         deletes: the rows that delete a key.
         undecodable: the rows with a key or value that could not be decoded.
         notes: what to know of it.
-        seconds: how long it took.
     """
 
     topic: str

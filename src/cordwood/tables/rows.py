@@ -33,8 +33,6 @@ class TableFormat:
     """What rows of a table look like.
 
     Attributes:
-        key, value: their decoders.
-        deletes: tombstones are rows, too.
         null_undecodable: what cannot be decoded is null, and no error.
     """
 

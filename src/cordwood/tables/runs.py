@@ -38,11 +38,8 @@ class TableSlice:
     """A part of a log that goes into a table.
 
     Attributes:
-        log: it belongs to.
-        partition: its number.
         start_offset, end_offset: the offsets [start, end).
         headers: of the segments that hold them, in log order.
-        aborted: transactions.
     """
 
     log: CountedLog
@@ -58,9 +55,6 @@ class TableRun:
     """A part of a segment that one task scans, and that one task gives the values of; see `engine.exchange.RunTask`.
 
     Attributes:
-        log: it belongs to.
-        partition: number of the log.
-        base_offset: of the segment.
         start, end: positions of its first batch, and behind its last one.
         start_offset, end_offset: the offsets [start, end) that are of interest.
         aborted: transactions that reach into the segment.

@@ -132,7 +132,6 @@ class SlowOffsetMap:
 
     Attributes:
         size: how many keys it holds.
-        latest_offset: of the last put.
     """
 
     def __init__(self, slots: int) -> None:

@@ -31,8 +31,6 @@ class StoredSegment:
     """A segment of a log.
 
     Attributes:
-        base_offset, mtime_ms: of its file.
-        batches: all of it.
         aborted: its transaction index.
     """
 
@@ -146,10 +144,8 @@ def clean(
     """Clean [first_dirty, first_uncleanable) of a log.
 
     Args:
-        log: all of its segments.
         groups: which of them become one.
         producers: active ones, each with the last offset of its data (NONE without) and its epoch.
-        first_dirty, first_uncleanable: the range.
         now_ms: the time of the clean.
         delete_retention_ms: what a new delete horizon is ahead of it.
         deletes_for_good: tombstones and markers go when their horizon has passed.

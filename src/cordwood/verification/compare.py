@@ -190,7 +190,6 @@ def compare(parts: Sequence[tuple[Range, Pair]], fs: Store, rules: Mapping[int, 
 
     Args:
         parts: ranges with their pairs; the ranges of a pair are adjacent.
-        fs: where both states are.
         rules: how to hash and share out the keys of each pair, by the pair's number.
     """
     keys: Keys | None = None

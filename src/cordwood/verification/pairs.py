@@ -81,7 +81,6 @@ class Side:
 
     Attributes:
         path: its directory, as shown to users.
-        log_start_offset: the log's start offset.
         files: for each name in the directory, the path of the file behind it; None: the directory as it is.
     """
 
@@ -106,7 +105,6 @@ class Pair:
 
     Attributes:
         topic_partition: None if the directory's name is not that of a partition.
-        before, after: the states.
         first_uncleanable: nothing from this offset on may have changed. None: the base offset of the last segment that
             starts at or below the active segment's base offset, the last stable offset and `high_watermark`.
         superseding_end: records below it supersede older ones; None: those below `first_uncleanable`. It is higher

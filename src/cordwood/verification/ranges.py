@@ -50,8 +50,6 @@ def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[R
 
     Args:
         number: the pair's index.
-        pair: the two states.
-        fs: where both states are.
         range_bytes: bytes to read per range.
     """
     before, after = pair.before.open(fs), pair.after.open(fs)

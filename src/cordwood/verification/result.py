@@ -16,7 +16,6 @@ class VerifyResult(Presentable):
     """The comparison of two states.
 
     Attributes:
-        before, after: their paths.
         now_ms: the time against which delete horizons were judged.
         verdicts: one per partition that both states have.
         violations: those outside of any partition, or in files of a partition other than its log.

@@ -44,7 +44,6 @@ def retention_faults(log: LogView, base_offsets: Collection[int], limits: Retent
     Args:
         log: as it is before they are deleted.
         base_offsets: of the segments that are to go.
-        limits: what retention goes by.
     """
     segments = log.segments
     oldest = {segment.base_offset for segment in segments[: len(base_offsets)]}

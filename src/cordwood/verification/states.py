@@ -30,7 +30,6 @@ class LookedAt:
     """Result of the first look at a pair: what differs outside of the records, and which ranges to read.
 
     Attributes:
-        ranges: to be compared.
         faults: violations, each with its kind, its text and the path of the file.
         producers: id, epoch and last data offset of each producer that a broker knows after loading the state before.
         keys_max: an upper bound of the keys in the state before.

@@ -72,8 +72,6 @@ class Violation:
     """One promise that was not kept.
 
     Attributes:
-        kind: the kind of violation.
-        what: its text.
         path: the file that it is in; for a record or batch that is gone, the file that held it.
         offset: of the record or batch; None if the violation is about neither.
         key: of the record; None if the violation is not about a record with a key.
@@ -91,7 +89,6 @@ class Verdict:
     """The verdict on one pair.
 
     Attributes:
-        pair: what was compared.
         counts: how much was proved, by `Count`.
         violations: up to `NAMED_MAX` of each kind, sorted by kind and offset.
         totals: the number of violations of each kind.

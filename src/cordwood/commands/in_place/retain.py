@@ -20,8 +20,6 @@ def retain(site: Site, plan: Plan, ledger: Ledger, *, verify: bool) -> Plan:
     """Delete what retention takes; returns the plan with it.
 
     Args:
-        site: the directories.
-        plan: of the clean.
         ledger: the partitions that failed are left alone; those where a deletion cannot be proved right are added.
         verify: whether it is proved first that the segments may go.
     """

@@ -26,10 +26,7 @@ class Site:
     """Locked log directories of one broker.
 
     Attributes:
-        fs: where they are.
-        node: the directories.
         places: the partitions that are asked for, and that a broker would load.
-        locks: of the log directories.
         kept: where replaced files are kept; None: nowhere.
         now_ms: the time as of which everything is decided.
     """

@@ -27,8 +27,6 @@ def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, 
     """Clean the groups of a wave, and put the outputs into the places of what they stand for.
 
     Args:
-        site: the directories.
-        jobs: run the tasks.
         work: what is to be done in all waves.
         wave: the groups; none of a partition that failed is cleaned.
         ledger: what is done is added.

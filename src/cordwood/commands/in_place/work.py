@@ -16,7 +16,6 @@ class Work:
     """The partitions that are to be cleaned, by path.
 
     Attributes:
-        plans: what planning found.
         tasks: each one's whole task, from which waves take parts.
     """
 
@@ -62,7 +61,6 @@ class Progress:
     """How far a partition is.
 
     Attributes:
-        groups: how many it has.
         done: how many of them are in place.
         cleaned: what was done in whole waves; None: nothing yet.
     """
@@ -101,7 +99,6 @@ class Ledger:
         progress: of the partitions that are to be cleaned, by path.
         failures: those that could not be loaded or cleaned, by path.
         verified: records that were proved right.
-        verify_seconds: how long that took.
     """
 
     progress: dict[str, Progress] = field(default_factory=dict)

@@ -89,7 +89,6 @@ class KeepFolder:
     """The folder while a clean fills it. Several threads may use it.
 
     Attributes:
-        path: of the folder.
         bytes_kept: of the partitions' files in it.
     """
 
@@ -139,8 +138,6 @@ class KeepFolder:
         Leftovers of an earlier clean or deletion, which the next load would remove, are not kept.
 
         Args:
-            partition: path of its directory.
-            names: files in it.
             coming: paths of what replaces them; None: the files of their offsets in the partition's work folder.
 
         Raises:
@@ -180,7 +177,6 @@ class KeepFolder:
         """Keep a log directory's own files. On return they are durable, and the manifest says what replaces them.
 
         Args:
-            directory: path.
             offsets: what is about to be written.
             clean_shutdown: the clean-shutdown file is about to be written.
         """
@@ -310,10 +306,8 @@ class KeptPartition:
     """What the manifest says of a partition.
 
     Attributes:
-        path: of its directory.
         folder: where its files are kept.
         before: its files as they were, by name.
-        steps: in order.
     """
 
     path: str
@@ -331,12 +325,10 @@ class KeptDirectory:
     """What the manifest says of a log directory.
 
     Attributes:
-        path: of it.
         folder: where its files are kept.
         before: its own files as they were; None if they were not changed.
         offsets: per checkpoint and partition all entries that were written.
         clean_shutdown: the clean-shutdown file was written.
-        partitions: those that were changed.
     """
 
     path: str
@@ -352,9 +344,7 @@ class Manifest:
     """All that a manifest says.
 
     Attributes:
-        directories: in order.
         undone: everything was put back; the kept files are no longer needed.
-        size_bytes: of its complete lines.
     """
 
     directories: dict[str, KeptDirectory] = field(default_factory=dict)

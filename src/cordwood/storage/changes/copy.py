@@ -53,8 +53,6 @@ class Replacement:
     """Cleaned segments that replace others.
 
     Attributes:
-        folder: where they are.
-        names: their files.
         replaced: base offsets of the segments that go.
         outputs: base offsets of those that come.
         end_offset: the new first dirty offset.
@@ -140,9 +138,6 @@ class DirectoryCopy:
     """One log directory and its copy.
 
     Attributes:
-        source: where it comes from.
-        path: of the copy.
-        places: its partitions.
         whole: all of the directory is copied, not just selected partitions.
         cleaner_offsets, recovery_points, high_watermarks: entries of the copy's checkpoints that differ.
         clean_shutdown: the copy counts as shut down cleanly although its source does not.
@@ -217,10 +212,8 @@ def lay_out(
     """Where the copy of each log directory goes: to `root` if it was named itself, else to a folder in it.
 
     Args:
-        fs: where the directories are.
         node: opened on `paths`.
         paths: log directories, folders of several, or partitions' directories.
-        root: folder of the copy.
         locked_too: also take directories that are locked.
 
     Raises:
@@ -304,9 +297,7 @@ def check_space(
     or shares its blocks counts as nothing.
 
     Args:
-        fs: where all is.
         parent: the folder in which the copies will be.
-        copies: of log directories.
         link: how logs of closed segments are linked.
         advice: what else to do when there is too little.
         work_folder: a folder in it where files can be written, to see whether copies share their blocks. None: there is

@@ -25,12 +25,7 @@ class FetchResult(Presentable):
     """What was fetched.
 
     Attributes:
-        source: where it comes from.
-        target: the new directory.
-        files: how many it holds.
-        size_bytes: of all of them.
         has_checksums: whether each file was held against a checksum in the manifest of the copy.
-        seconds: how long it took.
     """
 
     source: str
@@ -47,8 +42,6 @@ def fetch_directory(
     """Copy a directory with all that is in it.
 
     Args:
-        fs: where both are.
-        source: the directory.
         target: a new or empty directory of this machine.
         has_checksums: what the result says of it.
         on_bytes: called with the bytes that were copied so far, and those that will be.

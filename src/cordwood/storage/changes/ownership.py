@@ -20,7 +20,6 @@ def check_ownership(fs: LocalFileSystem, partitions: Iterable[str], user: User |
     """Refuse partitions whose files this user cannot replace by files of the same owner and group.
 
     Args:
-        fs: where they are.
         partitions: paths of their directories. The checkpoints beside them are checked, too.
         user: default: that of this process.
 

@@ -56,7 +56,6 @@ class Step:
     Attributes:
         renames: (path, new path), in order.
         removes: paths, after the renames.
-        syncs: directories, at the end.
     """
 
     renames: tuple[tuple[str, str], ...]
@@ -155,7 +154,6 @@ def swap_in(
     """Replace one group of segments by its outputs; durable on return.
 
     Args:
-        fs: where all is.
         partition: its directory. It was loaded, and has no other writer.
         replacement: of one group. Its files are moved.
         keep: is called before files are deleted.
@@ -193,10 +191,8 @@ def drop_segments(
     A crash leaves all segments from one on: no record goes before what it supersedes, no `.txnindex` before its log.
 
     Args:
-        fs: where all is.
         partition: its directory. It was loaded, and has no other writer.
         base_offsets: of the segments that go.
-        log_end_offset: of the log.
         keep: is called with what goes.
 
     Raises:

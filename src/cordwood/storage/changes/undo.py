@@ -54,11 +54,8 @@ class PutBack:
     """What was put back of a partition.
 
     Attributes:
-        path: of its directory.
         segments: how many had been cleaned or deleted.
-        size_bytes: of their logs.
         removed_segments: how many had replaced them.
-        removed_bytes: of these logs.
     """
 
     path: str
@@ -74,7 +71,6 @@ class Changed:
 
     Attributes:
         path: of the file or directory.
-        what: in words.
     """
 
     path: str
@@ -89,7 +85,6 @@ class UndoResult(Presentable):
         folder: that the old files were kept in.
         partitions: those that something was put back of.
         checkpoints: paths of the log directories' own files that were put back.
-        changes: why it was refused.
         removed: the folder is removed; it stays if it holds other files.
     """
 

@@ -43,7 +43,6 @@ class Place:
     """A `.log` file, and the offsets that it may hold.
 
     Attributes:
-        path: of the file.
         base_offset: the lowest offset that it may hold.
         end_offset: base offset of the next segment; None for the last segment.
         live: a broker is running and may write to it.
@@ -172,7 +171,6 @@ class LogCheck:
     """Checks one `.log` file.
 
     Attributes:
-        batches: number of batches read.
         last_offset: of the last valid batch; below the base offset if there is none.
         end_position: the position after the last batch.
         damaged: the log has errors, so other files cannot be compared with it.
@@ -201,9 +199,6 @@ class LogCheck:
         """Read the file, and report its errors.
 
         Args:
-            file: the open file.
-            observers: get the valid batches.
-            see_all: get all batches.
             progress: called with the number of bytes read since the last call.
         """
         size = file.size()

@@ -237,9 +237,7 @@ class Finding:
 
     Attributes:
         path: the file, or directory, that it is in.
-        kind: the kind of finding.
         severity: of this finding; may be less than its kind's.
-        what: the fact.
         meaning: the consequence for a broker.
         position: byte in the file, if known.
         offset: in the log, if known.

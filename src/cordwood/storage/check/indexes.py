@@ -36,7 +36,6 @@ class Handling:
 
     Attributes:
         rebuilt: the next load rebuilds them.
-        live: a broker is running.
         in_use: the segment is the last one, whose indexes are preallocated at full size.
         closed: a clean shutdown trimmed them to their entries.
         set_aside: the directory was renamed while they were in use, so they were not trimmed.

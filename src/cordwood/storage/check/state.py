@@ -51,7 +51,6 @@ class Snapshot:
     """A decoded producer snapshot.
 
     Attributes:
-        path: of the file.
         offset: it describes the log below this offset.
         entries: in the order of the file.
         rebuilt: the next load rebuilds it.
@@ -212,7 +211,6 @@ def decode_snapshots(
 
     Args:
         files: offset to (path, bytes).
-        findings: where to report.
         rebuilt_above: the next load rebuilds snapshots above this offset; None: it rebuilds none.
     """
     snapshots = []
@@ -282,10 +280,8 @@ class EpochCheck:
         """Compare the batches' epochs with the epoch file, after the whole log was read.
 
         Args:
-            path: of the epoch file.
             entries: its entries; None if there is no file.
             log_end_offset: the end of the log.
-            findings: where to report.
             damaged: the log is damaged, so only the file itself is checked.
             crashed: the next load drops entries beyond the end.
             live: a broker is running and may write.

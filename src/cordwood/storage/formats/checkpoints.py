@@ -59,7 +59,6 @@ def update(fs: LocalFileSystem, path: str, changes: Mapping[TopicPartition, int 
     one with the same owner, group and permissions.
 
     Args:
-        fs: where it is.
         path: of the file; it is made where it is missing.
         changes: offset per partition, or None for no entry.
 

@@ -30,7 +30,6 @@ class OffsetIndex:
     """The entries of an offset index.
 
     Attributes:
-        base_offset: of the segment.
         offsets: int64[entries], absolute.
         positions: int64[entries], bytes in the .log.
         max_entries: how many the file has room for. More than there are entries after a crash, or in an active segment.

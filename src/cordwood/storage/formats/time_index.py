@@ -31,7 +31,6 @@ class TimeIndex:
     """The entries of a time index.
 
     Attributes:
-        base_offset: of the segment.
         timestamps: int64[entries], milliseconds since the epoch.
         offsets: int64[entries], absolute.
         max_entries: how many the file has room for. More than there are entries after a crash, or in an active segment.

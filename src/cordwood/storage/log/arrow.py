@@ -39,7 +39,6 @@ def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) ->
     """Decoded columns as one record batch of `SCHEMA`; the bytes are copied, but for those of a large record.
 
     Args:
-        columns: records.
         partition: where they are from; None leaves topic and partition null.
 
     Raises:

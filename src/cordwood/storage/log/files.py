@@ -42,8 +42,6 @@ def copy_file(fs: TargetStore, source: str, target: str, *, link: Link | None = 
     """Copy a file to a new name, with its modification time; on return its bytes are on disk.
 
     Args:
-        fs: where both are.
-        source: path.
         target: path; nothing is there.
         link: make one instead, where the file system supports it.
     """

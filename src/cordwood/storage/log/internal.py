@@ -20,7 +20,6 @@ class InternalRecord:
     """A record of an internal topic, decoded.
 
     Attributes:
-        partition: of the topic.
         offset, timestamp: of the record, as in `Record`.
         type: its record type, such as `OffsetCommit`; None if that is not known.
         version: of the value; None for a null value.

@@ -91,7 +91,6 @@ class TypedRows:
         rows: RECORD_ROW[records].
         versions: int64[records], of their values; `kernel.NO_VALUE` of null values.
         key: their keys; None for topics without.
-        value: their values.
     """
 
     rows: RecordRows

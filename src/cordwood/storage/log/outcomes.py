@@ -37,7 +37,6 @@ def outcomes(log: LogView, end_offset: int, *, flushed_below: int) -> Transactio
     """The transactions of a log as its indexes, a producer snapshot and the headers behind them tell.
 
     Args:
-        log: of a partition.
         end_offset: transactions without a marker below it are open.
         flushed_below: indexes of segments that reach above it are not believed: the recovery point after a crash.
     """
@@ -55,7 +54,6 @@ def follow(found: Transactions, log: LogView, end_offset: int, start: Cut | None
 
     Args:
         found: is brought up to date.
-        log: of the same partition.
         end_offset: batches from here on are left out.
         start: a cut at or below `found.next_offset` that was found earlier.
 
@@ -75,7 +73,6 @@ def contradicts(found: Transactions, batches: BatchRows, has_data: set[int]) -> 
     """A transaction that the markers of a log end otherwise than `found` says; None if all agree so far.
 
     Args:
-        found: what is believed.
         batches: the next batches of the log (BATCH_ROW[batches]).
         has_data: producers with records in the transaction that is open; begins empty, and is kept up to date here.
     """

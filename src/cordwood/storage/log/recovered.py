@@ -57,7 +57,6 @@ def strays(snapshots: Iterable[int], bases: Iterable[int]) -> list[int]:
 
     Args:
         snapshots: their offsets, ascending.
-        bases: of the segments.
 
     Source: Kafka ProducerStateManager.removeStraySnapshots.
     """

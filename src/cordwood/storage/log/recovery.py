@@ -58,10 +58,7 @@ class Action:
     """One step of a recovery.
 
     Attributes:
-        verb: what would be done.
         file: to which file of the partition.
-        reason: why.
-        why: the reason in words.
         target: new name of a renamed file.
     """
 
@@ -91,7 +88,6 @@ class Recovery:
 
     Attributes:
         actions: in the order in which a loader does them.
-        segments: by base offset.
         snapshots: producer snapshots that stay, by offset.
         foreign: names that Kafka ignores, or fails on.
     """
@@ -123,13 +119,7 @@ class _Files:
 
 
 def plan_recovery(fs: Store, directory: str, names: Sequence[FileInfo]) -> Recovery:
-    """What loading a partition would do, as far as names and the ends of swapped files show.
-
-    Args:
-        fs: where the partition is.
-        directory: of the partition.
-        names: its entries.
-    """
+    """What loading a partition would do, as far as names and the ends of swapped files show."""
     files = _Files()
     foreign = []
     for info in names:

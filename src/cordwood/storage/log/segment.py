@@ -115,7 +115,6 @@ class Segment:
         """The batches that hold any offset of [start_offset, end_offset), and gaps, in file order.
 
         Args:
-            start_offset, end_offset: the range.
             checks: how much of each batch is read, and who computes its checksum.
             search: look for valid batches behind damage.
             start: a cut below the range that was found earlier; None: the offset index is asked.

@@ -111,7 +111,6 @@ class Origin:
 
     Attributes:
         file: that they were read from.
-        position: of the first one.
         data: uint8[bytes].
     """
 

@@ -15,7 +15,6 @@ class LogSource:
 
     Attributes:
         location: of the store that it is in.
-        path: of its directory.
         log_start_offset: from the log directory's checkpoint.
         live: a broker writes to it.
     """

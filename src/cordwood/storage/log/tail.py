@@ -28,7 +28,6 @@ class Tail:
 
     Attributes:
         next_offset: behind the last whole batch.
-        end: the cut there.
         last_batch: the cut before that batch, from which the next tail is looked for.
         damage: what stands behind the last whole batch and is not the begin of another; None: nothing is wrong.
     """

@@ -12,8 +12,6 @@ def first_since(log: LogView, since_ms: int, *, start_offset: int, end_offset: i
     """The offset of the first record that is not older than a time; control records count as well.
 
     Args:
-        log: to look in.
-        since_ms: the time.
         start_offset, end_offset: lowest offset, and the first that is left out.
 
     Returns:

@@ -45,7 +45,6 @@ class LogView:
     """The log of one partition, as it was when it was opened.
 
     Attributes:
-        path: of its directory.
         name: parsed from the directory's name; None for a directory that is not named like a partition.
         segments: by base offset; the last is the active one.
         recovery: what loading the log would do.
@@ -153,7 +152,6 @@ class LogView:
         """Batches of all segments from the one that holds `start_offset` on.
 
         Args:
-            start_offset: lowest offset.
             end_offset: batches from here on are left out.
             checks: how much of each batch is read, and who computes its checksum.
             on_unreadable: called with each segment that cannot be read; reading then continues with the next segment.
@@ -214,7 +212,6 @@ class LogView:
             start_offset: lowest offset; default: the log start offset, or without isolation the log's first.
             end_offset: offsets from here on are left out; default: the log's end, with read_committed the last stable
                 offset.
-            since_ms: lowest timestamp.
             until_ms: timestamps from here on are left out.
             isolation: what a consumer with this `isolation.level` gets: no control records, and with read_committed
                 no records of aborted and open transactions. None: all that is there.

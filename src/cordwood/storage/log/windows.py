@@ -69,9 +69,6 @@ class Gap:
     """Bytes that are no batch.
 
     Attributes:
-        position: where they start.
-        size_bytes: how many they are.
-        kind: of gap.
         what: why they are no batch.
     """
 

@@ -42,12 +42,7 @@ class PathKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition directory within a log directory.
-
-    Attributes:
-        path: of the directory.
-        name: what its name says.
-    """
+    """A partition directory within a log directory."""
 
     path: str
     name: PartitionDirectory
@@ -58,9 +53,6 @@ class LogDirectory:
     """One log directory, as listed once. Its checkpoint files are read when they are asked for.
 
     Attributes:
-        fs: where it is.
-        path: of the directory.
-        entries: its names.
         partitions: its partition directories, by name.
     """
 
@@ -198,7 +190,6 @@ def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequ
     """Whether a partition is selected.
 
     Args:
-        name: of the partition.
         topics: names or globs; none: any.
         partitions: numbers or names (`3`, `orders-3`) or globs of either; none: any.
     """

@@ -84,7 +84,6 @@ class CommittedOffset:
     """How far a group is in a partition.
 
     Attributes:
-        partition: which.
         offset: the next that it would read; of a share group, the first that is not done with. -1: none yet.
         end: where the log ends; None if the log is not there.
         lag: records between; None if it is not known. Of a share group, without those in between that are done with.
@@ -114,8 +113,6 @@ class Group:
     """A group.
 
     Attributes:
-        group_id: its name.
-        type: which kind.
         state: Kafka's word for it.
         coordinator: the partition of `__consumer_offsets` that its records are in.
         protocol_type: of a classic group, such as `consumer` or `connect`; empty if it only commits offsets.
@@ -123,8 +120,6 @@ class Group:
         epoch: of the group, or the generation of a classic group; None if it only commits offsets.
         target_epoch: of the assignment that members are to have; None in a classic group.
         leader: the member that assigned the partitions of a classic group; else None.
-        members: by id.
-        offsets: by partition.
         pending: offsets of transactions that are still open.
     """
 
@@ -157,8 +152,6 @@ class Coverage:
     """Which partitions of an internal topic were read.
 
     Attributes:
-        topic: its name.
-        partitions: those that are there.
         partition_count: how many the cluster has; None if it is not known.
     """
 
@@ -177,7 +170,6 @@ class GroupListing(Presentable):
     """The groups in a node's directories.
 
     Attributes:
-        groups: by id.
         offsets_topic: what was read of `__consumer_offsets`.
         share_topic: what was read of `__share_group_state`.
         problems: records, batches and logs that could not be read.
@@ -278,7 +270,6 @@ class GroupBuilder:
 
         Args:
             coordinator: the partition of `__consumer_offsets` that it is in.
-            record: its contents.
             producer_id: of the open transaction that it is part of.
         """
         if record.type is None or record.key is None:

@@ -66,7 +66,6 @@ class SegmentListing:
     """One segment.
 
     Attributes:
-        base_offset: of the segment.
         size_bytes: of its `.log` file.
         batches: how many; magic 0 and 1: messages and wrappers.
         records: those of batches that are no control batches.
@@ -119,7 +118,6 @@ class PartitionListing:
     """One partition's directory.
 
     Attributes:
-        path: of the directory.
         topic_partition: None if the directory is not named like a partition.
         states: what is special about it.
         segments: by base offset, as a broker would have them once it loaded the partition.
@@ -213,7 +211,6 @@ class DirectoryListing:
     """One log directory.
 
     Attributes:
-        path: of the directory.
         state: LIVE, LOCKED or CRASHED; None otherwise.
         summary: the same in words, with the lock holder.
         node_id, cluster_id: from meta.properties; None where there is none.
@@ -234,9 +231,7 @@ class Listing:
 
     Attributes:
         directories: in the order they were given.
-        partitions: by topic and partition.
         metadata_path: of the metadata log; None without one.
-        metadata_next_offset: how far it goes.
         metadata_problems: why what it says does not count.
     """
 

@@ -55,8 +55,6 @@ class LocatedPartition:
     """A partition's directory in its log directory.
 
     Attributes:
-        directory: the log directory.
-        path: of the partition's directory.
         name: what its name says; None for one that is not named like a partition.
     """
 
@@ -89,7 +87,6 @@ class Node:
     """Log directories of one broker.
 
     Attributes:
-        fs: where they are.
         directories: in the order they were given.
         places: the partitions in question, by topic and partition.
         metadata: the cluster's; None where there is no metadata log.
@@ -119,7 +116,6 @@ class Node:
         """Look at the directories of one broker, and read the cluster's metadata.
 
         Args:
-            fs: where they are.
             paths: log directories, folders of several, or partitions' directories.
             metadata: `__cluster_metadata-0`, or the directory it is in; default: in any of the log directories.
             server_properties: path of the broker's settings.
@@ -341,7 +337,6 @@ def read_metadata(fs: Store, path: str, *, live: bool = False) -> ClusterMetadat
     """What a metadata log says: its newest snapshot, and the records after it. Damage in either becomes a problem.
 
     Args:
-        fs: where it is.
         path: of `__cluster_metadata-0`.
         live: a broker is writing to it.
     """

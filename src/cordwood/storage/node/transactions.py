@@ -44,13 +44,9 @@ class OpenInLog:
     """A transaction that is open in one log.
 
     Attributes:
-        partition: of the log.
-        producer_id, producer_epoch: of the producer.
-        first_offset: of its first batch.
         last_offset: of its last one; None where only a snapshot knows it.
         start_timestamp_ms, last_timestamp_ms: of these batches; None where they have none.
         last_stable_offset: of the log: readers of committed data get nothing from there on.
-        log_end_offset: of the log.
         is_first: the log's last stable offset is that of this transaction.
         first_uncleanable_offset: from there on the cleaner does nothing because of this transaction; None: something
             else holds it back, or it does not clean the partition.
@@ -76,13 +72,11 @@ class TransactionalId:
     """What a coordinator knows of a transactional id.
 
     Attributes:
-        transactional_id: its name.
         coordinator: the partition of `__transaction_state` that it is in.
         producer_id, producer_epoch: of the producer that uses it.
         status: of its transaction; a number that is not known is itself.
         timeout_ms: after which a transaction is aborted.
         start_timestamp_ms: when its transaction began; None: it has none.
-        update_timestamp_ms: when this was written.
         partitions: that the transaction writes to, as far as no marker is there yet.
         problem: why its record is not all understood, as that of a later version; else empty.
     """
@@ -127,7 +121,6 @@ class OpenTransaction:
     """A transaction that is open in a log, or for its coordinator.
 
     Attributes:
-        producer_id, producer_epoch: of its producer.
         outlook: what becomes of it; the worst of those of its logs.
         known: what its coordinator knows; None: those that are here do not know it.
         start_timestamp_ms: when it began, by its coordinator, else by the first batch; None if neither tells.
@@ -209,7 +202,6 @@ def open_transactions(
 
     Args:
         logs: transactions that are open in logs.
-        known: what coordinators know.
         is_whole: no other coordinators know more.
         is_read: all that these know could be read.
         now_ms: the time that ages count to.

@@ -57,12 +57,10 @@ def recover_in_place(
     """Bring a partition into the state that a broker's start would leave; durable on return.
 
     Args:
-        fs: where the partition is.
         log: of the partition, which no other process uses. The value is out of date afterwards.
         crashed: whether it was not shut down cleanly, so that everything from the recovery point on is checked.
         recovery_point: everything below this offset was flushed.
         now_ms: producers that are too old at this time are forgotten.
-        settings: the partition's configs.
         keep: is called before files are deleted or changed.
 
     Raises:

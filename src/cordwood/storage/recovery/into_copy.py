@@ -45,7 +45,6 @@ class Recovered:
     """The result of a recovery.
 
     Attributes:
-        next_offset: the log end offset.
         notes: what was cut off, in words.
         complete: False if the partition could not be recovered and is unchanged.
     """
@@ -73,7 +72,6 @@ class Rewritten:
     """What recovery writes for a log, into another folder: files of segments, leader epochs, producer snapshots.
 
     Attributes:
-        next_offset: the log end offset.
         notes: what was cut off, in words.
         kept: base offsets of the log's segments that are not behind a cut.
         segments: per segment that was read the base offsets of those that it became.
@@ -90,8 +88,6 @@ class Rewritten:
         """Whether a file of the log is taken as it is.
 
         Args:
-            log: the log.
-            name: of the file, now.
             file: what it is once the log is loaded.
         """
         if file is None:
@@ -122,7 +118,6 @@ def recover_into_copy(
         target: an existing, empty directory.
         recovery_point: everything below this offset was flushed.
         now_ms: producers that are too old at this time are forgotten.
-        settings: the partition's configs.
         link: how to link unchanged logs instead of copying them.
 
     Raises:
@@ -149,12 +144,10 @@ def rewrite_unflushed(
     """Write what a broker that starts after a crash would rewrite.
 
     Args:
-        fs: where the folder is.
         log: is only read.
         folder: an existing directory without such files.
         recovery_point: everything below this offset was flushed.
         now_ms: producers that are too old at this time are forgotten.
-        settings: the partition's configs.
         whole_too: also write the `.log` of a segment without damage, besides its indexes.
 
     Raises:
@@ -263,7 +256,6 @@ def start_anew(
     producer snapshot, because it finds no snapshot at all then.
 
     Args:
-        fs: where the folder is.
         log: is only read.
         folder: an existing directory; segments and snapshots that are in it go.
         clean_shutdown: whether the log was shut down cleanly.

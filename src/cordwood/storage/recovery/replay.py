@@ -153,8 +153,6 @@ class OpenTransaction(NamedTuple):
     """A transaction that is open or just ended.
 
     Attributes:
-        first_offset: of its data.
-        producer_id: whose.
         is_placed: a batch was seen to begin at its first offset; a snapshot or a replay only names the offset.
         last_offset: of its marker; NONE while it is open.
     """

@@ -40,7 +40,6 @@ class Layout:
     """Where a field is.
 
     Attributes:
-        field: the field.
         table: index of its table.
         slot: index of its first number in a row of the table.
         inner: of a struct, its fields; of an array, the fields of its items, or the item itself.
@@ -59,9 +58,6 @@ class Program:
     """What reads a message, in all of its versions.
 
     Attributes:
-        message: the message.
-        fields: where its fields are.
-        code: for the kernel.
         entries: int64[versions], where each version's program starts; those below the first version have -1.
     """
 
@@ -76,7 +72,6 @@ class Tables:
     """Messages that were read.
 
     Attributes:
-        fields: where each field is.
         rows: int64[rows, slots] of each table; the first has a row for each message.
         statuses: int64[messages]: 0, or the problem that a message has.
         stops: int64[messages]: where each message ended in the data.
@@ -208,7 +203,6 @@ def read(program: Program, data: U8Array, starts: Int64Array, ends: Int64Array, 
     """Read messages.
 
     Args:
-        program: of the message.
         data: bytes that they are in.
         starts, ends: int64[messages], where each is.
         versions: int64[messages]. A later one than is known is read as the last that is known, as far as that goes;

@@ -114,7 +114,6 @@ def read_table(text: str, *, names: tuple[str, str] = ("{}Key", "{}Value")) -> d
     """The record types of a table, by number.
 
     Args:
-        text: the table.
         names: what Kafka calls the messages of a record type's key and value.
     """
     found = {}

@@ -51,13 +51,7 @@ class Framing(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InternalTopic:
-    """One of Kafka's own topics.
-
-    Attributes:
-        name: of the topic.
-        framing: of its records.
-        records: their types by number.
-    """
+    """One of Kafka's own topics."""
 
     name: str
     framing: Framing
