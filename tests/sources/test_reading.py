@@ -231,7 +231,9 @@ def test_a_topic_that_is_not_there_is_named_and_so_are_those_that_are() -> None:
         read_rows(fs, {"subscribe": "payments"})
     with pytest.raises(NotFoundError, match="There is no topic payments"):
         read_rows(fs, {"assign": '{"payments":[0]}'})
-    assert read_rows(fs, {"assign": '{"orders":[5]}'})[0] == []
+    with pytest.raises(NotFoundError, match="There is no partition orders-5 in /logs"):
+        read_rows(fs, {"assign": '{"orders":[5]}'})
+    assert read_rows(fs, {"assign": '{"orders":[5]}', "failOnDataLoss": "false"})[0] == []
     assert read_rows(fs, {"subscribePattern": "pay"})[0] == []
 
 

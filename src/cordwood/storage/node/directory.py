@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import posixpath
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -210,7 +211,7 @@ def look(fs: Store, path: str) -> PathKind:
         entries = _entries(fs, path)
     except FileNotFoundError as error:
         why = ": there is no such bucket" if "bucket" in (error.strerror or "") else ""
-        if not why and any(sign in path for sign in "*?["):
+        if not why and re.search(r"[*?]|\[.+\]", path):
             why = ". Patterns in paths are not expanded: name the directories, or one that holds them all"
         raise NotFoundError(f"{path} does not exist{why}") from None
     return PathKind.FILE if entries is None else _kind(path, entries)
