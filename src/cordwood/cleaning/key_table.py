@@ -1,4 +1,4 @@
-"""What pass 2 of a clean asks of pass 1, and the protocol of the two key tables.
+"""The interface between pass 1 and pass 2 of a clean, and the protocol of the two key tables.
 
 Pass 1 reads the keys of the dirty section, pass 2 asks which records are superseded:
 

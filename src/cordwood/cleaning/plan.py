@@ -1,7 +1,7 @@
-"""What a plan is made of: the facts it starts from, what was asked for, and what will become of each partition.
+"""The values of a plan: its facts, the user's choices, and the decision for each partition.
 
-All are frozen values, to print, pickle and compare. Facts are what names, sizes, indexes, checkpoints and batch headers
-tell; `commands.plan` collects them and hands them to `selection` and `retention`, which decide.
+All are frozen values, to print, pickle and compare. Facts come from names, sizes, indexes, checkpoints and batch
+headers; `commands.plan` collects them and passes them to `selection` and `retention`, which decide.
 """
 
 from __future__ import annotations

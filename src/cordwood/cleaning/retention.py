@@ -1,4 +1,4 @@
-"""Which old segments retention takes, after the clean: the rules as a table.
+"""The old segments that retention deletes after a clean: the rules as a table.
 
 Source: Kafka UnifiedLog.deleteOldSegments.
 """

@@ -4,8 +4,8 @@ The transaction indexes give the producer and first offset of each aborted trans
 batches of a producer while one of its aborted transactions is open. A marker may go if the clean met no data of its
 transaction.
 
-This is a rule of the cleaner, not what a consumer sees: it trusts the index, and a marker may outlive its data. The
-table in ARCHITECTURE.md lists the other replays of transactions.
+This rule is the cleaner's, and differs from a consumer's view: it trusts the index, and a marker may outlive its data.
+The table in ARCHITECTURE.md lists the other replays of transactions.
 
 A clean uses two trackers: one while it reads the keys of the dirty section, one while it copies.
 """

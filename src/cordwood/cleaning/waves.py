@@ -1,11 +1,11 @@
 """A clean in place goes in waves, so that old and new segments never fill the disk together.
 
-    wave 1    p-0: groups 0 1 2      p-1: groups 0 1        outputs are written, checked, and take their places
-    wave 2    p-0: groups 3 4        p-1: group 2           in the room that wave 1 had, and gave back
+    wave 1    p-0: groups 0 1 2      p-1: groups 0 1        outputs are written, checked, and swapped in
+    wave 2    p-0: groups 3 4        p-1: group 2           in the room that wave 1 used and freed
     …
 
-In a partition groups go in ascending order. All is one wave where there is room for it, and that is the rule: each wave
-takes keys from the dirty records that it and later ones hold, so that many waves read the dirty part many times.
+In a partition groups go in ascending order. If the room suffices, one wave takes all groups: each wave reads the keys
+of the dirty records from its own groups on, so many waves read the dirty part many times.
 """
 
 from __future__ import annotations

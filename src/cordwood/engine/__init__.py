@@ -1,1 +1,1 @@
-"""Cleans one partition, wherever it is called: on Spark, in a thread, in a test. Nothing here starts a task."""
+"""Cleans one partition on Spark, in a thread or in a test. Nothing here starts a task."""

@@ -1,10 +1,10 @@
-"""Checked files of sections, in which tasks of one clean hand each other what they found.
+"""Checked files of sections, in which tasks of one clean pass results to each other.
 
     file         section section … directory        section: see `engine.sections`
     directory    JSON: for each section its name, position, size in bytes, CRC-32C
 
-A `Blob` says where the directory is, and what its CRC is, so a reader accepts exactly the bytes that the writer made.
-A file that is lost or damaged is made again by the task that made it. It need not survive a crash.
+A `Blob` has the position and the CRC of the directory, so a reader accepts exactly the bytes that the writer made. If a
+file is lost or damaged, the task that wrote it runs again. It need not survive a crash.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A second look at what a task wrote, by another process, before any of it counts.
+"""Another process checks the files that a task wrote, before any of them counts.
 
-Only bytes on disk and the figures that came back are compared: files and their lengths, CRC and place of every batch,
-sums of batches, records and bytes, indexes against batches. None of the code that decided or wrote has a part in it.
+It compares only bytes on disk with the figures that the task returned: files and their lengths, CRC and position of
+every batch, sums of batches, records and bytes, indexes against batches. It shares no code with deciding and writing.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Scans and merges by many tasks, which hand each other blobs: checked files in a folder that all of them see.
+"""Scans and merges by many tasks, which exchange blobs: checked files in a folder that all of them see.
 
     scan     a run          superseded within each chunk; survivors of the chunks, by hash range  ──► a blob
     merge    hash ranges    what newer chunks of any run of the log supersede                        ──► a blob
-    then     any task       reads its part of both: the outcomes of the runs that it is about
+    then     any task       reads its part of both: the outcomes of its own runs
 
 The folder is in the work folder of a clean, or in the bucket that a copy is made in. A blob is named by the attempt
-that writes it. A task returns the blob's name, length and checksum, and its readers accept nothing else. A blob that is
-lost or damaged is made again by the task that made it; then the task that missed it runs again.
+that writes it. A task returns the blob's name, length and checksum, and its readers accept nothing else. If a blob is
+lost or damaged, the task that wrote it runs again; then the task that missed it does.
 
-A clean rewrites segments by these outcomes (`engine.staged`); a table reads the records that are left (`tables`).
+A clean rewrites segments by these outcomes (`engine.staged`); a table reads the surviving records (`tables`).
 """
 
 from __future__ import annotations

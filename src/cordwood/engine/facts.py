@@ -1,4 +1,4 @@
-"""What is known of a log before any record is read: sizes, times, producers, transactions, batch headers."""
+"""The facts of a log that need no record: sizes, times, producers, transactions, batch headers."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
     1  facts       sizes and times of the segments; which of them are dirty
     2  groups      segments that are small enough together become one: `cleaning.selection.group_segments`
-    3  pass 1      all segments up to the end of the dirty section are read, and it is found out which of their records
-                   are superseded: `scan.scan_keys`. With Kafka's offset map, only the dirty section is read, for the
-                   newest offset of each of its keys (`keys.collect_keys`), and groups come after it
-    4  pass 2      the same segments are read once more; of each window of batches what stays is written to the outputs
-                   of its group: `rewrite.rewrite_groups`
+    3  pass 1      reads all segments up to the end of the dirty section, and finds their superseded records:
+                   `scan.scan_keys`. With Kafka's offset map, it reads only the dirty section, for the newest offset of
+                   each of its keys (`keys.collect_keys`), and groups come after it
+    4  pass 2      reads these segments once more, and writes the survivors of each window of batches to the outputs of
+                   its group: `rewrite.rewrite_groups`
 
-Between the passes stands a value, `DirtyKeys`. Each pass is a stream of windows.
+A value, `DirtyKeys`, connects the passes. Each pass is a stream of windows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress of tasks, through small files: Spark's own counters arrive only when a task ends."""
+"""Progress of tasks, reported in small files, as Spark's own counters arrive only when a task ends."""
 
 from __future__ import annotations
 

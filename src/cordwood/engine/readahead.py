@@ -1,4 +1,4 @@
-"""Reading ahead: the windows of segments, checked and decoded on threads beside the one that uses them."""
+"""Prefetch: threads check and decode the windows of segments ahead of the thread that uses them."""
 
 from __future__ import annotations
 

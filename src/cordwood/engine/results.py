@@ -1,4 +1,4 @@
-"""What a clean did, partition by partition, as values that add up."""
+"""The results of a clean, partition by partition, as values that can be added."""
 
 from __future__ import annotations
 

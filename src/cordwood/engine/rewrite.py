@@ -1,4 +1,4 @@
-"""Pass 2: what stays of each window, written to the segments of its group."""
+"""Pass 2: writes the survivors of each window to the segments of its group."""
 
 from __future__ import annotations
 

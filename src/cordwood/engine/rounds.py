@@ -1,8 +1,8 @@
 """A clean in rounds, as Kafka's cleaner does it with an offset map of limited size.
 
 A round ends where the map is full. If the log is still dirty enough, the next round starts there, as of the same time,
-and reads what the round before left: its outputs instead of the segments that they replace. Every round writes all
-segments from the first on, so the outputs of the last round are the result.
+and reads the outputs of the round before instead of the segments that they replace. Every round writes all segments
+from the first on, so the outputs of the last round are the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pass 1 without a table of keys: each segment is read once, for which of its records are superseded.
+"""Pass 1 without a table of keys: reads each segment once, and finds its superseded records.
 
     run ──► windows ──► decoded, keys hashed (threads) ──► chunks ──► `ScannedRun`     cleaning.superseded
                                                              └─ merge ──► `ScannedKeys` for pass 2

@@ -1,4 +1,4 @@
-"""Arrays as bytes: the sections that tasks of one clean hand each other, in blobs or in rows.
+"""Arrays as bytes: the sections that tasks of one clean exchange, in blobs or in rows.
 
 section      sizes array array …       sizes: of each array in bytes, as i64; every array begins at a multiple of 8
 """

@@ -1,7 +1,7 @@
 """Runs the stages of large partitions on any task runner: their order, and which of them run again after a loss.
 
-If what a task reads is lost or damaged, the task that wrote it runs again, and then the task that missed it. A run that
-does not end where a batch does (an index pointed into the middle of one) is scanned again with its whole segment.
+If a task's input is lost or damaged, its producer runs again, then the task. A run that does not end where a batch does
+(an index pointed into the middle of one) is scanned again with its whole segment.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What the tasks of one partition's clean do, beside the scans and merges of `engine.exchange`.
+"""The stages of one partition's clean, beside the scans and merges of `engine.exchange`.
 
     headers   a segment       batches that belong to transactions; only if the partition has some
     scan      a run           see `engine.exchange`
     merge     hash ranges     see there
     rewrite   a group         the bits of its runs; the same code as for a partition that is one task     → new segments
 
-What is in between is the driver's: `cut_partition` cuts the partition and follows its transactions over the headers, so
-that every run and group gets the trackers at its start; `combine` makes one output of those of the groups. All stages
-work on plain values, for any scheduler; `engine.staged` runs them.
+The driver does the work in between: `cut_partition` cuts the partition and follows its transactions over the headers,
+so that every run and group gets the trackers at its start; `combine` joins the outputs of the groups. All stages work
+on plain values, for any scheduler; `engine.staged` runs them.
 """
 
 from __future__ import annotations

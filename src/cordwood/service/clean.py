@@ -1,12 +1,12 @@
-"""Cleans one live log: the engine writes new segments beside it, then they take the places of the old ones.
+"""Cleans one live log: the engine writes new segments beside it, and they replace the old ones.
 
-    task      the segments of the range are closed, and nobody changes them; producers are those in memory
-    run       in this thread, or on Spark: see `clean_runner`. All that is written goes to a folder of the clean's own
-    check     what was written is read once more
+    task      the segments of the range are closed and do not change; producers are those in memory
+    run       in this thread, or on Spark: see `clean_runner`. All output goes to a folder of this clean alone
+    check     the output is read once more
     swap      group by group, under the log's lock; between groups an abort is noticed
 
-An abort or a failure leaves the log as it was, or with some groups swapped in, each of which is whole. The folder is
-then removed, and that ends tasks that still write there: another clean of the same log has another folder.
+An abort or a failure leaves the log as it was, or with some groups swapped in, each of which is whole. Then the folder
+is removed, which ends tasks that still write there. Every clean of a log has another folder.
 
 Source: Kafka Cleaner.doClean, LogCleaner.CleanerThread.cleanLog.
 """

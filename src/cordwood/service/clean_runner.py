@@ -1,8 +1,8 @@
 """Where cleans run: in the thread of a cleaner, or on Spark, in one session for all threads.
 
-A log that is small is cleaned by the thread itself, however many are due: a session takes seconds to start, and more
-threads can be had by `log.cleaner.threads`. A larger one is cleaned on Spark, by as many tasks as there are cores. If
-Spark fails, the thread does it.
+The thread itself cleans a small log, however many are due: a session takes seconds to start, and
+`log.cleaner.threads` can add threads. A larger log is cleaned on Spark, by as many tasks as there are cores. If Spark
+fails, the thread cleans the log.
 """
 
 from __future__ import annotations

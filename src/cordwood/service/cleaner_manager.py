@@ -4,15 +4,15 @@
                                          │
                                        abort
                                          ▼
-    none ◄── resume ── paused(n) ◄─── aborted        whoever works on the log notices, and says that it is done
+    none ◄── resume ── paused(n) ◄─── aborted        the thread that works on the log notices, and reports the end
 
-A log is in progress while it is cleaned or while its old segments are deleted; one that is paused is left alone. One
-lock guards the states and the checkpoint files; a thread that waits for an abort lets go of it meanwhile.
+A log is in progress while it is cleaned or while its old segments are deleted; a paused log is left alone. One lock
+guards the states and the checkpoint files; a thread releases it while it waits for an abort.
 
-A clean holds a claim. Without its claim it must not change the log, so an abort takes the claim away and need not wait
-for the clean to notice: the log is paused at once. Only a group that is just being swapped in is waited for.
+A clean holds a claim, and must not change the log without it. So an abort revokes the claim and need not wait for the
+clean to notice: the log is paused at once. An abort waits only for a swap of a group that has begun.
 
-Source: Kafka LogCleanerManager. The rules of what is dirty are those of `cleaning.selection`.
+Source: Kafka LogCleanerManager. `cleaning.selection` decides which logs are dirty.
 """
 
 from __future__ import annotations

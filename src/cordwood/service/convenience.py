@@ -1,6 +1,6 @@
 """A live log for people: pairs in, records out, transactions as `with` blocks.
 
-For a log that has no other replicas: what is appended is readable at once.
+For a log that has no other replicas: appended records are readable at once.
 """
 
 from __future__ import annotations

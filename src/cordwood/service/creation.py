@@ -1,4 +1,4 @@
-"""How a manager gets its logs: found in a directory when it starts, or made when somebody asks for one.
+"""How a manager gets its logs: found in a directory when it starts, or created on request.
 
 Source: Kafka LogManager.loadLog, LogManager.getOrCreateLog.
 """

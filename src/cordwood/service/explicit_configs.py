@@ -1,8 +1,8 @@
-"""Which configs live logs get in directories that somebody else made: only what somebody has set.
+"""The configs of live logs in directories that another program made: only explicit settings delete data.
 
-Kafka's defaults delete what is older than a week. That is what a broker was told to do; a program that finds the
-directory was not. So a topic is cleaned, or deleted from, only by a policy and limits that are set explicitly and
-beyond doubt, as `plan` and `clean` have it; everything else in the topic's configs is Kafka's.
+Kafka's defaults delete segments older than a week. The broker accepted these defaults; a program that only finds the
+directory must not. So, as in `plan` and `clean`, a topic is cleaned or deleted from only by a policy and limits that
+are set explicitly and unambiguously; for all its other configs Kafka's defaults hold.
 """
 
 from __future__ import annotations

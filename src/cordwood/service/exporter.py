@@ -1,4 +1,4 @@
-"""What `cordwood run` answers over HTTP: metrics for Prometheus, and the health of its logs.
+"""The HTTP answers of `cordwood run`: metrics for Prometheus, and the health of its logs.
 
 /metrics    Kafka's metrics, named as Prometheus' JMX exporter names them: kafka_log_log_size{topic="t",partition="0"}
 /health     200 if all is well, else 503, with the problems: {"healthy": false, "problems": ["…"]}

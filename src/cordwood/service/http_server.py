@@ -1,10 +1,10 @@
-"""Answers GET over HTTP on this machine, whatever its clients do.
+"""Answers GET over HTTP on this machine; misbehaving clients can neither block it nor exhaust descriptors.
 
 A connection takes a descriptor, and storage needs those. So there are few connections at once, each for one answer, and
-only for seconds. A client that comes when all are in use takes the place of the one that has been idle for longest: a
-thousand that send nothing, or read slowly, cost as much as sixteen, and keep nobody else waiting.
+only for seconds. When all are in use, a new client replaces the one that has been idle for longest: a thousand clients
+that send nothing, or read slowly, cost as much as sixteen, and delay no other client.
 
-An answer is made in a thread of its own, which may hang with a disk; whoever asks for the same meanwhile gets the same.
+Each answer is made in its own thread, as a disk may make it hang; concurrent requests for a path share one answer.
 """
 
 from __future__ import annotations

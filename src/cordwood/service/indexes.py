@@ -2,8 +2,8 @@
 
 An offset or time index file has its full size from its creation, filled up with zeros, and is cut to its entries when
 the segment is closed or a new one begins. Nothing is read or created before an index is needed. Some hundred entries
-are written at a time, and all before the log counts as flushed: what a crash takes of them is made anew from the log,
-as the segment is recovered then.
+are written at a time, and all before the log counts as flushed. After a crash, recovery of the segment rebuilds lost
+entries from the log.
 
 Reads take no lock: an entry is complete before the number of entries counts it, and entries in use never move.
 """

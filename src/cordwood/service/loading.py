@@ -1,9 +1,9 @@
-"""A partition's directory becomes a live log: after a clean shutdown, or after a crash.
+"""Loads a partition's directory as a live log: after a clean shutdown, or after a crash.
 
-    1  leftovers removed, interrupted swaps finished        `plan_recovery` says what; here it is done
+    1  leftovers removed, interrupted swaps finished        `plan_recovery` decides; this module executes
     2  segments opened                                      one without an offset index is recovered
     3  after a crash: segments from the recovery point on   every checksum is computed, indexes and producers rebuilt,
-       recovered                                            an invalid tail cut off, and all that would follow it
+       recovered                                            an invalid tail cut off, with all segments behind it
     4  leader epochs, log start, producer state             cut to what the log holds
 
 Source: Kafka LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState.

@@ -1,7 +1,6 @@
 """The files of a live log: its segments, how they are rolled, read, flushed, cut off and removed.
 
-It knows offsets and bytes, and neither producers nor leaders nor the high watermark; `log` does. All changes are made
-by one thread at a time.
+It knows offsets and bytes; `log` knows producers, leaders and the high watermark. One thread at a time makes changes.
 
 Source: Kafka LocalLog.
 """

@@ -5,7 +5,7 @@
     log.update_high_watermark(log.log_end_offset)
     log.read(0, 1 << 20, FetchIsolation.HIGH_WATERMARK)
 
-Kafka's calls are in `unified_log`; what is here is for a log without other replicas.
+Kafka's calls are in `unified_log`; the calls here are for a log without other replicas.
 """
 
 from __future__ import annotations

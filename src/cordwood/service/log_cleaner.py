@@ -5,11 +5,10 @@
     …
     cleaner.shutdown()
 
-A log that is small is cleaned by the thread itself, a larger one on Spark: see `clean_runner`. A log whose clean fails
-is left alone for a while, longer each time, and then tried again. A thread never ends by itself: what a round raises is
-logged and counted.
+The thread itself cleans a small log; a larger one is cleaned on Spark: see `clean_runner`. A log whose clean fails is
+retried after a pause, which grows each time. A failed round is logged and counted, and never ends the thread.
 
-Source: Kafka LogCleaner. Which log comes next, and who may touch it meanwhile, is in `cleaner_manager`.
+Source: Kafka LogCleaner. `cleaner_manager` chooses the next log, and guards it meanwhile.
 """
 
 from __future__ import annotations

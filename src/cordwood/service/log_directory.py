@@ -1,4 +1,4 @@
-"""A log directory of a live manager: its lock, its identity, its checkpoint files, and how it was left.
+"""A log directory of a live manager: its lock, identity and checkpoint files, and whether its last shutdown was clean.
 
 Source: the part of Kafka's LogManager that is about one directory.
 """

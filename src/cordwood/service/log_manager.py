@@ -5,9 +5,9 @@
         log = manager.get_or_create_log(TopicPartition("orders", 0))
         …
 
-A directory is locked as a broker locks it, so a broker and a manager exclude each other. One that fails goes offline,
-with its logs; the others live on. Compacted logs are cleaned by threads of a `LogCleaner`; with a scheduler that is
-passed in, by a task of it.
+A directory is locked as a broker locks it, so a broker and a manager exclude each other. A directory that fails goes
+offline with its logs; the others stay online. The threads of a `LogCleaner` clean compacted logs; if a scheduler is
+passed in, one of its tasks does.
 
     pool         the logs by partition, and the locks       creation     logs are loaded and made
     directories  locked, live, offline, cordoned            deletion     logs are taken out, and removed later

@@ -1,4 +1,4 @@
-"""What a manager does again and again: retention, flushing, checkpoints.
+"""The periodic tasks of a manager: retention, flushing, checkpoints.
 
 Source: the tasks of Kafka's LogManager and ReplicaManager, with their names, delays and periods.
 """

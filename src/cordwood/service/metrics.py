@@ -1,7 +1,7 @@
 """Metrics under Kafka's names.
 
-A gauge is computed when somebody asks for it, so there is nothing to register or remove. Meters and timers count what
-happens; they are few, and live as long as their manager.
+A gauge is computed when it is read, so there is nothing to register or remove. Meters and timers count events; they are
+few, and live as long as their manager.
 
 Source: Kafka's KafkaMetricsGroup, BrokerTopicStats, LogFlushStats.
 """

@@ -1,8 +1,8 @@
 """How a log moves from one log directory to another, while it is used.
 
-A future log in the other directory gets all that the current one has, and then takes its place. A crash before that
-leaves a future log, which the next move goes on with; a crash in the moment of the change leaves one of both, or two
-whole logs, and then the next start asks which one counts.
+A future log in the other directory receives all records of the current one, and then replaces it. A crash before that
+leaves a future log, which the next move continues; a crash during the replacement leaves one of the two, or two whole
+logs, and then the next start asks which one counts.
 
 Source: Kafka LogManager.replaceCurrentWithFutureLog, LogManager.recoverAbandonedFutureLogs, ReplicaAlterLogDirsThread.
 """

@@ -1,4 +1,4 @@
-"""What people give an append: keys and values, made into records or refused in words, and cut into batches."""
+"""The keys and values that a caller appends: converted to records or refused with a reason, and cut into batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The logs of a manager by partition, and what its parts share.
+"""The logs of a manager by partition, and the state that its parts share.
 
-Three locks, taken in this order: `creation`, held while a log is made, moved or deleted, also while cleans are waited
-for; a log's own; and `lock`, for the maps of logs, which is never held while waiting.
+Three locks, taken in this order: `creation`, held while a log is made, moved or deleted, even while waiting for cleans;
+a log's own; and `lock`, for the maps of logs, which is never held while waiting.
 """
 
 from __future__ import annotations

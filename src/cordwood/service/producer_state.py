@@ -1,10 +1,10 @@
-"""Who may append what next: the last batches, the epoch and the open transaction of each producer.
+"""The last batches, the epoch and the open transaction of each producer, which decide what it may append next.
 
-A producer with an id numbers its records. The log keeps its last five batches: a batch that is sent again is answered
-with the offsets it has already, and a batch that does not follow the last one is refused. A transaction is open from a
+A producer with an id numbers its records. The log keeps its last five batches: a resent batch is answered with the
+offsets that it already has, and a batch that does not follow the last one is refused. A transaction is open from a
 producer's first transactional batch to its marker, and readers of committed data stop before the earliest open one.
 
-What a producer becomes by each batch is in `storage.recovery.replay`; here is what a log that is written to refuses. An
+`storage.recovery.replay` says how a batch changes its producer's state; this module adds the refusals of a live log. An
 append is checked against a copy of the state (`ProducerAppend`), which counts only once the bytes are written.
 
 Source: Kafka ProducerStateManager, ProducerAppendInfo.

@@ -1,10 +1,10 @@
-"""Live logs on directories that somebody else made, as `cordwood run` has them: from the start to the shutdown.
+"""The live logs of `cordwood run`, on directories that another program made: from the start to the shutdown.
 
-open      whose directories, and what is said of their topics; what nobody has set does not count
+open      find the node's directories and the configs of its topics; only explicit settings count
 start     lock, load, recover; high watermarks and replicas as `plan` sees them
 serve     metrics and health over HTTP
-go on     until asked to stop; configs are read anew when asked to
-stop      a clean shutdown, as a broker does it; if the disk hangs, none
+run       until a stop is requested; a reload request reads the configs again
+stop      a clean shutdown, as a broker does it; none if the disk hangs
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tasks for later, on a monotonic clock that is passed in: nobody can set it, so no delay becomes longer or shorter."""
+"""Delayed tasks, on a monotonic clock that is passed in: no change of the wall clock alters a delay."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One segment of a live log: a `.log` file that grows, and its indexes.
 
 Only one thread at a time writes. Readers take no lock: they see the bytes up to `size_bytes`, which grows after the
-bytes are written, and an open file stays the same file when it is renamed or removed. Files that are opened by their
-names, when they are first needed, are opened under a lock that whoever renames them takes, too.
+bytes are written, and an open file stays the same file when it is renamed or removed. Files are opened by name when
+they are first needed, under a lock that a rename takes, too.
 
 Source: Kafka LogSegment.
 """

@@ -1,6 +1,6 @@
-"""What is being done to each live log, and why nothing more: for people, and for the health of the whole.
+"""The state of each live log, with its reason: for people, and for the health of the whole.
 
-The words about a compacted log are those of `plan`: the same rules decide, here on the segments in memory.
+The words about a compacted log are those of `plan`: the same rules decide, applied to the segments in memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Readers let appends go first.
 
-Python runs one thread of a process at a time. A thread that appends lets go of the interpreter at each write. To get it
-back it competes with all readers, each of which may keep it for 5 ms (`sys.getswitchinterval`), and whoever has waited
-longest is not preferred: beside eight busy readers an append took up to a second. So a reader that finds an append in
-progress sleeps for a moment before its next batch, once. The interpreter is one per process, and so are these turns.
+Python runs one thread of a process at a time. A thread that appends releases the interpreter at each write. To get it
+back it competes with all readers, each of which may keep it for 5 ms (`sys.getswitchinterval`), and the longest waiter
+is not preferred: beside eight busy readers an append took up to a second. So a reader that finds an append in progress
+sleeps for a moment before its next batch, once. The interpreter is one per process, and so are these turns.
 """
 
 from __future__ import annotations

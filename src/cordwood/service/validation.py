@@ -1,7 +1,7 @@
-"""What a leader makes of the batches that a producer sends: checks them, gives them offsets, recompresses if asked to.
+"""A leader checks the batches of a producer, assigns their offsets, and recompresses them if the config says so.
 
-Most batches stay as they are but for a few fields of their header (*in place*). A batch in another format or codec than
-the log wants, or with gaps in its offsets, is built anew from its records.
+Of most batches only a few header fields change (*in place*). A batch in another format or codec than the log's, or with
+gaps in its offsets, is rebuilt from its records.
 
 The checks come in Kafka's order, and fail with Kafka's errors. Source: Kafka LogValidator, UnifiedLog.
 """

@@ -1,8 +1,8 @@
 """Where readers of a live log begin and stop: log start offset, high watermark, first unstable offset.
 
-Readers take no lock: all of it is one value, which is replaced as a whole. Whoever changes the log also holds the log's
+Readers take no lock: the offsets are one value, which is replaced as a whole. Writers of the log also hold the log's
 lock. A reader makes one change, and reads bytes for it: it moves a high watermark that lies inside a batch to the first
-offset of the batch, unless somebody has set another one meanwhile.
+offset of the batch, unless another thread has set a new one meanwhile.
 
 Source: Kafka UnifiedLog.fetchHighWatermarkMetadata, UnifiedLog.fetchLastStableOffsetMetadata.
 """

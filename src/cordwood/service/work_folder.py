@@ -1,8 +1,8 @@
 """The folders that cleans of a log write to, in `.cordwood` in the partition's directory.
 
-A clean makes a folder with a name that no other clean has, and removes that folder only: a slow clean that was aborted
-may still run beside the one that took its place. What a process left that died is removed when the log is loaded, while
-nobody else has the directory. Anything else in `.cordwood` has another owner, and stays.
+A clean makes a folder with a unique name, and removes that folder only: a slow clean that was aborted may still run
+beside its successor. Leftovers of a dead process are removed when the log is loaded, before any clean can use the
+directory. Anything else in `.cordwood` has another owner, and stays.
 """
 
 from __future__ import annotations
