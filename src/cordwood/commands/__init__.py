@@ -1,1 +1,1 @@
-"""What a user asks for, a module per command, each told from top to bottom."""
+"""The commands, a module each, to be read from top to bottom."""

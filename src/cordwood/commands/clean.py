@@ -1,18 +1,18 @@
-"""A clean, from top to bottom: what becomes of log directories, told in the order in which it happens.
+"""A clean of log directories into a copy; the steps in their order:
 
-    lay out   where the copy of each directory goes; a locked directory is refused here
-    load      a directory whose broker crashed is recovered into its copy, and taken from there
-    plan      which partitions are cleaned, from where to where
-    run       partitions packed into Spark tasks; each returns what it wrote, or why it could not
-    check     another process looks at what a task wrote
-    build     what was not cleaned is copied, what was cleaned moves in, checkpoints are written
-    retain    with --retention, old segments of the copy go
+    lay out   choose the place of each directory's copy; refuse locked directories
+    load      recover a directory whose broker crashed into its copy, which is then the source
+    plan      choose the partitions to clean, and their ranges
+    run       pack partitions into Spark tasks; each returns its outputs, or why it failed
+    check     another process checks the files that a task wrote
+    build     copy the other partitions, move the cleaned ones in, write checkpoints
+    retain    with --retention, delete old segments of the copy
     publish   the copy gets its name
 
-Until the last step nothing has happened that anybody could see. A partition that fails is a value among the others: it
-is copied as it was, and the result says where it is damaged.
+Nothing is visible before the last step. A failed partition does not stop the others: it is copied as it was, and the
+result says where it is damaged.
 
-`plan_exact` goes the same way up to the tasks, which then count what they would write; nothing is checked or built.
+`plan_exact` takes the same steps up to the tasks, which only count their output; nothing is checked or built.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""A clean of the directories themselves, from top to bottom, told in the order in which it happens.
+"""A clean of the directories themselves; the steps in their order:
 
     lock      every log directory, until the last task has ended
-    load      what an interrupted clean or a crash left is completed or undone, as a broker's start would do
-    plan      which partitions are cleaned, from where to where, and in how many waves, by the room there is
+    load      complete or undo an interrupted clean or a crash's leftovers, as a broker's start would do
+    plan      choose the partitions to clean, their ranges, and the number of waves that the free room allows
     try       a partition that takes several waves is cleaned without writing, so that damage stops it before any change
     wave      Spark's workers write outputs to the partitions' work folders; others check them; `verify` proves them
-    swap      group by group they take the places of what they stand for, which goes; see `storage.changes.swap`
-    retain    with --retention, old segments go, once it is proved that each of them may
+    swap      group by group, outputs replace their old segments, which are deleted; see `storage.changes.swap`
+    retain    with --retention, delete old segments, once each is proved deletable
     record    the cleaner's checkpoint
 
-What is finished stays finished, whatever happens next; what is not is as it was. A folder `.cordwood` that is left in a
+A finished group stays cleaned, even if a later one fails; an unfinished one is as it was. A folder `.cordwood` in a
 partition is a leftover: a broker ignores it, and the next clean removes it.
 """
 
@@ -110,7 +110,7 @@ def _locked(
         for path in to_lock:
             check_local(fs, path, no_broker_elsewhere=in_place.no_broker_elsewhere)
         locks = [held.enter_context(fs.lock_directory(path)) for path in to_lock]
-        # Before that somebody may have been at work.
+        # Opened only now: before the locks, another process may have changed the directories.
         node = open_node(fs, sources, selection)
         places = [place for place in select_partitions(node, sources, selection) if broker_would_load(place.name)]
         partitions = [place.path for place in places]

@@ -1,4 +1,4 @@
-"""What `groups` and `transactions` share: the logs of Kafka's coordinators, and the other logs that lie beside them."""
+"""Shared by `groups` and `transactions`: the logs of Kafka's coordinators, and the other logs beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fetch`: a broker's directory comes back from an object store."""
+"""`fetch`: downloads a broker's directory from an object store."""
 
 from __future__ import annotations
 

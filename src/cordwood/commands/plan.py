@@ -3,8 +3,8 @@
 Here facts are collected: names and sizes, checkpoints, indexes, configs, batch headers. No record is read, no Spark is
 started, nothing is changed. What follows from the facts is decided in `cleaning.selection`.
 
-A partition is left alone for the first of `_NEVER` that speaks. A policy counts only if somebody set it and it can be
-nothing else (`Node.doubt`); so do the limits of retention.
+The first rule of `_NEVER` that applies excludes a partition. A policy counts only if it is set explicitly and beyond
+doubt (`Node.doubt`); so do the limits of retention.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Partitions that are never cleaned: the rules, in the order in which they are asked."""
+"""Partitions that are never cleaned: the rules, in their order."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ NEVER_CLEANED: Sequence[Callable[[Node, LocatedPartition], Reason | None]] = (
 
 
 def policy_in_doubt(node: Node, config: TopicConfig) -> Reason | None:
-    """Why records might have to stay longer than the configs say that are known."""
+    """Why unknown configs might keep records longer than the known ones do."""
     if node.metadata is None or not node.metadata.problems:
         return None
     for name in _KEEPING:

@@ -1,4 +1,4 @@
-"""What only reads: open a log, list directories, check them."""
+"""Commands that only read: open a log, list directories, check them."""
 
 from __future__ import annotations
 

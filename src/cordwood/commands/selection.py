@@ -1,6 +1,6 @@
-"""Which partitions a command is about, and where their configs come from; and what `ls` is asked for besides.
+"""The partitions of a command, the sources of their configs, and the options of `ls`.
 
-These stand apart from `commands.options`, whose other values need much that a command which only reads does not load.
+They are not in `commands.options`, which imports modules that commands which only read do not need.
 """
 
 from __future__ import annotations

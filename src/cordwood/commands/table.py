@@ -1,7 +1,7 @@
 """`table`: the last value of each key of a topic, as a DataFrame, as files, or as rows to be shown.
 
-What it is made of is found out first, from names, checkpoints and headers: offsets of each partition. The rest is a
-function of these, so that a table that is made again is the same, whatever is appended meanwhile.
+First the offsets of each partition are found, from names, checkpoints and headers. The table is a function of these, so
+that it can be made again identically, even if records are appended meanwhile.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def latest_table(
             return table_dataframe(spark, scan_here(made.logs), made.rows_format)
         work = kept.enter_context(_work_folder(file_system_for([]), options.work))
         found = table_dataframe(spark, _scanned(made, spark, work.blobs), made.rows_format)
-        # Nobody says when a DataFrame, or what was made of it, is used for the last time.
+        # The last use of a DataFrame, or of one derived from it, cannot be known.
         weakref.finalize(spark, kept.pop_all().close)
     return found
 
@@ -240,7 +240,7 @@ def shown_table(
         yield ShownTable(made.point, made.rows_format, (row for batch in batches for row in batch.to_pylist()))
         return
     with session(spark, master=master) as running, _work_folder(file_system_for([]), options.work) as work:
-        # Cut anew, for the cores that there are.
+        # Cut again, for the cores that there are.
         fixed = made.point.offsets
         made = prepare(paths, _as_of(options, fixed), spark=running, fs=fs)
         tasks = _scanned(made, running, work.blobs)

@@ -1,4 +1,4 @@
-"""What a table is asked for."""
+"""The options of a table."""
 
 from __future__ import annotations
 

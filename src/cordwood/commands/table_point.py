@@ -1,4 +1,4 @@
-"""Which parts of which logs a table is made of: from where, and up to which point.
+"""The logs that a table is made of, and the offsets where it starts and ends in each.
 
 The end of a log, for a table, is its last stable offset: the high watermark, or below it the start of the first
 transaction that is still open. A directory does not always say where the high watermark is:
@@ -90,7 +90,7 @@ def partitions_of(node: Node, paths: Sequence[str], topic: str | None) -> dict[i
     if not topics:
         raise NotFoundError(f"There is no partition of any topic in {where}")
     if topic is None:
-        # The others are Kafka's own business, but for who names them.
+        # Internal topics count only if they are named, or if there are no others.
         own = [one for one in topics if one not in INTERNAL_TOPICS] or topics
         if len(own) > 1:
             raise RequestError(f"{where} has more than one topic; name one with --topic: {names_text(own)}")

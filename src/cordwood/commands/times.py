@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Parses times as people write them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`transactions`: what is open in the logs of a broker's directories, and what that holds back.
+"""`transactions`: the open transactions in the logs of a broker's directories, and what they hold back.
 
-The logs are looked at first, then `__transaction_state`. A transaction that begins or ends in between, while a broker
-is running, would look as if no coordinator knew it; so what is open in a live log is looked up once more in the end.
+The logs are read first, then `__transaction_state`. While a broker runs, a transaction that begins or ends in between
+would seem unknown to any coordinator; so open transactions of a live log are looked up once more in the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`cordwood.verify`: two states of log directories, partition by partition, and what lies around the partitions."""
+"""`cordwood.verify`: compares two states of log directories, partition by partition, and the files around them."""
 
 from __future__ import annotations
 

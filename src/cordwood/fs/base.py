@@ -1,6 +1,6 @@
 """What Cordwood needs of a file system. Nothing outside this folder opens a file.
 
-There are three protocols, each with the promises of those before it:
+There are three protocols; each extends the promises of its predecessor:
 
     Store             files are read at positions, and written and deleted as a whole
     TargetStore       makes new directories, each whole or not there: files are created and renamed within one target,
@@ -291,7 +291,7 @@ class Link(Enum):
 
 
 class Target(Protocol):
-    """A new directory that is being made. It is whole, or it is not there; what is unfinished is removed.
+    """A new directory that is being made. It is whole, or it is not there; an unfinished one is removed.
 
     Used as a `with` block: what was not published when the block ends is removed.
 
@@ -330,8 +330,8 @@ class Target(Protocol):
 class TargetStore(Store, Protocol):
     """A `Store` in which new directories are made.
 
-    The verbs below are for files of one target, and for temporary files: whatever nobody else looks at yet. So none has
-    to be atomic, and names need not be durable before the target is published.
+    The verbs below are for files of one target, and for temporary files, which no other process reads yet. So none need
+    be atomic, and names need not be durable before the target is published.
     """
 
     @override
@@ -385,7 +385,7 @@ class TargetStore(Store, Protocol):
 
     @abstractmethod
     def sync_file(self, path: str) -> None:
-        """Make the bytes and times of a file durable, which nobody has open for writing."""
+        """Make the bytes and times of a file durable. No process may have it open for writing."""
 
     @abstractmethod
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:

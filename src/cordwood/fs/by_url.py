@@ -1,7 +1,7 @@
 """The store that a path leads to: URLs of object stores, `file://` URLs and paths of this machine side by side.
 
-So a command reads a bucket and writes to a directory of this machine, and what is below the commands knows only the one
-store that it is given.
+So a command can read a bucket and write to a directory of this machine, and the layers below the commands know a single
+store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A file system that asks, every few MiB, whether its user may go on.
 
-A clean that somebody aborts stops at its next read or write, wherever that is. A task in another process cannot be told
-so; it checks for a folder that is removed once the task's result is no longer wanted.
+A clean that is aborted stops at its next read or write. A task in another process cannot be notified; it checks for a
+folder that is removed once the task's result is no longer wanted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cordwood.fs.location import Location
 from cordwood.fs.wrapped import WrappedFile, WrappedReadableFile, WrappedTargetStore
 from cordwood.types import override
 
-#: Called again and again; raises once its caller has to stop.
+#: Called repeatedly; raises once its caller must stop.
 Check = Callable[[], None]
 #: The most bytes that are read or written between two calls.
 _PIECE_BYTES = 4 << 20

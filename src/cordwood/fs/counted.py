@@ -10,7 +10,7 @@ from cordwood.types import override
 
 
 class CountedStore(WrappedStore):
-    """Delegates to another store, and counts, whatever thread reads.
+    """Delegates to another store, and counts the reads of all threads.
 
     Args:
         suffix: only files are counted whose names end so.

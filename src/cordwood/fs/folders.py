@@ -1,4 +1,4 @@
-"""Folders that are made for a while, and removed with all that is in them."""
+"""Temporary folders, which are removed with their contents."""
 
 from __future__ import annotations
 

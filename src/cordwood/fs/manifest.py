@@ -1,8 +1,8 @@
-"""What says of a copy in an object store that it is whole: its manifest; and what says that it is being made.
+"""Two objects show the state of a copy in an object store: a manifest means whole, a run means being made.
 
     s3://bucket/copy/
       .cordwood-run.json       put first, if absent: which run makes this copy. Removed last
-      .cordwood/RUN/           what tasks of that run write, before it gets its name
+      .cordwood/RUN/           outputs of that run's tasks, before they get their names
       orders-0/…               the files, as in a directory
       .cordwood-copy.json      the manifest, put last, if absent: every file with its size, CRC-32C and time
 

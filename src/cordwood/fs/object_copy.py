@@ -1,12 +1,12 @@
 """The making of a directory in an object store: complete with its manifest, or not there; see `cordwood.fs.manifest`.
 
     begin      the run's object is put if absent. If another run's is there, and that run is dead, it is replaced on the
-               condition that nobody else has replaced it, and then everything that the dead run left is removed
+               condition that no other run has replaced it, and then the leftovers of the dead run are removed
     work       tasks write below `.cordwood/RUN/`; only this process gives files their names
     publish    every file must be as it was written; then the manifest is put if absent, then the run's object goes
 
-A run that was taken for dead and is not finds out when it publishes: its run's object is another's. Then its manifest
-is not written, or is taken back; and should it be killed in between, the manifest lists objects that are not there.
+A run that was wrongly taken for dead notices when it publishes, as the run's object is another run's. Then its manifest
+is not written, or is removed; if it is killed in between, the manifest lists objects that are not there.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ObjectCopy(Target):
             self._objects.delete(f"{self.target}/{RUN}")
 
     def _files(self, directory: str) -> Iterator[CopiedFile]:
-        """What is there, which must be what was written."""
+        """The objects that are there; they must match the written files."""
         for info, tag in self._objects.list_with_tags(directory):
             path = f"{directory}/{info.name}"
             if directory == self.target and info.name in OWN_NAMES:
@@ -165,7 +165,7 @@ class ObjectCopy(Target):
     # ---- what is left ------------------------------------------------------------------------------------------------
 
     def _give_up(self, error: BaseException | None = None) -> None:
-        """Remove what this run wrote, its own object last. The error for which it ends is what its user has to see."""
+        """Remove the objects of this run, its own object last. The user must see the error that ended the run."""
         _at_work.discard(self._run)
         try:
             if self._is_mine():

@@ -4,8 +4,8 @@ An object is written whole or not at all, and cannot be changed. So a file that 
 of this machine, which a killed process cannot leave behind. It is uploaded by `sync`, or by `close`, and then takes no
 room here any more. Every object carries the CRC-32C of its bytes, and the time that its original was modified.
 
-A rename copies the object and deletes the old one, so it is only for what nobody else looks at: the files of a target
-before it is published (`cordwood.fs.object_copy`).
+A rename copies the object and deletes the old one, so it is only for files that no other process reads: those of a
+target before it is published (`cordwood.fs.object_copy`).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         self.unlink(source)
 
     def _read_back(self, path: str) -> CopiedFile:
-        """What is known of an object that another process wrote."""
+        """The facts of an object that another process wrote."""
         import obstore
 
         bucket, key = place_of(path)
@@ -221,7 +221,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         return CopiedFile(path, int(meta["size"]), crc, mtime_ns, meta["e_tag"])
 
     def written(self, path: str) -> CopiedFile:
-        """What is known of an object of the copy that this process makes."""
+        """The facts of an object of the copy that this process makes."""
         return self._written.get(path) or self._read_back(path)
 
     @override

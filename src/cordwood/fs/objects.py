@@ -1,7 +1,7 @@
-"""Object stores: Amazon S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage; read as a `Store`.
+"""Object stores: Amazon S3 and compatible ones, Google Cloud Storage, Azure Blob Storage; read as a `Store`.
 
 A path is a URL, such as `s3://bucket/backup/orders-0/00000000000000000000.log`. A directory is there as long as an
-object is in it. What the paths look like, and whose credentials are used, is in docs/object-stores.md.
+object is in it. docs/object-stores.md describes paths and credentials.
 
     list       one request per 1,000 names, with `/` as the delimiter
     stat       the object's head; a directory takes a listing, too
@@ -11,9 +11,8 @@ object is in it. What the paths look like, and whose credentials are used, is in
                a small file those that are beside it and of its kind
 
 A request is repeated, with pauses that get longer, when the server answers with an error of its own (5xx), does not
-answer at all, or cuts a body off. What arrives is as long as what was asked for, or it is an error. A store that failed
-is a StoreError, which is no OSError: who catches the error of a file that is missing or cannot be read must not take it
-for that.
+answer at all, or cuts a body off. An answer of another length than was requested is an error. A store that failed is a
+StoreError, which is no OSError: a handler for missing or unreadable files must not catch it.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ _REQUESTS = 16
 _REFUSALS = frozenset(["AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"])
 #: More than fit into any time.
 _RETRIES_MAX = 1_000_000
-#: Permissions that a copy of an object or a directory gets, less the umask of who makes it.
+#: Permissions that a copy of an object or a directory gets, less the umask of its process.
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
 
 #: The usual variables for an S3-like server other than Amazon's.
@@ -179,7 +178,7 @@ def _client_of(_process: int, bucket: str, endpoint: str, patience: Patience) ->
     with explained(bucket):
         return from_url(
             bucket,
-            # Without encryption only where somebody wrote such an address, or asked for it in the usual variable.
+            # Without encryption only if such an address was given, or the usual variable asks for it.
             client_options={
                 "timeout": timedelta(seconds=patience.timeout_seconds),
                 "allow_http": plain or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
@@ -512,7 +511,7 @@ class ObjectStore(Store):
             return known
 
     def _ask_for_siblings(self, directory: str, name: str, listed: dict[str, ObjectMeta]) -> None:
-        """Who reads one index of a log reads them all."""
+        """Prefetch a log's other indexes: a reader of one index reads them all."""
         suffix = posixpath.splitext(name)[1]
         siblings = [one for one in sorted(listed) if one > name and one.endswith(suffix)] if suffix else []
         for one in siblings[:_SIBLINGS]:

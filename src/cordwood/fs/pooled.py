@@ -5,10 +5,9 @@ it is first read or written. When too many are open, one that was not used latel
 name when it is needed.
 
 An open file stays the same file when its name is replaced or removed: such a file is opened before that happens, and
-is not closed any more until its user is done with it. Renames are followed, those of directories too.
+stays open until its user closes it. Renames are followed, those of directories too.
 
-Closing drops the pool's reference. A concurrent reader holds its own, and the last reference closes
-the descriptor.
+Closing drops the pool's reference. A concurrent reader holds its own, and the last reference closes the descriptor.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from cordwood.types import override
 class PooledFileSystem(WrappedFileSystem):
     """Delegates to another file system; at most `open_files_max` files that were opened for update are open.
 
-    Files whose names are gone do not count. Names have to be changed through this object only.
+    Files whose names are gone do not count. Names must be changed through this object only.
     """
 
     def __init__(self, fs: LocalFileSystem, open_files_max: int) -> None:

@@ -1,17 +1,17 @@
-"""Limits how many bytes per second all tasks of a run read and write together, in whatever processes they run.
+"""Limits how many bytes per second all tasks of a run read and write together, across processes.
 
-Each process adds what it is about to read or write to a counter file of its own, in a folder that all tasks see, and
-then waits until the sum of all counters is due at the rate. So there is nothing to divide: a task that is left alone
-has the whole rate. No locks are needed, as each file has one writer, and counters only grow.
+Before a read or write each process adds its bytes to its own counter file, in a folder that all tasks see, and then
+waits until the sum of all counters is due at the rate. So the rate is not divided: a task that runs alone has all of
+it. No locks are needed, as each file has one writer, and counters only grow.
 
     process A  100 MB ┐
     process B   50 MB ├ 160 MB / 10 MB per second = due after 16 s of its clock; it waits until then
     process C   10 MB ┘
 
-Time that was not used is forgotten after a moment, or slow tasks would save up for a burst. Each process does that by
-itself: it moves its start of the clock forward, and no two clocks are compared.
+Unused time expires after a moment, or slow tasks would save up for a burst. Each process does that alone: it moves its
+start of the clock forward, and no two clocks are compared.
 
-Without a rate there is none of this: the file system of tasks is then the plain one.
+Without a rate, tasks use the plain file system.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A new directory of a local file system: made in a folder beside it, and named last.
+"""A new directory of a local file system: made in a folder beside it, then renamed.
 
 DIR2's parent/
 .DIR2.cordwood-1f0c/           made first, removed in the end
 data/                        becomes DIR2 by one rename, once everything in it is durable
-outputs/                     what tasks write, a folder per attempt
+outputs/                     files that tasks write, a folder per attempt
 progress/                    how far they are
 """
 
@@ -23,7 +23,7 @@ from cordwood.types import override
 
 
 class Workspace(Target):
-    """The folder in which a new directory is made. It is removed at the end of the `with` block, whatever happens."""
+    """The folder in which a new directory is made. The end of the `with` block always removes it."""
 
     def __init__(self, fs: LocalFileSystem, target: str, sources: Iterable[str]) -> None:
         """Refuse a target that is not new or empty, or within a source.

@@ -1,1 +1,1 @@
-"""The last value of each key of a log: by the same scans and merges as a clean, of which nothing is rewritten."""
+"""The last value of each key of a log: by the scans and merges of a clean, without a rewrite."""

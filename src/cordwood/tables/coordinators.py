@@ -1,13 +1,13 @@
-"""The state that a log of an internal topic stands for: of each key the last record.
+"""The state that a log of an internal topic holds: the last record of each key.
 
 The log is read twice: first for the newest offset of each key, then for the records at these offsets. So memory follows
 the number of keys, whatever the length of the log, and objects are made for the surviving records only.
 
-A record of an aborted transaction never counts. One of a transaction that is still open does not count yet; these are
-given beside the others, as what is pending. Of one that committed, its own offset decides, not that of its marker.
+A record of an aborted transaction never counts. A record of an open transaction does not count yet; such records are
+returned separately, as pending. For a committed record its own offset decides, not that of its marker.
 
-A tombstone ends what is pending of its key, whatever follows. So all tombstones behind the start of an open transaction
-are given, and not only those that are the last record of their key.
+A tombstone always ends the pending records of its key. So all tombstones behind the start of an open transaction are
+returned, and not only those that are the last record of their key.
 
 Source: Kafka OffsetMetadataManager.replay and replayEndTransactionMarker, which keep the record with the larger offset.
 """

@@ -1,4 +1,4 @@
-"""What the headers of a segment say: which batches belong to transactions, where runs may begin, where the log ends."""
+"""The facts in a segment's headers: which batches belong to transactions, where runs may begin, where the log ends."""
 
 from __future__ import annotations
 

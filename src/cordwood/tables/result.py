@@ -1,4 +1,4 @@
-"""What became of a table that was written."""
+"""The result of writing a table."""
 
 from __future__ import annotations
 

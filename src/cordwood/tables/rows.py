@@ -1,7 +1,7 @@
-"""The rows of a table as Arrow: keys and values decoded, and where each record stands.
+"""The rows of a table as Arrow: decoded keys and values, and the position of each record.
 
 key, value                      as their decoders say
-partition, offset, timestamp    of the record that counts; the timestamp is null where it has none
+partition, offset, timestamp    of the key's last record; the timestamp is null if the record has none
 deleted                         the record is a tombstone; only in a table with deletes
 undecodable                     key or value is null because it cannot be decoded; only where that is no error
 """

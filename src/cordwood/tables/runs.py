@@ -1,11 +1,11 @@
 """The runs that the logs of a table are cut into, and how one is scanned.
 
-A table is of the offsets [start, end) of a log. Within them counts what a consumer with `read_committed` gets: no
-control records and no aborted transactions; the end is not above the last stable offset, so that the fate of all
-transactions before it is known. Records without a key are no part of a table. Unlike a clean, a table takes the active
-segment with it, and knows no lag.
+A table covers the offsets [start, end) of a log. It has the records that a consumer with `read_committed` gets there:
+no control records and no aborted transactions; the end is not above the last stable offset, so that the fate of all
+transactions before it is known. Records without a key are no part of a table. Unlike a clean, a table includes the
+active segment, and knows no lag.
 
-Of two records with one key the one further behind in the log counts, as in a replay.
+Of two records with the same key the later one in the log counts, as in a replay.
 """
 
 from __future__ import annotations

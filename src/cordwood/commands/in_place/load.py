@@ -1,4 +1,4 @@
-"""The first step of a clean in place: bring partitions into the state in which a broker has them after its start."""
+"""The first step of a clean in place: bring partitions into the state that a broker's start would leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What retention deletes after a clean in place, by the sizes and times that the clean left."""
+"""Retention after a clean in place: deletes old segments by their sizes and times after the clean."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def retain(site: Site, plan: Plan, ledger: Ledger, *, verify: bool) -> Plan:
 
 
 def _limits(config: TopicConfig, high_watermark: int, now_ms: int) -> RetentionLimits:
-    """The limits that somebody has set; a default deletes nothing."""
+    """The limits that are set explicitly; a default deletes nothing."""
 
     def limit(name: str) -> int:
         return config.integer(name) if "delete" in config.policy and config[name].explicit else NONE

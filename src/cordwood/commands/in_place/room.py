@@ -1,4 +1,4 @@
-"""How much room new segments have, and which groups of segments are cleaned in which wave because of it."""
+"""The free room for new segments, and the waves into which it divides the groups of segments."""
 
 from __future__ import annotations
 

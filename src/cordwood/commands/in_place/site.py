@@ -1,4 +1,4 @@
-"""What a clean in place works on: log directories that are locked, and the partitions of them that are asked for."""
+"""The site of a clean in place: locked log directories, and the selected partitions in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One wave of a clean in place: new segments are written, proved, take the places of old ones, and are recorded."""
+"""One wave of a clean in place: new segments are written, proved, swapped for the old ones, and recorded."""
 
 from __future__ import annotations
 

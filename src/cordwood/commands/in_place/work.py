@@ -1,4 +1,4 @@
-"""What a clean in place is to do, and what of it is done."""
+"""The work of a clean in place, and its progress."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Progress:
 
 @dataclass
 class Ledger:
-    """What is done so far. It is kept while it happens, for what is said after an interruption.
+    """The finished work. It is updated at once, so that an interrupted clean can report it.
 
     Attributes:
         progress: of the partitions that are to be cleaned, by path.
