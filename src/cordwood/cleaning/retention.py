@@ -110,7 +110,7 @@ def retention(
     """What retention takes from a log whose policy is known, and which limits it leaves aside.
 
     Args:
-        beyond_doubt: whether somebody set a config, by its name, and it can be nothing else.
+        beyond_doubt: whether a config, by its name, is set explicitly and unambiguously.
         now_ms: the time of the run.
     """
     limits, notes = {}, []

@@ -35,12 +35,12 @@ UInt8Array = npt.NDArray[np.uint8]
 
 #: What a record of a chunk takes until the chunk is closed: hash and kind, then its entry.
 CHUNK_RECORD_BYTES = 16 + 1 + 20 + 20
-#: What is left of a record that is not superseded in its chunk: hash and ordinal.
+#: The entry of a record that is not superseded in its chunk: hash and ordinal.
 ENTRY_BYTES = 20
 #: A batch's records supersede nothing from this offset on.
 NEVER = np.iinfo(np.int64).max
 #: Beside the kernel's flags of a batch: the scan decoded it; it stays as it is if no record is superseded, and all have
-#: a key and a value; the same, but they need no value, as the tombstones' time has not come.
+#: a key and a value; it stays as it is if no record is superseded, and all have a key, as no tombstone has expired.
 _DECODED, _STAYS_PLAIN, _STAYS_KEYED = 4, 8, 16
 #: Records of a window that are held at once; a batch may decompress to any number of them.
 _HELD_RECORDS = 1 << 20
@@ -48,7 +48,7 @@ _HELD_RECORDS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is left of a chunk: at most one superseding record per key, and all that it does not supersede.
+    """The survivors of a chunk: at most one superseding record per key, and all that it does not supersede.
 
     Attributes:
         hashes: uint64[entries, 2], bucket after bucket, in log order within each.
@@ -205,7 +205,7 @@ class SegmentOutcomes:
         return self.positions, self.crcs, self.first_ordinals, self.counts, self.flags, self.bits
 
     def of(self, batches: BatchRows, path: str) -> KnownOutcomes:
-        """What is known of batches (BATCH_ROW[batches]) of the segment.
+        """The outcomes of some batches (BATCH_ROW[batches]) of the segment.
 
         Raises:
             CorruptBatchError: they are not the ones that were scanned.
@@ -385,6 +385,6 @@ class ScannedKeys:
         return self.segments[segment].unchanged
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
-        """See `NewestOffsets.get`. Nobody needs to ask: all records whose keys matter are known."""
+        """See `NewestOffsets.get`. Never needed: the scan knows all records whose keys matter."""
         assert not chosen.any(), "the scan decoded all of them"
         return np.full(columns.rows.size, NONE, np.int64)

@@ -17,7 +17,7 @@ from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
 from cordwood.kernels.layout import HEADER_BYTES
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 
-#: What a record, or a message of magic 0 or 1, may take more when it is encoded anew; see `work_bytes`.
+#: How much larger a record, or a message of magic 0 or 1, may become when it is encoded again; see `work_bytes`.
 _RECORD_GROWTH_BYTES, _MESSAGE_GROWTH_BYTES = 10, 63
 #: How much larger compressed batches, and wrappers of magic 0 and 1, are allowed to become.
 _COMPRESSED_GROWTH, _WRAPPER_GROWTH = 2, 3
@@ -100,7 +100,7 @@ class Load:
     Attributes:
         device: the disk it is on.
         group_bytes: the most that the outputs of each group take.
-        whole: its groups cannot be told apart, as Kafka's offset map decides how far each round goes.
+        whole: its groups cannot be divided among waves, as Kafka's offset map decides how far each round goes.
     """
 
     device: int

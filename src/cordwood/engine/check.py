@@ -23,16 +23,16 @@ from cordwood.storage.log.windows import Checks, WindowReader
 
 #: Outputs that are read within some milliseconds are not worth the threads.
 _ALONE_BYTES = 32 << 20
-#: What is kept of every batch of a segment until its indexes are compared.
+#: The fields of every batch that are kept until the segment's indexes are compared.
 _KEPT = ["base_offset", "last_offset", "position", "size_bytes", "record_count", "max_timestamp"]
 
 
 def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cleaned, last_end: int) -> Iterator[str]:
-    """What is wrong with the outputs of a clean, in words; nothing when all is well.
+    """Yield the faults of a clean's outputs, in words.
 
     Args:
-        files: (name, bytes) of what was written.
-        cleaned: what the task said of it.
+        files: (name, bytes) of the outputs.
+        cleaned: the task's figures.
         last_end: where the last group ends; no output reaches beyond.
     """
     found = [(info.name, info.size_bytes) for info in fs.list(folder)]
@@ -71,7 +71,7 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a segment holds, and what is wrong with it."""
+    """The sums and the faults of a segment."""
 
     batches: int
     records: int
@@ -79,7 +79,7 @@ class _Seen:
 
 
 def _looked_at(segments: Sequence[Segment], ends: Sequence[int]) -> list[_Seen]:
-    """What is seen of each; two are read at a time unless they are too few or small for that."""
+    """Read the segments, two at a time unless they are too few or small."""
     if len(segments) == 1 or sum(segment.size_bytes for segment in segments) < _ALONE_BYTES:
         return list(map(_look_at, segments, ends))
     with ThreadPoolExecutor(2) as pool:
@@ -93,7 +93,7 @@ def _look_at(segment: Segment, end: int) -> _Seen:
 
 
 def _batches(segment: Segment) -> tuple[BatchRows, str]:
-    """The rows of all batches, `_KEPT` only; or none, and what is not a whole, valid batch."""
+    """The rows of all batches, `_KEPT` only; or none, and the fault that is no whole, valid batch."""
     none = np.empty(0, BATCH_ROW)[_KEPT].copy()
     parts = [none]
     with segment.open() as file:

@@ -73,7 +73,7 @@ def _reason(
     Many tasks clean it if other cores would be idle while one works, or if one task needs more than its memory.
 
     Args:
-        records: how many may have to be remembered, at most; None: unknown.
+        records: upper bound of the records to remember; None: unknown.
         memory: what one task may use; None: no limit.
         is_limited: Kafka's offset map is used. It is filled in log order, by one task.
         total_bytes: what the tasks of all partitions read.

@@ -91,7 +91,7 @@ class BlobFolder:
     path: str
 
     def create(self, kind: str) -> BlobWriter:
-        """A new blob, with a name of its own."""
+        """A new blob, with a unique name."""
         return BlobWriter(self.location.open(), f"{self.path}/{uuid4().hex}.{kind}")
 
     def open(self, blob: Blob) -> BlobReader:
@@ -247,7 +247,7 @@ def scan_missing(each: Each, logs: Sequence[LogScan]) -> list[tuple[LogScan, int
 
 
 def merge_missing(each: Each, logs: Sequence[LogScan], cores: int) -> dict[LogScan, Failure]:
-    """Merge what is not merged, of logs that are scanned; why that failed, by log."""
+    """Run the missing merges of scanned logs; returns the failures by log."""
     places = [(log, task) for log in logs for task in log.merges(cores)]
     tasks = [task for _, task in places]
     failures: dict[LogScan, Failure] = {}

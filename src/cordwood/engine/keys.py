@@ -136,7 +136,7 @@ def _enter(table: KeyTable, batches: BatchRows, found: Sequence[HashedRecords], 
 
 
 def _count_as_seen(table: KeyTable, batches: BatchRows, start: int) -> None:
-    """Let the table speak for batches of which all keys were entered, whatever else they hold."""
+    """Extend `latest_offset` over batches whose keys are all in the table."""
     if batches.size and batches["last_offset"][-1] >= start:
         table.latest_offset = max(table.latest_offset, int(batches["last_offset"][-1]))
 

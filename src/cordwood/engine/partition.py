@@ -128,7 +128,7 @@ class KeySource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
-    """What is cleaned of a partition, and by which rules.
+    """The range of a partition to clean, and the rules.
 
     Attributes:
         first_dirty: keys are collected from here on.
@@ -198,7 +198,7 @@ def clean_partition(fs: TargetStore, log: LogView, target: str, request: CleanRe
 def _read_keys(
     log: LogView, facts: Sequence[SegmentFacts], dirty: DirtySection, carried: CleanState, request: CleanRequest
 ) -> DirtyKeys:
-    """Pass 1: by a scan, or by a table of keys where it has to be one."""
+    """Pass 1: by a scan, or by a table of keys where one is needed."""
     settings, secret = request.settings, secrets.token_bytes(16)
     if settings.offset_map_slots is None:
         groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
@@ -210,7 +210,7 @@ def _read_keys(
 
 
 def state_at_start(facts: Sequence[SegmentFacts], request: CleanRequest) -> CleanState:
-    """The state of a clean before its first group, as a value of its own."""
+    """The state of a clean before its first group, as a new value."""
     if request.part is not None and request.part.carried is not None:
         return copy.deepcopy(request.part.carried)
     older = segments_between(facts, 0, request.first_dirty)

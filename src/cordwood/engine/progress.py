@@ -75,7 +75,7 @@ class Counters:
     path: str
 
     def counted(self, store: Store) -> Counted:
-        """A store that counts what is read, and writes the sum to a new file of the folder."""
+        """A store that counts bytes read, and writes the sum to a new file of the folder."""
         return Counted(store, self.location.open(), f"{self.path}/{uuid4().hex}")
 
 

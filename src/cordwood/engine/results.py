@@ -73,7 +73,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """What a clean in place has to say besides.
+    """Figures of a clean in place only.
 
     Attributes:
         waves: in how many it was done.
@@ -101,7 +101,7 @@ class CleanResult(Presentable):
         now_ms: the time that everything was decided by.
         clean_seconds: reading, deciding and writing on Spark, without its start.
         notes: what else is worth knowing.
-        in_place: what a clean in place has to say besides; None of others.
+        in_place: figures of a clean in place; None for others.
     """
 
     target: str

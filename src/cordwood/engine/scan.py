@@ -104,7 +104,7 @@ class Run:
         start: position of its first batch.
         end: position of the batch behind it; None: the segment's end.
         superseding: None: no record of it supersedes others.
-        rewritten: its segment is in a group, so that somebody asks what is superseded.
+        rewritten: its segment is in a group, so its superseded records matter.
     """
 
     segment: Segment
@@ -117,7 +117,7 @@ class Run:
 def runs_of(
     log: LogView, groups: Sequence[Sequence[Segment]], dirty: DirtySection, copying: AbortTracker
 ) -> Iterator[tuple[Run, Trackers]]:
-    """The segments that have to be scanned as runs, in log order, each with the trackers at its start.
+    """The segments to scan as runs, in log order, each with the trackers at its start.
 
     The caller moves the trackers to the end of the segment before it takes the next one.
 
@@ -158,7 +158,7 @@ def scan_keys(
         memory: that the keys may take; None: no limit.
 
     Raises:
-        TooLittleMemoryError: what has to be kept takes more memory than it may.
+        TooLittleMemoryError: the survivors take more memory than they may.
     """
     chunks: list[Chunk] = []
     scanned: list[tuple[Run, ScannedRun, list[Chunk]]] = []

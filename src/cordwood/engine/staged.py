@@ -61,7 +61,7 @@ class _Partition:
         cut: its runs and groups; None: it is not cut yet.
         groups: what is rewritten, by number of the group.
         outcome: what became of it, once that is known.
-        unordered: offsets do not ascend, so that one task has to clean it with a table.
+        unordered: offsets do not ascend, so one task must clean it with a table.
     """
 
     task: PartitionTask
@@ -102,7 +102,7 @@ def clean_staged(
         discard: nothing is written but what tasks hand each other.
 
     Returns:
-        the outcome of each; None where offsets do not ascend: then one task has to clean the partition.
+        the outcome of each; None where offsets do not ascend: then one task must clean the partition.
     """
     partitions: list[_Partition] = []
     try:
@@ -226,7 +226,7 @@ def _rewrite(partitions: Sequence[_Partition], clean_each: CleanEach) -> None:
 
 
 def _note_failure(partition: _Partition, failure: Failure) -> None:
-    """What is lost is made again in the next attempt; anything else is the partition's outcome."""
+    """Forget a lost file, so that the next attempt makes it again; any other failure is the partition's outcome."""
     if failure.kind is FailureKind.LOST and partition.scan is not None:
         partition.scan.forget(failure.lost)
     elif partition.outcome is None:
@@ -234,7 +234,7 @@ def _note_failure(partition: _Partition, failure: Failure) -> None:
 
 
 def _combined(fs: TargetStore, partition: _Partition, outputs: str | None, *, discard: bool) -> Output | Failure:
-    """One output of those of all groups, in one folder."""
+    """Join the outputs of all groups in one folder."""
     cut, scan, task = partition.cut, partition.scan, partition.task
     if cut is None or scan is None or len(partition.groups) < len(cut.groups):
         what = f"{task.path}: what its tasks wrote for each other was lost {_ATTEMPTS} times"

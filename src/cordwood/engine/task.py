@@ -42,8 +42,8 @@ class PartitionTask:
         size_bytes: what will be read, about.
         records: how many there are to read, at most; None: that is not known.
         transactional: whether there are markers, or data of transactions.
-        work: a folder of its own, for what is written for it, with a folder `PROGRESS` in it; when it is gone, nobody
-            wants the task's result any more. None: where the outputs of all tasks go, or the partition's work folder.
+        work: the task's own folder for outputs, with a folder `PROGRESS` in it; its removal means that the result is
+            no longer wanted. None: where the outputs of all tasks go, or the partition's work folder.
     """
 
     location: Location[TargetStore]
@@ -68,7 +68,7 @@ class PartitionTask:
 
     @property
     def request(self) -> CleanRequest:
-        """What is cleaned, and by which rules."""
+        """The range to clean, and the rules."""
         return CleanRequest(
             first_dirty=self.first_dirty,
             first_uncleanable=self.first_uncleanable,
@@ -80,11 +80,11 @@ class PartitionTask:
         )
 
     def folder(self, outputs: str | None) -> str:
-        """Where folders for what is written for it are made; `outputs`: for all tasks, if there is such a folder."""
+        """Where the folders of its outputs are made; `outputs`: for all tasks, if there is such a folder."""
         return self.work or outputs or f"{self.path}/{WORK_FOLDER}"
 
     def progress(self, of_all: str) -> str:
-        """Where it says how far it is; `of_all`: where tasks without a folder of their own do."""
+        """Where it reports its progress; `of_all`: where tasks without their own folder do."""
         return of_all if self.work is None else f"{self.work}/{PROGRESS}"
 
     def at(self, location: Location[TargetStore]) -> PartitionTask:
@@ -211,9 +211,9 @@ def tasks_of(plan: Plan, location: Location[TargetStore]) -> list[PartitionTask]
 
 
 def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard: bool = False) -> Output | Failure:
-    """Clean one partition into a folder of its own; or into none, to see what would come of it.
+    """Clean one partition into a new folder; or only count the output, with `discard`.
 
-    Another attempt at the same task gets another folder, so that one that was given up and still runs harms nobody.
+    Each attempt at a task gets a new folder, so an abandoned attempt that still runs does no harm.
 
     Args:
         outputs: where that folder is made, unless the task has a folder; None: in the work folder of the partition.

@@ -1,7 +1,7 @@
 """Decompresses and compresses the bodies of many batches of magic 2 per call, without Python between them.
 
-LZ4 and Snappy are kernels; zstd is libzstd, and gzip is libdeflate, called from a kernel. What a kernel rejects goes
-through `record.compression`, one batch per call. It accepts all that Kafka reads, and reports errors.
+LZ4 and Snappy are kernels; zstd is libzstd, and gzip is libdeflate, called from a kernel. Batches that a kernel rejects
+go through `record.compression`, one per call. It accepts all that Kafka reads, and reports errors.
 """
 
 from __future__ import annotations

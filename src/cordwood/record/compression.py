@@ -554,7 +554,7 @@ def _read_zstd(payload: Payload, magic: int, max_bytes: int, window_bytes: int) 
                 position = cut
                 yield piece
             # Kafka's library reads _ZSTD_INPUT_BYTES at a time. It does not notice a truncated frame if the previous
-            # frame ended in the same, last read; then it treats the rest as the end of the data.
+            # frame ended in that last read; then it treats the rest as the end of the data.
             noticed = (frame - 1) // _ZSTD_INPUT_BYTES != (len(payload) - 1) // _ZSTD_INPUT_BYTES
             if noticed and not decoder.eof:
                 raise _corrupt(Codec.ZSTD, "the frame breaks off", position)

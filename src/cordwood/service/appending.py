@@ -50,7 +50,7 @@ class AppendInfo:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Who appends, and how.
+    """The origin of an append, and its rules.
 
     Attributes:
         leader_epoch: of this leader, or of this replica.

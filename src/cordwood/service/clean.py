@@ -51,8 +51,8 @@ class KeyMemory:
     """The memory that the keys of one clean may take.
 
     Attributes:
-        load_factor: somebody has set `log.cleaner.dedupe.buffer.size`, so that keys go to Kafka's offset map, which
-            ends a round once this part of it is full; None: any number of keys.
+        load_factor: `log.cleaner.dedupe.buffer.size` is set explicitly, so keys go to Kafka's offset map, which ends a
+            round once this part of it is full; None: any number of keys.
     """
 
     size_bytes: int = 1 << 62
@@ -60,7 +60,7 @@ class KeyMemory:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
-        """The memory that a broker's configs give to each thread; a quarter of the machine's, if they say nothing."""
+        """The memory that a broker's configs give to each thread; by default a quarter of the machine's in all."""
         threads, buffer = config.integer("log.cleaner.threads"), config["log.cleaner.dedupe.buffer.size"]
         if not buffer.explicit:
             return cls(memory_bytes() // 4 // threads)
@@ -68,7 +68,7 @@ class KeyMemory:
         return cls(SLOT_BYTES * slots, config.real("log.cleaner.io.buffer.load.factor"))
 
     def applied_to(self, settings: CleanSettings) -> CleanSettings:
-        """The settings of a clean that goes by it."""
+        """The settings, with this memory as their limit."""
         if self.load_factor is None:
             return replace(settings, memory=MemoryShare(self.size_bytes))
         slots = self.size_bytes // SLOT_BYTES
@@ -77,7 +77,7 @@ class KeyMemory:
 
 @dataclass(frozen=True, slots=True)
 class CleanedLog:
-    """What a clean of a live log did.
+    """The result of a clean of a live log.
 
     Attributes:
         end_offset: the new first dirty offset.
@@ -91,13 +91,12 @@ class CleanedLog:
 
 
 class LiveClean:
-    """One clean of a live log, for a `with` block: its folder, and how what is written there gets into the log.
+    """One clean of a live log, for a `with` block: its folder, its task, and the swap of its output.
 
     Attributes:
-        found: what the clean goes over; the log is in progress.
-        folder: of its own; see `work_folder`.
-        task: what is to be run.
-        check: raises once the clean has to stop.
+        found: the range of the clean; the log is in progress.
+        folder: see `work_folder`.
+        check: raises once the clean must stop.
     """
 
     def __init__(
@@ -153,10 +152,10 @@ class LiveClean:
         """Swap in what the task wrote.
 
         Args:
-            changing: for each group; it raises once the clean has to stop.
+            changing: for each group; it raises once the clean must stop.
 
         Raises:
-            LogCleaningAbortedError: the clean has to stop. Its task may have failed because of that.
+            LogCleaningAbortedError: the clean must stop. Its task may have failed because of that.
             CleanFailedError: the log cannot be cleaned, with the reason.
             KafkaStorageError: the disk failed while the new segments were swapped in.
         """
@@ -178,7 +177,7 @@ def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> O
 
     Args:
         check: is called at least every few MiB; what it raises is the reason why the task fails.
-        limit: of what is read and written.
+        limit: of bytes read and written.
     """
     work = task.work
     assert work is not None, "a clean has a folder"

@@ -94,7 +94,7 @@ class LogToClean:
         first_dirty_offset: where it begins to take keys.
         uncleanable_offset: what bounds the range: the last stable offset, the active segment, or a lag.
         first_uncleanable_offset: where the range ends, at the base offset of a segment.
-        force_update_checkpoint: the log's checkpoint is outside the log, and has to be corrected.
+        force_update_checkpoint: the log's checkpoint is outside the log, and must be corrected.
         clean_bytes: of the segments that begin below the first dirty offset.
         cleanable_bytes: of the segments in the range; the first of them may count in both.
         overdue_ms: by how much the oldest dirty batch exceeds `max.compaction.lag.ms`.
@@ -112,7 +112,7 @@ class LogToClean:
 
     @property
     def total_bytes(self) -> int:
-        """Of what is clean and what can be cleaned."""
+        """Clean and cleanable bytes together."""
         return self.clean_bytes + self.cleanable_bytes
 
     @property
@@ -316,7 +316,7 @@ class LogCleanerManager:
             return claim
 
     def _select(self, now_ms: int) -> tuple[list[LogToClean], SelectionStats]:
-        """The logs that are due and that nobody works on, the filthiest first."""
+        """The logs that are due and have no state, the filthiest first."""
         self.last_run_ms = self._clock()
         known, logs = self.all_cleaner_checkpoints(), self._logs()
         found: list[LogToClean] = []
@@ -372,7 +372,7 @@ class LogCleanerManager:
         return found
 
     def deletable_logs(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Log]:
-        """The compacted logs that nobody works on; their old segments may be deleted. They are in progress then.
+        """Return the compacted logs without a state, now in progress, so that old segments may be deleted.
 
         Args:
             partitions: only these; None: all.
@@ -389,9 +389,9 @@ class LogCleanerManager:
             return found
 
     def pause_cleaning_for_non_compacted_partitions(self) -> dict[TopicPartition, Log]:
-        """The logs that are not compacted, and that nobody works on; they are paused until they are resumed.
+        """Pause and return the logs without a state that are not compacted.
 
-        So that retention does not meet a clean whose policy has just become `compact`.
+        So retention cannot meet a clean of a log whose policy has just become `compact`.
         """
         with self._changed:
             found = {
@@ -405,7 +405,7 @@ class LogCleanerManager:
     # ---- states ------------------------------------------------------------------------------------------------------
 
     def cleaning_state(self, partition: TopicPartition) -> State | None:
-        """What is done to a log."""
+        """A log's state; None: no cleaner works on it."""
         with self._changed:
             return self._states.get(partition)
 
@@ -418,8 +418,8 @@ class LogCleanerManager:
     def abort_and_pause_cleaning(self, partition: TopicPartition) -> None:
         """Stop a clean, and let none begin until `resume_cleaning`.
 
-        A clean changes nothing any more once this returns. Its thread, and tasks in other processes, may go on for a
-        moment. What is waited for is a group that is just being swapped in, or a deletion of old segments.
+        Once this returns, the clean can no longer change the log. Its thread, and tasks in other processes, may run for
+        a moment longer. This waits only for a swap that has begun, or for a deletion of old segments.
 
         Raises:
             IllegalStateError: another thread waits for the same abort.
@@ -552,7 +552,7 @@ class LogCleanerManager:
         self._uncleanable.setdefault(self._fs.absolute_path(log_dir), {})[partition] = marked
 
     def mark_partition_cleanable(self, log_dir: str, partition: TopicPartition) -> None:
-        """A clean has succeeded, or is to be tried anew."""
+        """Clear the mark, after a clean that succeeded, or to try again."""
         with self._changed:
             self._uncleanable.get(self._fs.absolute_path(log_dir), {}).pop(partition, None)
 

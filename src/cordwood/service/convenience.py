@@ -46,7 +46,7 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
 
 @dataclass
 class Producing:
-    """Who appends: a producer in a transaction, or nobody (NONE).
+    """The appending producer: one in a transaction, or none (NONE).
 
     Attributes:
         guard: for the append that opens the transaction.

@@ -25,7 +25,7 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadedFrom:
-    """What is known of a partition before its log is loaded.
+    """The facts of a partition before its log is loaded.
 
     Attributes:
         clean_shutdown: whether it was closed properly.
@@ -106,7 +106,7 @@ class DirectoryLoads:
         self._segments.clear()
 
     def metrics(self) -> Iterator[tuple[MetricName, int]]:
-        """What is still to be loaded: logs by directory, segments by directory and thread."""
+        """The logs still to load by directory, the segments by directory and thread."""
         for path, count in list(self._logs.items()):
             yield MetricName("kafka.log", "LogManager", "remainingLogsToRecover", (("dir", path),)), count
         for (path, thread), count in list(self._segments.items()):

@@ -34,7 +34,7 @@ class ExplicitConfigs:
 
 
 def explicit_configs(node: Node, *, retention: bool) -> ExplicitConfigs:
-    """The configs of a node's topics, as far as somebody has set them.
+    """The configs of a node's topics that are set explicitly.
 
     Args:
         node: the directories, with what is said of their topics.

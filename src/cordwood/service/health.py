@@ -23,7 +23,7 @@ _TASK_PATIENCE_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is wrong with live logs, in words; nothing: they are well."""
+    """The problems of live logs, in words; none: they are well."""
 
     problems: tuple[str, ...]
 

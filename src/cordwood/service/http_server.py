@@ -61,7 +61,7 @@ class HttpServer:
     """
 
     def __init__(self, port: int) -> None:
-        """Take the port; nobody is answered before `start`.
+        """Take the port; requests are answered from `start` on.
 
         Args:
             port: 0: any free one.

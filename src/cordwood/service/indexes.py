@@ -45,11 +45,11 @@ class _IndexFile:
         self.path = path
         self._base_offset = base_offset
         self._entry = entry
-        #: The two numbers of each entry. Both grow together, the second first; what is cut off is replaced by copies.
+        #: The two numbers of each entry. Both grow together, the second first; a truncation makes new arrays.
         self._columns = (array("q"), array("q"))
         #: Entries that are not in the file yet, encoded.
         self._pending = bytearray()
-        #: Held while entries come, go or are written: who flushes holds no lock of the log.
+        #: Held while entries come, go or are written, as a flush holds no lock of the log.
         self._lock = threading.RLock()
         if fs.exists(path):
             data = read_file(fs, path)
@@ -115,7 +115,7 @@ class _IndexFile:
         with self._lock:
             self.write()
             self.max_entries = max(max_bytes // self._entry.size, self.entries)
-            # What was dropped may still be in the file, where zeros have to be.
+            # Dropped entries may still be in the file, where zeros must be.
             self._file.truncate(self.entries * self._entry.size)
             self._file.truncate(self.max_entries * self._entry.size)
 

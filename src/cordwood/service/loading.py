@@ -218,7 +218,7 @@ class Loader:
         return Loaded(self.directory, segments, snapshots, self.epochs, *offsets, tuple(discarded))
 
     def _plan(self) -> Recovery:
-        """What is to be done about the files that are there."""
+        """The plan for the files that are there."""
         entries = self.fs.list(self.directory)
         for info in entries:
             if not info.is_directory and parse_file(info.name) is None:

@@ -260,7 +260,7 @@ class LocalLog:
             delete()
 
     def truncate_to(self, offset: int) -> tuple[LogSegment, ...]:
-        """Remove what is at an offset or above; returns the segments that are gone."""
+        """Remove the records at or above an offset; returns the removed segments."""
         gone = tuple(segment for segment in self.segments.all if segment.base_offset > offset)
         self.remove(gone)
         self.segments.active.truncate_to(offset)

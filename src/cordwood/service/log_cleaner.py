@@ -54,7 +54,7 @@ _DELETED_AT_ONCE = 50
 
 
 class _ShutdownError(Exception):
-    """The thread of a clean has to end."""
+    """The thread of a clean must end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +139,11 @@ class ThreadRecord:
 
 
 class CleanerThread(threading.Thread):
-    """Does a cleaner's rounds until it is told to stop.
+    """Does a cleaner's rounds until it is stopped.
 
     Attributes:
-        stopping: set when it has to end.
-        is_dead: it has ended without being told to.
+        stopping: set when it must end.
+        is_dead: it has ended without being stopped.
     """
 
     def __init__(self, number: int, work: Callable[[CleanerThread], None]) -> None:
@@ -167,7 +167,7 @@ class LogCleaner:
 
     Attributes:
         manager: the states and checkpoints of the logs.
-        restarts: how often the loop of a thread failed and began anew.
+        restarts: how often the loop of a thread failed and restarted.
         on_clean: called after each clean that succeeded, by the thread that did it, with what it was to go over.
     """
 
@@ -203,7 +203,7 @@ class LogCleaner:
         self._lifecycle = threading.RLock()
         self._threads: tuple[CleanerThread, ...] = ()
         self._is_shut_down = False
-        #: Of those who call `clean_filthiest_log` themselves.
+        #: For callers of `clean_filthiest_log` outside the threads.
         self._callers = ThreadRecord()
         self._last_deletion_ms: int | None = None
         self._throttling = ExitStack()
@@ -257,12 +257,9 @@ class LogCleaner:
             raise ConfigError(f"Log cleaner threads cannot be increased to more than double the current value {old}")
 
     def reconfigure(self, old: BrokerConfig, new: BrokerConfig) -> None:
-        """Go on with other configs. If threads run, others take their places, also those of dead ones.
+        """Apply new configs. Running threads, and dead ones, are replaced.
 
-        Cleans that run are given up; their logs stay as they were, and are chosen anew.
-
-        Args:
-            new: as they are from now on.
+        Running cleans are aborted; their logs stay as they were, and are chosen again.
         """
         with self._lifecycle:
             is_running = bool(self._threads)
@@ -358,7 +355,7 @@ class LogCleaner:
     # ---- a thread ----------------------------------------------------------------------------------------------------
 
     def _work(self, thread: CleanerThread) -> None:
-        """Do rounds until the thread has to stop, whatever they raise."""
+        """Do rounds until the thread must stop, even if they fail."""
         is_idle = False
         while not thread.stopping.is_set():
             try:
@@ -377,7 +374,7 @@ class LogCleaner:
             is_idle = not self.clean_filthiest_log()
 
     def clean_filthiest_log(self) -> bool:
-        """What a thread does again and again: clean the filthiest log, and delete what is too old in all logs.
+        """One round of a thread: clean the filthiest log, and delete old segments of all logs.
 
         Returns:
             whether a log was chosen, so that there may be another one.
@@ -460,7 +457,7 @@ class LogCleaner:
         )
 
     def _delete_old_segments(self, *, idle: bool) -> None:
-        """Delete what is too old in all logs that nobody works on: once per `log.cleaner.backoff.ms`, and when idle.
+        """Delete old segments of all logs without a state: once per `log.cleaner.backoff.ms`, and when idle.
 
         Kafka does it after each clean. With thousands of logs that takes longer than a small clean.
         """

@@ -102,8 +102,8 @@ class Moves:
     def replace_current_with_future_log(self, partition: TopicPartition) -> Log:
         """Let the future log of a partition, which has all that the current one has, take its place.
 
-        The caller has paused the partition's cleaning, and sees to it that nobody appends meanwhile. Cleaning is
-        resumed. The old log is not closed: its readers may go on until its files are removed.
+        The caller has paused the partition's cleaning, and prevents appends meanwhile. Cleaning is resumed. The old log
+        is not closed: its readers may continue until its files are removed.
 
         Raises:
             KafkaStorageError: one of the two is missing; or the disk.

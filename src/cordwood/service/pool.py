@@ -75,7 +75,7 @@ class LogPool:
                     "of the two directories for this partition. It is recommended to delete the partition in the log "
                     "directory that is known to have failed recently."
                 )
-            # They may have changed while it was loaded. Nobody else has the log yet, or its lock.
+            # The configs may have changed while the log was loaded. No other thread has the log yet, or its lock.
             log.update_config(self.configs.topic(partition.topic))
             logs[partition] = log
 

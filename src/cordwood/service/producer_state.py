@@ -42,12 +42,12 @@ from cordwood.types import NONE, ControlType, override
 
 #: The largest epoch of a producer.
 MAX_EPOCH = 2**15 - 1
-#: The transaction version of a marker that nobody told: what replication and loading know.
+#: The transaction version of a marker if it is unknown, as in replication and loading.
 UNKNOWN_VERSION = -1
 
 
 class AppendOrigin(Enum):
-    """Who appends; see the table of checks in `ProducerAppend`."""
+    """The origin of an append; see the table of checks in `ProducerAppend`."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -242,7 +242,7 @@ class ProducerState(Producers):
         return not self.by_id and not self._unreplicated
 
     def of(self, producer_id: int) -> Producer | None:
-        """What is known of a producer."""
+        """The state of a producer; None: unknown."""
         return self.by_id.get(producer_id)
 
     def fresh(self) -> ProducerState:
@@ -345,7 +345,7 @@ class ProducerState(Producers):
     # ---- life --------------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Forget everything but what is being verified."""
+        """Forget everything except verifications in progress."""
         self.by_id = {}
         self.ongoing = []
         self._unreplicated = []

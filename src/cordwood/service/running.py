@@ -192,7 +192,7 @@ class LiveNode:
         log.update_high_watermark(mark.offset)
 
     def reload(self) -> None:
-        """Read the configs anew, and use them.
+        """Read the configs again, and use them.
 
         Raises:
             CordwoodError: they cannot be used; the old ones stay.
@@ -202,7 +202,7 @@ class LiveNode:
         self._node, self._explicit = node, explicit
 
     def look(self) -> tuple[list[PartitionStatus], Health]:
-        """What is being done to each log, and whether all is well; `/health` answers with the last look."""
+        """The state of each log, and the health of all; `/health` answers with the last look."""
         now_ms, explicit = self._clock(), self._explicit
         found = statuses(self.manager, now_ms, explicit.left_alone, explicit.only_compacted, self.waiting.begin)
         health = self._watch.look(self.manager, found, now_ms)
@@ -218,8 +218,8 @@ class LiveNode:
         """Go on until asked to stop.
 
         Args:
-            stop: set once it has to end.
-            reload: set when configs are to be read anew; cleared here.
+            stop: set once it must end.
+            reload: set when configs are to be read again; cleared here.
 
         Raises:
             KafkaStorageError: all log directories have failed.
@@ -232,7 +232,7 @@ class LiveNode:
                 self._try_reload()
             began = time.monotonic()
             show(*self.look())
-            # Of very many logs a look takes long; the cleaner is to have the time.
+            # With very many logs a look takes long; leave the time to the cleaner.
             took_seconds = time.monotonic() - began
             wait_seconds = max(LOOK_SECONDS, _LOOK_SHARE * took_seconds)
             self._watch.period_ms = int(1_000 * (wait_seconds + took_seconds))
@@ -254,7 +254,7 @@ class LiveNode:
 
 
 def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, patience_ms: int = PATIENCE_MS) -> T:
-    """Do what a disk may hold up for good in a thread of its own, which is given up if it hangs after `stop`.
+    """Run work that a disk may block forever in a separate thread, which is abandoned if it hangs after `stop`.
 
     Args:
         work: ends soon after `stop` is set.
@@ -262,7 +262,7 @@ def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, p
         patience_ms: how long it may wait for one thing then.
 
     Raises:
-        HangingError: it is given up. Its threads still run; the process has to be ended without them.
+        HangingError: it is abandoned. Its threads still run; the process must end without them.
     """
     future: Future[T] = Future()
 

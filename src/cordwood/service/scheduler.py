@@ -155,8 +155,8 @@ class SteppedScheduler(Scheduler):
 
         Args:
             clock: see `Scheduler`.
-            shortest_period_ms: a shorter period is taken as this one: who goes through a month in steps of minutes has
-                no use for a checkpoint every five seconds.
+            shortest_period_ms: replaces shorter periods: a test that simulates a month in steps of minutes needs no
+                checkpoint every five seconds.
         """
         self.clock = clock
         self._shortest_period_ms = shortest_period_ms

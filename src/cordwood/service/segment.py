@@ -47,7 +47,7 @@ _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION
 
 
 class SegmentGoneError(Exception):
-    """The files of a segment were removed while somebody read it. The log has others by now: begin anew."""
+    """The files of a segment were removed during a read. The log has new ones by now: start the read again."""
 
 
 class Place(NamedTuple):
@@ -130,7 +130,7 @@ class LogSegment:
         return f"{self.directory}/{offset_name(self.base_offset, kind + self._suffix)}"
 
     def file_names(self) -> list[str]:
-        """The names of those of its files that are there."""
+        """The names of its existing files."""
         paths = [self.path(kind) for kind in (FileKind.LOG, *_INDEX_KINDS)]
         return [path.rpartition("/")[2] for path in paths if self._fs.exists(path)]
 
@@ -224,7 +224,7 @@ class LogSegment:
         return self._names
 
     def delete_files(self) -> None:
-        """Remove all files; those that are gone are passed over. Who reads open ones goes on; the last closes them."""
+        """Remove all files, ignoring missing ones. Readers keep their open files; the last reader closes them."""
         with self._names:
             self._is_gone = True
             for kind in (FileKind.LOG, *_INDEX_KINDS):
@@ -457,7 +457,7 @@ class LogSegment:
         self._largest = (NONE, self.base_offset)
 
     def finish_recovery(self, largest: tuple[int, int], indexes: Mapping[FileKind, bytes]) -> None:
-        """Write the indexes that were made anew: files without spare room.
+        """Write the rebuilt indexes: files without spare room.
 
         Args:
             largest: as `largest_timestamp_so_far`.

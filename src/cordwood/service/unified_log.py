@@ -223,7 +223,7 @@ class UnifiedLog:
 
     @property
     def producers(self) -> ProducerState:
-        """What is known of producers."""
+        """The state of all producers."""
         return self._producers
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
@@ -862,7 +862,7 @@ class UnifiedLog:
             self._local.close_handlers()
 
     def unchanged(self) -> AbstractContextManager[object]:
-        """In the block nobody else appends to the log, or changes it."""
+        """In the block no other thread appends to the log, or changes it."""
         return self._lock
 
     def rename_directory(self, directory: str) -> None:

@@ -272,7 +272,7 @@ class Leader:
             assigned = [self._assign(data, batch, *end) for batch, end in zip(batches, ends, strict=True)]
             return Validated(data, assigned, next_offset - 1, largest)
         if is_partial and first.attributes & CODEC_MASK:
-            # Kafka has passed over their keys and values, so cannot build the batch anew.
+            # Kafka has skipped their keys and values, so cannot rebuild the batch.
             raise KafkaError("the offsets of the records of a compressed batch have gaps")
         self._check_producer(first)
         if next_offset == offset and self.config.log_append_time:
@@ -478,7 +478,7 @@ class Leader:
 
     @staticmethod
     def _check_producer(first: Batch) -> None:
-        """Of batches that are built anew, Kafka's builder checks the producer, too."""
+        """For rebuilt batches, Kafka's builder checks the producer, too."""
         if first.producer_id == NONE:
             if first.is_transactional:
                 raise IllegalArgumentError("Cannot write transactional messages without a valid producer ID")

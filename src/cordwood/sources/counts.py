@@ -1,4 +1,4 @@
-"""What reading took, and what it could leave out."""
+"""Counts of what was read, and of what was skipped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The data source as Spark's Python API has it, and its registration with a session.
 
-Spark makes a `LogDataSource` in a process of its own, asks it for a reader there, and hands the pickled reader to
-tasks. So nothing here may be more than plain values, and nothing heavy is loaded before it is needed.
+Spark makes a `LogDataSource` in a separate process, asks it for a reader there, and passes the pickled reader to tasks.
+So all state here is plain values, and nothing heavy is loaded before it is needed.
 
 The class that is registered is made for a session, as a subclass with the session's accumulator.
 """
@@ -50,7 +50,7 @@ def register_source(spark: SparkSession, store_of: StoreOf, *, push_filters: boo
 
     Args:
         store_of: gives the store that paths lead to; it is sent to other processes by its name.
-        push_filters: whether readers take conditions from Spark, unless they are told otherwise.
+        push_filters: whether readers take conditions from Spark by default.
     """
     accumulator: Accumulator[ReadCounts] | None = None
     if hasattr(spark, "_jsparkSession"):  # not a session of Spark Connect

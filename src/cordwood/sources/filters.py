@@ -1,14 +1,14 @@
 """The part of a query's condition that is decided here, before rows reach Spark.
 
-A condition is about one column. What it says is decided as early as it can be:
+A condition is about one column, and is applied as early as possible:
 
     topic, partition     which partitions are read at all
     offset               which offsets of them: segments and batches elsewhere are not read
     timestamp            segments and batches that are older are not decoded; newer ones are, as times are in no order
     key                  values of other keys are not copied
 
-What is taken from Spark is decided for each row in the end, so that Spark need not look again. All else stays with
-Spark: conditions with `or`, on values, of functions.
+A condition that is taken from Spark is finally decided for each row, so that Spark need not check it again. Spark keeps
+all others: conditions with `or`, on values, of functions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What one column has to be.
+    """The condition on one column.
 
     Attributes:
         test: one of `TESTS`, or NULL.

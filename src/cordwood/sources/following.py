@@ -1,8 +1,8 @@
-"""Following the ends of logs that are written to, for a stream: how far it may read now, and what a batch of it reads.
+"""Follows the ends of growing logs for a stream: how far it may read now, and the slices of each batch.
 
-One object lives as long as the query does, in a process of its own. It keeps, for each partition, where the log ended
-and which transactions were open, so that a look reads only the headers that came since. All of it can be found again
-from the files: a query that starts again knows no more than the offsets of its checkpoint.
+One object lives as long as the query does, in its own process. It keeps, for each partition, where the log ended and
+which transactions were open, so that a look reads only newer headers. All of it can be found again from the files: a
+restarted query knows only the offsets of its checkpoint.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOOK_PAUSE = 4
 #: A directory is listed when its time of change says that a name in it changed; such times are coarse, so now and then
 #: it is listed anyway.
 _LISTING_SECONDS = 5.0
-#: The metadata log changes all the time; what is needed of it hardly ever does.
+#: The metadata log changes all the time; the facts needed here hardly ever do.
 _METADATA_SECONDS = 60.0
 _METADATA_OF_NEW_SECONDS = 1.0
 #: Bytes that are not a batch may be one that is being written; not for as long as this.
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Followed:
-    """What is known of one partition; see `offsets.Readable`.
+    """The state of one partition; see `offsets.Readable`.
 
     Attributes:
         identity: of the directory: path, device, inode.
@@ -239,7 +239,7 @@ class Follower:
         return node, choose(node, self.options)
 
     def _followed_now(self, node: Node, named: tuple[TopicPartition, LocatedPartition]) -> _Followed:
-        """What is known of a partition, brought up to date."""
+        """The state of a partition, brought up to date."""
         partition, place = named
         one = self._listed_log(partition, place)
         if one.log.segments:

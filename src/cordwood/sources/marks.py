@@ -1,4 +1,4 @@
-"""What shows that a partition is still the one that a stream read, and not one of the same name that was made anew.
+"""Marks that distinguish the partition that a stream read from a recreated one of the same name.
 
 A mark stands beside the offset of the partition in a checkpoint:
 

@@ -309,7 +309,7 @@ ssl.truststore.type
 """
 _OF_A_CONSUMER = frozenset(_CONSUMER_SETTINGS.split())
 _OAUTH = "sasl.oauthbearer."
-#: How much a name has to resemble a setting to be a misspelt one.
+#: How much a name must resemble a setting to count as misspelt.
 _RESEMBLANCE = 0.8
 
 

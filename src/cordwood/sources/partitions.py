@@ -1,4 +1,4 @@
-"""Which partitions a reader is about, and what there is to read of each.
+"""The partitions of a reader, and the readable offsets of each.
 
 Where reading ends, for `read_uncommitted`, is the high watermark: from there on records may still be truncated. A
 directory does not always say where that is:
@@ -122,7 +122,7 @@ def transactions_of(
         follow(found, log, end_offset)
         return found
     directory = place.directory
-    # Nobody but a loader knows what a crash left of the indexes behind the recovery point.
+    # After a crash, only a load can tell which index entries behind the recovery point are valid.
     crashed = directory.crashed and directory.holder is None
     flushed = directory.recovery_points.get(partition, 0) if crashed else MAX_OFFSET
     return outcomes(log, end_offset, flushed_below=flushed)

@@ -1,7 +1,7 @@
 """The readers of the data source, as Spark's Python API has them: of a batch, and of a stream.
 
-A reader is made in a process of Spark's for planning, and a pickled copy of it reads in each task. What plans and what
-reads is loaded when it is needed.
+A reader is made in a process of Spark's for planning, and a pickled copy of it reads in each task. The modules that
+plan and read are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SliceReader:
         self._names = names
         self._location = location
         self._accumulator = accumulator
-        #: What rows have to meet, of the conditions of the query.
+        #: The query's conditions that rows must meet.
         self._decided: list[Condition] = []
 
     def _read(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -154,7 +154,7 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
     ) -> None:
         super().__init__(options, names, location, accumulator)
         self._follower: Follower | None = None
-        #: Where a query ends that reads what is there now, and no more.
+        #: The end of a query that reads only the records that are there now.
         self._target: Offsets | None = None
         self._ends_at_target = False
         self._latest: Offsets = {}

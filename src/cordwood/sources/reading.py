@@ -1,6 +1,6 @@
-"""Reading a slice: from windows of a log to rows, with nothing copied that is not wanted.
+"""Reading a slice: from windows of a log to rows; only wanted fields are copied.
 
-The steps, each on what the one before leaves:
+The steps, each on the output of the step before:
 
     windows      of the slice's bytes, checksums computed
     batches      that are visible, and new enough; damaged ones are never passed over in silence
@@ -40,10 +40,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """What is wanted of each slice. Plain values, to be pickled.
+    """The rows wanted from each slice. Plain values, to be pickled.
 
     Attributes:
-        conditions: that rows have to meet.
+        conditions: that rows must meet.
         isolation: what a consumer with this level gets.
         fail_on_data_loss, fail_on_damage: whether these end the reading.
         indexed: transactions were found by indexes, which what is read may contradict.

@@ -1,4 +1,4 @@
-"""Dividing what is to be read among tasks: ranges of offsets, each a range of bytes between two batches.
+"""Dividing a read among tasks: ranges of offsets, each a range of bytes between two batches.
 
     a partition's offsets    [start ─────────────────────────────── end)
     maxRecordsPerPartition   [────────)[────────)[────────)[────────)      by offsets, as Kafka's source divides them
@@ -7,8 +7,8 @@
     bytes                    [───)[───)           [─)[─)[───)[───)[───)    large ones cut, by the offset index
     packs                    └────────┘           └────┘└────────┘└───┘    small ones together
 
-A slice says where its bytes are, which is believed only as far as the files still agree: a segment may be cleaned or
-deleted before a task comes to it.
+A slice says where its bytes are, which is used only if the files still agree: a segment may be cleaned or deleted
+before a task reads it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What a task reads of one partition. Plain values, to be pickled.
+    """The part of one partition that a task reads. Plain values, to be pickled.
 
     Attributes:
         start_offset, end_offset: lowest offset, and the first that is left out.
@@ -133,7 +133,7 @@ def _share(size: int, total: int, wanted: int) -> int:
 def _parts(range_: OffsetRange, count: int) -> Iterator[OffsetRange]:
     start = range_.start
     for part in range(count):
-        # What is left over goes to the last ones.
+        # The remainder goes to the last parts.
         end = start + (range_.end - start) // (count - part)
         if end > start:
             yield OffsetRange(range_.partition, start, end)

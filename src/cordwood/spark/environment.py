@@ -5,7 +5,7 @@
 
 Spark unpacks it for each executor (`spark.archives`). Python itself and Spark's own packages are not in it: every
 machine has them. venv-pack would add 500 MB of Spark, and refuses an editable installation; its `bin/python`, too, is a
-link to a Python that has to be there.
+link to a Python that the machine must have.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PackedEnvironment:
     """An archive for executors.
 
     Attributes:
-        distributions: (name, version) of what is in it.
+        distributions: (name, version) of its packages.
     """
 
     path: str

@@ -1,8 +1,8 @@
 """A first task on each executor: whether it can clean these logs, before it is given any.
 
 Executors of a user's session, or of one on a cluster, may be on other machines, may belong to another user, and may
-have another Python, or no Cordwood. Then tasks would fail in the middle, or, worse, clean files that have the same
-names as those of this machine, but are others. The check refuses such executors, in words.
+have another Python, or no Cordwood. Then tasks would fail in the middle, or, worse, clean other files with the same
+names as this machine's. The check refuses such executors with a reason.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _ask(spark: SparkSession, file: str, paths: Sequence[str], *, wait: bool) ->
 def faults(
     answer: Mapping[str, Any], here: Mapping[str, Any], known: Mapping[str, str], word: str, folder: str, needs: str
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with an executor, each with what to do.
+    """Yield the faults of an executor, each with advice.
 
     Args:
         answer: of a worker; see `probe.answering`.

@@ -1,6 +1,6 @@
 """The Java process of a session of our own: how it starts, how it ends, and how a signal ends it at once.
 
-Ctrl-C has to work while Java is busy. The thread that waits for a job waits for Java's answer, and every later call of
+Ctrl-C must work while Java is busy. The thread that waits for a job waits for Java's answer, and every later call of
 that thread, clean-up as well, would wait for the same answer: for minutes, while a large log is proved. So a signal
 that ends this process kills Java first. Its Python workers end with it, as their standard input closes, and calls to
 Java fail at once instead of waiting.
@@ -138,7 +138,7 @@ class Gateway:
         self.kill()
 
     def kill(self) -> None:
-        """End Java at once, whatever it is doing, and remove its temporary files. Its Python workers end by themselves.
+        """Kill Java at once, even if it is busy, and remove its temporary files. Its Python workers end by themselves.
 
         No call to Java may come after this.
         """
@@ -192,7 +192,7 @@ def raise_if_ended(error: BaseException) -> None:
 
 @contextlib.contextmanager
 def without_words_of_py4j() -> Iterator[None]:
-    """py4j logs that a call was interrupted, or that Java is gone, as an error of its own. We say it ourselves."""
+    """Silence py4j's log of interrupted calls and of Java's end, which we report ourselves."""
 
     def is_of_others(record: logging.LogRecord) -> bool:
         return "py4j" not in record.pathname

@@ -1,4 +1,4 @@
-"""Ends a job whose tasks do nothing any more, such as those that wait for a disk that does not answer.
+"""Ends a job whose tasks hang, such as those that wait for a disk that does not answer.
 
 While `session.collect` waits for a job, it looks now and then at what its tasks report: the counters of bytes, which
 are files, and how many tasks Spark says have ended. If nothing changes for long enough, the job is cancelled.

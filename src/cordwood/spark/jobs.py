@@ -157,7 +157,7 @@ class Jobs:
     def _clean_staged(
         self, tasks: Sequence[PartitionTask], chosen: Sequence[int], outputs: str | None, discard: bool, cores: int
     ) -> dict[int, Output | Failure]:
-        """Clean the chosen partitions, each by many tasks; by one if it has to be one after all."""
+        """Clean the chosen partitions, each by many tasks; by one if one is needed after all."""
         if not chosen:
             return {}
 

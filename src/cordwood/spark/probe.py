@@ -1,6 +1,6 @@
-"""What a Python worker is asked before the first real task: who it is, what is installed there, what it finds at paths.
+"""Probes a Python worker before the first real task: its user, its packages, and the files that it finds at paths.
 
-It is sent to workers as code, as Cordwood may not be installed there. So it uses nothing but the standard library, and
+It is sent to workers as code, as Cordwood may not be installed there. So it uses only the standard library, and
 pyarrow, without which a worker cannot return anything.
 """
 
@@ -38,7 +38,7 @@ def environment() -> dict[str, Any]:
 
 
 def identity(path: str) -> str:
-    """What tells a directory from others, whatever it is mounted as; in words, if it cannot be read.
+    """The identity of a directory, independent of its mount point; in words, if it cannot be read.
 
     Names, sizes and modification times of closed segments: two replicas of a partition differ in the times.
     """

@@ -1,4 +1,4 @@
-"""What a session of the user has to be: new enough, and with workers that have Cordwood."""
+"""The requirements for a user's session: new enough, and with workers that have Cordwood."""
 
 from __future__ import annotations
 

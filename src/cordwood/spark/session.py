@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.executorEnv.MALLOC_ARENA_MAX": "1",
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(64 << 20),
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 << 20),
-    # Nobody looks at its pages, and its port may be taken.
+    # Its pages are not used, and its port may be taken.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # One machine: no name of it needs to be resolved.

@@ -1,4 +1,4 @@
-"""The last value of each key as a Spark DataFrame: its tasks decode what `tables.newest` found to be the last."""
+"""The last value of each key as a Spark DataFrame: its tasks decode the records that `tables.newest` found."""
 
 from __future__ import annotations
 

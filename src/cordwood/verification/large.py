@@ -22,7 +22,7 @@ class Digests:
     """Replaces large values by keyed digests. Within one comparison, equal values have equal digests.
 
     Attributes:
-        secret: the key of the digests, so that nobody can produce a small value equal to the digest of a large one.
+        secret: the key of the digests, so that no producer can forge a small value equal to a large one's digest.
         smallest_bytes: values of at least this size are replaced.
     """
 

@@ -39,7 +39,7 @@ class RetentionLimits:
 
 
 def retention_faults(log: LogView, base_offsets: Collection[int], limits: RetentionLimits) -> Iterator[str]:
-    """Yield, in words, what is wrong with deleting segments; nothing if all of them may go.
+    """Yield, in words, the reasons against deleting segments; none if all of them may go.
 
     Args:
         log: as it is before they are deleted.

@@ -1,1 +1,1 @@
-"""What changes a directory: copies, swaps, backups and undo."""
+"""Changes of a directory: copies, swaps, backups and undo."""

@@ -1,4 +1,4 @@
-"""The backup of a clean in place: what it replaces or deletes is kept in a folder, until that is deleted or undone.
+"""The backup of a clean in place: replaced and deleted files are kept in a folder, until it is deleted or undone.
 
     DIR3/                                  on the file system of the partitions, in none of their log directories
       manifest.jsonl                       what was there, what goes, what replaces it; each line synced first
@@ -9,12 +9,12 @@
 
 Kept files are hard links: they only hold the room that the old files have anyway, and a file that is put back is the
 same file, with its bytes, owner, permissions and modification time. The manifest identifies files by inode, so that old
-and new files are distinguished wherever a clean or an undo was interrupted, and whatever was renamed meanwhile:
+and new files are distinguished wherever a clean or an undo was interrupted, even after renames:
 
     directory    a log directory's own files, as they were
     partition    a partition's files, as they were when a broker would have loaded it
     step         which of them go, and what replaces them
-    offsets      what is written to a checkpoint
+    offsets      entries that are written to a checkpoint
     undone       everything is put back; the rest of the folder may be deleted
 
 `undo` puts it back.
@@ -48,7 +48,7 @@ MANIFEST = "manifest.jsonl"
 _OWN_FILES = (*filenames.OFFSET_CHECKPOINTS, filenames.CLEAN_SHUTDOWN)
 _FACTS = ("name", "size_bytes", "mtime_ns", "inode", "mode", "uid", "gid")
 
-#: What is written to checkpoints: per file and partition the entry, None for none.
+#: Entries written to checkpoints, per file and partition; None for none.
 Offsets = Mapping[str, Mapping[TopicPartition, int | None]]
 
 
@@ -177,7 +177,7 @@ class KeepFolder:
         """Keep a log directory's own files. On return they are durable, and the manifest says what replaces them.
 
         Args:
-            offsets: what is about to be written.
+            offsets: the entries about to be written.
             clean_shutdown: the clean-shutdown file is about to be written.
         """
         fs, directory = self._fs, self._fs.absolute_path(directory)

@@ -1,9 +1,8 @@
 """A copy of a data directory, made as a target of a store. The source is only read.
 
-So the copy is complete or does not exist, and the source stays as it was whatever fails (`fs.workspace` on a disk,
-`fs.object_copy` in an object store). A partition's directory then holds what a broker would make of it when it loads it
-(see `recovery`): leftovers of a deletion or clean are not copied, and segments that wait to be swapped in get their
-final names.
+So the copy is complete or does not exist, and no failure changes the source (`fs.workspace` on a disk,
+`fs.object_copy` in an object store). A partition is copied as a broker would load it (see `recovery`): leftovers of a
+deletion or clean are not copied, and segments that wait to be swapped in get their final names.
 
 Files are copied in the cheapest way that the store has, keep their modification times, and are durable before the copy
 is published.
@@ -338,7 +337,7 @@ def _copy_bytes(source: LogDirectory, place: LocatedPartition, *, linked: bool) 
         if file is not None and file.kind is FileKind.LOG and linked and not is_active:
             size = 0
         elif active is not None and is_active and is_recovered and file is not None and file.kind in _INDEX_ENTRY_BYTES:
-            # A broker that crashed left the indexes of its active segment preallocated. The copy has them built anew.
+            # A broker that crashed left the indexes of its active segment preallocated. In the copy they are rebuilt.
             entries = active.size_bytes // HEADER_BYTES + 2
             size = min(size, entries * _INDEX_ENTRY_BYTES[file.kind])
         total += _on_disk(size)

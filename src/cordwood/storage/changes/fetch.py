@@ -1,8 +1,8 @@
-"""A directory comes from an object store to this machine: complete, or not there.
+"""Downloads a directory from an object store to this machine: complete, or not there.
 
 Every file is copied to a work folder beside the new directory, with its modification time, and is durable there before
-the folder gets its name. A file of a copy that Cordwood made must have the checksum in the copy's manifest; of any
-other file only its length is known, and that it did not change in between.
+the folder gets its name. A file of a copy that Cordwood made must have the checksum in the copy's manifest; any other
+file is checked only for its length and for a change meanwhile.
 """
 
 from __future__ import annotations

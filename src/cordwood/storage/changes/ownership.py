@@ -31,7 +31,7 @@ def check_ownership(fs: LocalFileSystem, partitions: Iterable[str], user: User |
         return
     found = list(_written_to(fs, partitions))
     owners = {info.uid for _, info in found}
-    # The user who owns all of it can do it; else only root.
+    # The owner of all files may do it, and otherwise only root.
     as_whom = user_name(owners.pop() if len(owners) == 1 else 0)
     for path, info in found:
         if not info.is_directory and info.uid != user.uid:

@@ -6,8 +6,8 @@ group is swapped in steps, each durable before the next begins. Within a step th
 lose any other:
 
     step                                          its barrier: without it a crash could leave …
-    1  outputs: folder → .cleaned                 a .swap, and nothing that says it does not count yet
-    2  outputs but the first: → .swap             the first one alone, in the place of all up to its own end
+    1  outputs: folder → .cleaned                 a .swap without a .cleaned, so it would count already
+    2  outputs but the first: → .swap             the first one alone, replacing all segments up to its own end
     3  the first output: → .swap; the commit      old files gone, and new ones that don't count
     4  old logs behind the outputs' end,          a tombstone gone and what it deletes still there; or aborted
        one by one, the lowest first: → .deleted   records, and their .txnindex gone
@@ -18,7 +18,7 @@ lose any other:
 Up to the commit a loader ends with the old group, from then on with the new one. The exception is old segments behind
 the outputs' end: a loader does not remove them, so it keeps those that step 4 left. Kafka's own cleaner, too, leaves
 such segments to the next clean. An output without any batch has no end above its start, so a loader would leave the
-`.txnindex` of the first old segment beside it: it gets an empty one of its own until the old files are gone.
+`.txnindex` of the first old segment beside it: the output gets an empty one until the old files are gone.
 
 A failure before the commit is undone; after it the next load, ours or a broker's, completes the swap.
 

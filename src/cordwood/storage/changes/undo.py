@@ -7,9 +7,9 @@ durable before the next:
                          entries beside old segments would let a broker delete what retention took
     cleaned segments     by the swap that cleaned them: kept files are linked into the work folder and replace what
                          the clean wrote. Old segments between them are never touched
-    deleted segments     one by one, beginning next to those that are there, so that the log never has a hole
-    the others           producer snapshots, leader epochs, indexes
-    the kept files       go, once the manifest says that all is back
+    deleted segments     one by one, beginning next to the remaining ones, so that the log never has a hole
+    other files          producer snapshots, leader epochs, indexes
+    kept files           deleted, once the manifest says that all is back
 
 It may be interrupted at any instant and called again: kept files stay until the end, and old and new files are
 distinguished by inode, not by name. A broker that is started in between finds each group of segments old or new.

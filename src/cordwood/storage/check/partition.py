@@ -1,7 +1,7 @@
 """Checks one partition: file names, segments with their indexes, producer snapshots and leader epochs.
 
 The log is read once. State across segments (offsets, transactions, producers, leader epochs) is carried from one to the
-next. After a damaged segment, whatever depends on it is no longer compared, so that one error is reported once.
+next. After a damaged segment, state that depends on it is no longer compared, so that one error is reported once.
 """
 
 from __future__ import annotations

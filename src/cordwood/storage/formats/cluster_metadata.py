@@ -1,4 +1,4 @@
-"""What a KRaft cluster's metadata log says of topics, replicas and configs.
+"""Topics, replicas and configs in a KRaft cluster's metadata log.
 
 `__cluster_metadata-0` is an ordinary log whose data records are the cluster's history: a topic was created, a config
 set, a partition moved. Here it is replayed, as far as it concerns logs. `messages.metadata_records` has the records,

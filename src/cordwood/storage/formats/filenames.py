@@ -1,11 +1,11 @@
 """Every file and directory name of a log, made and parsed here and nowhere else.
 
-A log directory holds some files of its own and a directory per partition; a partition directory holds segments, each a
-few files that share a base offset, and some files with fixed names:
+A log directory holds some fixed files and a directory per partition; a partition directory holds segments, each a few
+files that share a base offset, and some files with fixed names:
 
     orders-0/                                              topic, last '-', partition
-      00000000000000000042.log                             %020d of an offset, then what the file is
-      00000000000000000042.log.deleted                     … and what is being done to it
+      00000000000000000042.log                             %020d of an offset, then the kind of file
+      00000000000000000042.log.deleted                     … and its state
       00000000000000000042-0000000003.checkpoint           a KRaft snapshot: offset and leader epoch
       leader-epoch-checkpoint
     orders-0.0123456789abcdef0123456789abcdef-delete/      topic-partition.uniq-state
@@ -69,7 +69,7 @@ class FileKind(StrEnum):
 
 
 class Temporary(StrEnum):
-    """What is being done to a file; the value is appended to its full name."""
+    """The state of a file; the value is appended to its full name."""
 
     NONE = ""
     DELETED = ".deleted"
@@ -79,7 +79,7 @@ class Temporary(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """What is being done to a partition's directory; the value ends its name."""
+    """The state of a partition's directory; the value ends its name."""
 
     CURRENT = ""
     DELETED = "-delete"

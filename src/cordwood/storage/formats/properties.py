@@ -1,4 +1,4 @@
-"""The small files that say who a directory belongs to and how it was left: three formats, a few lines each.
+"""The small files that name a directory's owner and its last shutdown: three formats, a few lines each.
 
 `partition.metadata`, in a partition's directory, without a line end at the end:
 

@@ -1,12 +1,12 @@
-"""Where a segment may be cut into ranges of bytes: between two batches, at places that its offset index knows.
+"""Where a segment may be cut into ranges of bytes: between two batches, at positions in its offset index.
 
     position of an entry         the cut
              ▼                      ▼
     … │ batch, last offset 41 │ batch 42 to 47 │ …
 
-An entry of the index names a batch, and the cut is behind that batch. So it is known which offsets lie on either side,
-whatever the format: a wrapper of magic 0 or 1 says where it ends, but not where it begins. As everywhere, an entry
-counts only if a batch that fits stands where it points.
+An entry of the index names a batch, and the cut is behind that batch. So the offsets on either side are known in every
+format: a wrapper of magic 0 or 1 says where it ends, but not where it begins. As everywhere, an entry counts only if it
+points to a batch that fits.
 
 A cut that was found earlier is used again only while the same batch stands behind it. A file that was replaced since
 then, by a cleaned one, may well have a batch at the same position, but not that one.

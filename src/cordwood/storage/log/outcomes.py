@@ -1,4 +1,4 @@
-"""What became of the transactions of a log, without a walk over all of its headers: as a broker knows it.
+"""The outcomes of a log's transactions, from its indexes as a broker has them, without a walk over all headers.
 
     segment 0   segment 1   segment 2   active segment
     .txnindex   .txnindex   .txnindex   headers            aborted transactions, by where their markers are
@@ -6,12 +6,12 @@
                                   .snapshot                transactions that were open there
 
 The transaction indexes of closed segments list the aborted ones, and the newest producer snapshot says which were open
-behind them. From there on headers are read. What has no offset index was not written by a broker as a whole, or was
-copied without its indexes; and what a crash left above the recovery point may be incomplete. From the first such
-segment on, headers are read as well; without any snapshot, all of them.
+behind them. From there on headers are read. A segment without an offset index was not written by a broker as a whole,
+or was copied without its indexes; and after a crash, segments above the recovery point may be incomplete. From the
+first such segment on, headers are read as well; without any snapshot, all of them.
 
-`LogView.transactions` reads all headers and believes no index. Whoever goes by this instead can `contradicts` it by
-the markers that it meets.
+`LogView.transactions` reads all headers and believes no index. A reader that uses this module instead can compare it
+with the markers that it reads (`contradicts`).
 """
 
 from __future__ import annotations

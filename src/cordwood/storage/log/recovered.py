@@ -1,4 +1,4 @@
-"""Which files a partition has once a broker has loaded it."""
+"""The files of a partition after a broker has loaded it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker would do to a partition when it loads it: only the plan; nothing is changed.
+"""Plans the changes that a broker would make to a partition when it loads it; nothing is changed.
 
 A partition may have been left in the middle of a deletion, a clean, a swap of a cleaned segment, or a write.
 `plan_recovery` looks at names and sizes and says which files a loader would remove, rename or rebuild, and which files

@@ -1,4 +1,4 @@
-"""Where a log is, as plain values that a task is sent and opens where it runs."""
+"""The location of a log, as plain values for a task, which opens the log where it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a log that somebody may be writing to right now.
+"""The end of a log that a broker may be writing.
 
 Bytes of an append appear in order, so a reader can see a part of the last batch: it ends beyond the end of the file, or
 its end is still the zeros of a preallocated file. Only the last batch can be like that. It counts once it is whole and
@@ -83,7 +83,7 @@ def _start(file: ReadableFile, segment: Segment, known: Tail | None) -> int:
 
 
 def _crc_error(file: ReadableFile, segment: Segment, position: int) -> CorruptBatchError | None:
-    """What is wrong with the batch at a position; None if it is whole."""
+    """The fault of the batch at a position; None if it is whole."""
     for item in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=position, search=False):
         if isinstance(item, Gap):
             return None  # cut off meanwhile

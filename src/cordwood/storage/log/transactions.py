@@ -7,8 +7,8 @@ offset of the earliest transaction that no marker ended.
 A broker answers the same from its transaction indexes. Those can be missing, stale or damaged, and the headers hold all
 of it, so a reader of files uses the headers.
 
-`steps` says what headers do to transactions, for this reader and for the check of the transaction index. The other
-replays do not use it, on purpose; ARCHITECTURE.md has a table of all of them.
+`steps` applies headers to transactions, for this reader and for the check of the transaction index. The other replays
+do not use it, on purpose; ARCHITECTURE.md has a table of all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A partition's log, opened for reading: its segments in order, and what they hold, from any offset.
+"""A partition's log, opened for reading: its segments in order, and their batches and records from any offset.
 
 Opening reads names and sizes only. Reads use the indexes where they help, but never rely on them: an entry counts only
 if a batch with its offset stands where it points.
@@ -455,7 +455,7 @@ def holds_nothing(path: str) -> NotFoundError:
 def _reporting(
     items: Iterator[BatchWindow | Gap], segment: Segment, on_unreadable: Callable[[Segment, OSError], None] | None
 ) -> Iterator[BatchWindow | Gap]:
-    """What is read of a segment, up to the first error, which goes to `on_unreadable`; a missing file goes up."""
+    """A segment's windows up to the first error, which goes to `on_unreadable`; a missing file is raised."""
     try:
         yield from items
     except FileNotFoundError:

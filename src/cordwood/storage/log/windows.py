@@ -1,6 +1,6 @@
-"""Reading a segment's `.log` file in windows: whole batches, and what lies between them where it is damaged.
+"""Reading a segment's `.log` file in windows: whole batches, and the gaps between them where it is damaged.
 
-A window is some MiB of the file, or one batch if that is larger. What cannot be a batch is a `Gap`:
+A window is some MiB of the file, or one batch if that is larger. Bytes that cannot be a batch are a `Gap`:
 
     zeros     nothing but zero bytes to the end: preallocated, or lost by a power cut
     torn      the file ends inside a batch, and nothing valid follows: normal after a crash
@@ -57,7 +57,7 @@ _SEARCH_BYTES = 8 << 20
 
 
 class GapKind(Enum):
-    """What is wrong between two batches."""
+    """The kinds of bytes between batches."""
 
     ZEROS = "zeros"
     TORN = "torn"

@@ -1,4 +1,4 @@
-"""Log directories: what a broker keeps in one besides partitions, and how it was left.
+"""Log directories: a broker's files beside the partitions, and whether its last shutdown was clean.
 
 A path that a user names may be a log directory, a folder with several of them (the disks of one broker), a partition's
 directory, or one file. `look` determines which by its contents; names alone prove nothing.
@@ -119,7 +119,7 @@ class LogDirectory:
         return []
 
     def _decoded(self, name: str, decode: Callable[[bytes, str], T]) -> T | None:
-        """What is in a file of the directory itself; None without it, and when it cannot be read."""
+        """The contents of a file of the directory itself; None if it is missing or cannot be read."""
         path = f"{self.path}/{name}"
         try:
             return None if self.info(name) is None else decode(read_file(self.fs, path), path)
@@ -218,7 +218,7 @@ def look(fs: Store, path: str) -> PathKind:
 
 
 def _entries(fs: Store, path: str) -> Sequence[FileInfo] | None:
-    """What is in a directory; None for a file. It is listed first: an object store lists to stat a directory, too."""
+    """The entries of a directory; None for a file. Listed first: object stores list to stat one, too."""
     try:
         entries = fs.list(path)
     except NotADirectoryError:

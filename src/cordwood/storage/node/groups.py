@@ -1,13 +1,13 @@
-"""Groups of consumers, as the records of `__consumer_offsets` and `__share_group_state` tell them.
+"""Groups of consumers, from the records of `__consumer_offsets` and `__share_group_state`.
 
-    kind        protocol                           what says who is a member             how far it is
+    kind        protocol                           its members come from                 its progress
     classic     of consumers, Connect, …           one record with all members           committed offsets
     consumer    the broker assigns (KIP-848)       records per member and for the group  committed offsets
     share       records are shared out             the same                              a share state per partition
     streams     tasks of Kafka Streams             the same                              committed offsets
 
-A group's state follows from its records, as it does for the coordinator when it loads them. What only a running
-coordinator knows, such as a rebalance that is under way in a classic group, they do not say.
+A group's state follows from its records, as it does for the coordinator when it loads them. The records lack state that
+only a running coordinator has, such as a rebalance in progress in a classic group.
 
 Source: Kafka GroupMetadataManager.replay, and maybeUpdateGroupState of each kind of group.
 """

@@ -3,9 +3,8 @@
 Batch headers are walked from one to the next; CRCs are not checked, and records are not looked at. One exception: a
 wrapper (compressed messages of magic 0 or 1) does not say how many messages it holds, so a few are opened.
 
-What its files do not say of a partition comes from its node: the policy and its source, the replicas, and the first
-dirty offset of the cleaner's checkpoint. Bytes below it are clean, as Kafka counts: a segment that starts below
-the first dirty offset is clean as a whole.
+The node adds a partition's policy and its source, the replicas, and the first dirty offset of the cleaner's checkpoint.
+Bytes below that are clean, as Kafka counts: a segment that starts below the first dirty offset is clean as a whole.
 
 In a running broker's directories, files that vanish are looked up again, or left out.
 """

@@ -1,4 +1,4 @@
-"""A node: one broker's log directories together, with what its cluster's metadata says of the topics in them.
+"""A node: one broker's log directories together, with its cluster's metadata of the topics in them.
 
 A broker spreads its partitions over several disks (JBOD), and one of the directories, or one on another machine, holds
 `__cluster_metadata-0`. So a partition's configs, its replicas, and whether it exists twice are questions to the node,
@@ -162,7 +162,7 @@ class Node:
         return self._configs[topic]
 
     def broker_layers(self) -> tuple[Layer, ...]:
-        """What is said of the broker's own configs, for `config.resolve_broker`."""
+        """The sources of the broker's own configs, for `config.resolve_broker`."""
         layers: tuple[Layer, ...] = ()
         if self.metadata is not None:
             layers = self.metadata.layers("", self.node_id, self.metadata_path or cluster_metadata.NAME)

@@ -1,15 +1,15 @@
 """Transactions that are open, from the logs that they write to and from `__transaction_state` together.
 
 A transaction is open in a log from its first batch to its marker. Its coordinator knows more: the transactional id, the
-timeout, the partitions it will write markers to. Together they tell what becomes of it:
+timeout, the partitions it will write markers to. Together they show its outlook:
 
     open        its coordinator will end it, or abort it when its timeout is over
     long        it is open for longer than its timeout: its coordinator should have aborted it
     ending      it is decided, and markers are still to be written
     hanging     it is open in a log, and no coordinator will ever write a marker there
-    unknown     it is open in a log, and what is here of `__transaction_state` does not say what becomes of it
+    unknown     it is open in a log, and the available part of `__transaction_state` does not show its outlook
 
-A hanging transaction holds back readers of committed data and the cleaner for good, until somebody ends it.
+A hanging transaction holds back readers of committed data and the cleaner until an operator aborts it.
 
 Source: Kafka TransactionsCommand find-hanging, which compares the same two.
 """
@@ -239,8 +239,8 @@ def _transaction(
         own = _OPEN[TransactionStatus(known.status)]
         if own is Outlook.OPEN and age is not None and age > known.timeout_ms:
             own = Outlook.LONG
-    # To logs that its coordinator does not know of, it writes no marker. Whoever is told that a transaction hangs may
-    # abort it; so where something could not be read, it is not said to hang.
+    # A coordinator writes no marker to logs that it does not know. An operator may abort a transaction that is reported
+    # as hanging; so none is reported as hanging if something could not be read.
     is_certain = is_read and (is_whole if known is None else known.is_understood)
     elsewhere = Outlook.HANGING if is_certain else Outlook.UNKNOWN
     includes = frozenset(() if known is None else known.partitions)

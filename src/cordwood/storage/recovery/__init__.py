@@ -1,1 +1,1 @@
-"""What a broker does when it loads a log: producers replayed, segments rebuilt, in place or into a copy."""
+"""Recovery of a log as a broker loads it: producers replayed, segments rebuilt, in place or into a copy."""

@@ -1,7 +1,7 @@
-"""Recovery of a partition in place, as a broker does it at its start: what was interrupted is completed or undone.
+"""Recovery of a partition in place, as a broker does it at its start: interrupted work is completed or undone.
 
     1  .cordwood/, the work folder of a run that was killed, is removed
-    2  what `recovery` plans is done: leftovers go, swaps are completed, indexes without a log go
+    2  the plan of `recovery` is executed: leftovers go, swaps are completed, indexes without a log go
     3  without a crash: an undamaged segment without an offset index gets its indexes; stray producer snapshots go
        after one: see `into_copy`; new files are written to .cordwood/ and renamed over the old ones
        either way: a log that ends below its log start offset is replaced by an empty one

@@ -1,4 +1,4 @@
-"""Recovery of a partition after a crash, into a copy: what a broker would do to its files is done to new files.
+"""Recovery of a partition after a crash, into a copy: a broker's changes, applied to new files.
 
 Everything below the recovery point was flushed and is taken as it is. The segments from there on, and those without an
 offset index, are read batch by batch: complete batches stay, and their indexes, aborted transactions, leader epochs and
@@ -36,7 +36,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.rebuild import rewrite_segment
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 
-#: Room for all entries that 2 GiB of batches can have, whatever `segment.index.bytes` is now.
+#: Room for all entries that 2 GiB of batches can have, even if `segment.index.bytes` is smaller now.
 _INDEX_BYTES = 1 << 31
 
 

@@ -1,7 +1,7 @@
-"""What a segment holds, from its batches: its whole batches, indexes, aborted transactions and leader epochs.
+"""Rebuilds a segment from its batches: whole batches, indexes, aborted transactions and leader epochs.
 
-Recovery reads a segment batch by batch and makes anew what can be made from them. Complete batches stay up to the first
-one that is damaged. Where offsets span too much for one segment, the batches become several.
+Recovery reads a segment batch by batch. Complete batches stay up to the first damaged one. Where offsets span too much
+for one segment, the batches become several segments.
 
 Source: Kafka LogSegment.recover, UnifiedLog.splitOverflowedSegment.
 """

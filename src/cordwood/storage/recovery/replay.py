@@ -1,8 +1,8 @@
-"""Producer state, as a broker keeps it: what each producer wrote last, and which transactions are open.
+"""Producer state, as a broker keeps it: the last batches of each producer, and the open transactions.
 
 It decides how a producer may continue, and what a clean must keep for it: its epoch, its newest data batch, the start
-of its open transaction, and the time of its last batch or marker. A log that is read only is replayed here, and refuses
-nothing; a live log (`service.producer_state`) checks each batch first, and then takes the same steps.
+of its open transaction, and the time of its last batch or marker. The replay of a stored log refuses nothing; a live
+log (`service.producer_state`) checks each batch first, and then takes the same steps.
 
     a batch of data    its sequence and offsets are remembered; a higher epoch forgets those before
                        a transactional one opens the producer's transaction, if none is open
@@ -41,7 +41,7 @@ REMEMBERED_BATCHES = 5
 
 
 class RememberedBatch(NamedTuple):
-    """What is kept of an appended batch."""
+    """The fields kept of an appended batch."""
 
     last_sequence: int
     last_offset: int
@@ -64,7 +64,7 @@ _NO_BATCH = RememberedBatch(NONE, NONE, 0, NONE)
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """What is known of one producer.
+    """The state of one producer.
 
     Attributes:
         epoch: its newest; NONE if nothing is known.
@@ -250,7 +250,7 @@ class Producers:
         return AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable)
 
     def close(self, completed: CompletedTransaction) -> OpenTransaction | None:
-        """Take a transaction out of those that are open; None: it was none of them."""
+        """Remove an open transaction and return it; None: it was not open."""
         at = bisect.bisect_left(self.ongoing, completed.first_offset, key=lambda one: one.first_offset)
         is_open = at < len(self.ongoing) and self.ongoing[at].first_offset == completed.first_offset
         return self.ongoing.pop(at) if is_open else None

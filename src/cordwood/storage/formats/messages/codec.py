@@ -10,9 +10,8 @@
 
 A uvarint has seven bits a byte, the lowest first; here at most 31 bits.
 
-Nothing is trusted: every length is compared with the bytes that are left before it is used, so that what is made is
-never larger than a small multiple of what was read. `program` does the same for many messages at once, eleven times as
-fast.
+Nothing is trusted: every length is compared with the remaining bytes before it is used, so that the result is never
+larger than a small multiple of the input. `program` does the same for many messages at once, eleven times as fast.
 
 A version of a message becomes a function per field, which reads it into the dict of its struct.
 """

@@ -6,7 +6,7 @@
                                         (TargetAssignment) and has (CurrentMemberAssignment)
     ShareGroup…, StreamsGroup…          the same of share groups and streams groups
 
-A record's key says its type and whom it is about; a null value deletes that.
+A record's key says its type and its subject; a null value deletes that entry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What KRaft's control records say. Their value is a message that starts with its own version, in two bytes.
+"""KRaft's control records. Their value is a message that starts with its own version, in two bytes.
 
 The numbers are those of `types.ControlType`. ABORT and COMMIT are markers, which `record.control` reads.
 """
