@@ -144,7 +144,7 @@ def not_recovered(
 
 
 def _loaded_paths(copies: Sequence[DirectoryCopy], restored: Mapping[str, object]) -> list[str]:
-    """What to plan on: the sources, but the copies of those that had to be recovered."""
+    """The directories to plan on: the sources, or their copies where those were recovered."""
     paths = []
     for copy in copies:
         if copy.path in restored:
@@ -169,8 +169,8 @@ def run_tasks(
     """What came of each partition that was to be cleaned, by its path.
 
     Args:
-        failed: partitions that cannot be cleaned, whatever the plan says; they are among the outcomes.
-        on_plan: told before they begin.
+        failed: partitions that cannot be cleaned, even if planned; they are among the outcomes.
+        on_plan: called with the plan before tasks begin.
         discard: count what would be written instead of writing it.
 
     Raises:

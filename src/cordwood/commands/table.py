@@ -262,7 +262,7 @@ class WriteRun:
     Attributes:
         spark: a session to use, which is left running; None: a new one.
         master: Spark master URL of a new session.
-        on_start: called with what is done, and the number of bytes that will be read.
+        on_start: called with the title of the work, and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         limit: rows that are written at most; None: all.
     """

@@ -78,7 +78,7 @@ def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterat
         return
     if fs.exists(output):
         raise RequestError(f"--output {output}: this exists; a table is written to a new folder")
-    # Nothing is removed here: what appears at this path before Spark writes there is somebody else's.
+    # Nothing is removed here: files that appear at this path before Spark writes there belong to another process.
     yield TableFolder(output, lambda facts: write_file(fs, f"{output}/{FACTS}", facts))
 
 

@@ -250,7 +250,7 @@ class _Sources:
 def _windows_to_copy(
     log: LogView, groups: Sequence[Sequence[Segment]], kept: Set[int], tracker: AbortTracker
 ) -> Iterator[TrackedWindow]:
-    # What is kept has no batches of transactions, so that the tracker misses nothing.
+    # Kept segments hold no batches of transactions, so the tracker misses nothing.
     for group in groups:
         for segment, upper in with_upper_bounds(group):
             tracker.add(aborted_transactions(log, segment.base_offset, upper))

@@ -55,7 +55,7 @@ class _Partition:
     """How far a partition is.
 
     Attributes:
-        task: what is to be done.
+        task: the clean to run.
         run_bytes: how large runs should be.
         headers: see `cut_partition`.
         cut: its runs and groups; None: it is not cut yet.

@@ -337,7 +337,7 @@ class _ThrottledFile(_ThrottledReadableFile, WrappedFile):
 
     @override
     def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
-        # Nobody says how much will be shared, so all of it waits.
+        # How much will be shared is unknown, so all of it waits.
         for piece in _pieces(view_of(data), self._throttle.piece_bytes):
             self._throttle.wait_for(piece.nbytes)
         if isinstance(source, _ThrottledReadableFile):

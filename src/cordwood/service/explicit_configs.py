@@ -2,7 +2,7 @@
 
 Kafka's defaults delete segments older than a week. The broker accepted these defaults; a program that only finds the
 directory must not. So, as in `plan` and `clean`, a topic is cleaned or deleted from only by a policy and limits that
-are set explicitly and unambiguously; for all its other configs Kafka's defaults hold.
+are set explicitly and unambiguously; all its other configs are resolved as in Kafka.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class LogDirFailureChannel:
         """Without failures.
 
         Args:
-            on_failure: called with the first failure of each directory, by the thread that met it, whatever it holds.
+            on_failure: called with the first failure of each directory, by the failing thread, which may hold any lock.
         """
         self._offline: dict[str, LogDirFailure] = {}
         self._on_failure = on_failure

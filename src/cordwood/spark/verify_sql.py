@@ -324,7 +324,7 @@ def _of_producers(batches: DataFrame, known: DataFrame) -> tuple[DataFrame, Colu
 
     That batch is the producer's last data batch. If the producer is known from a marker alone, it is any batch of that
     epoch, such as the marker or an emptied one. Producers that the broker did not know may disappear: Kafka's cleaner
-    drops them, whatever the log holds of them.
+    drops them, even if the log holds batches of them.
 
     Returns:
         rows with pair and at, one per producer; and the column with the code for each.

@@ -330,7 +330,7 @@ def _put_back_segments(fs: LocalFileSystem, kept: KeptPartition, view: _View, ga
         names = [name for base in gap.cleaned for name in _files_of(view.before, base)]
         folder, replaced = _links(fs, kept, names), frozenset(gap.made)
         swap_in(fs, kept.path, Replacement(folder, tuple(names), replaced, frozenset(gap.cleaned), gap.cleaned[-1]))
-    # Beginning next to what is there, so that there is no hole; each log after its indexes, so that none is rebuilt.
+    # Beginning next to the remaining segments, so there is no hole; each log after its indexes, so none is rebuilt.
     is_first = not any(base < gap.end for base in view.old)
     for base in reversed(gap.deleted) if is_first else gap.deleted:
         *indexes, log = sorted(_files_of(view.before, base), key=lambda name: base_of(name) is not None)

@@ -59,7 +59,7 @@ _COLON = re.compile(f":[{SPACE}]+")
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """Which topic a partition's directory belongs to, whatever its name."""
+    """The topic that a partition's directory belongs to, regardless of its name."""
 
     topic_id: uuid.UUID
     version: int = 0

@@ -223,7 +223,7 @@ def _entries(fs: Store, path: str) -> Sequence[FileInfo] | None:
         entries = fs.list(path)
     except NotADirectoryError:
         return None if not fs.stat(path).is_directory else ()
-    # A store without directories lists nothing in a file, and nothing in what is not there.
+    # A store without directories lists nothing for a file, and nothing for a missing path.
     return entries if entries or fs.stat(path).is_directory else None
 
 
