@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from cordwood.engine import exchange, scan, staged, stages, task
+from cordwood.jobs import packing
 from cordwood.storage.log.segment import Segment
 from tests.cleaning.modes import every_batch
 from tests.commands.killing import WAIT_SECONDS, processes, wait_for
@@ -110,7 +111,7 @@ _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
     "scan": ((exchange, "scan_into_blob"),),
     "merge": ((exchange, "merge_blobs"),),
     "rewrite": ((task, "run_task"),),
-    "check": ((task, "check_output"),),
+    "check": ((packing, "check_output"),),
 }
 
 
@@ -279,7 +280,8 @@ _OPTIONS: dict[str, Any] = {
 
 def main() -> None:
     """Clean what is asked for, until nothing is."""
-    from cordwood.spark import jobs, session
+    from cordwood.jobs import jobs
+    from cordwood.spark import session
 
     master = sys.argv[1]
     session.SETTINGS = {

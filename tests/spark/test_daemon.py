@@ -25,19 +25,18 @@ def test_only_zips_beside_an_installed_pyspark_are_left_out() -> None:
 #: What a worker has loaded, told by a task of a session of our own.
 ASKED = """
 import json
-from cordwood.spark.packing import over_rows
-from cordwood.spark.jobs import _run
-from cordwood.spark.session import session
+from cordwood.jobs.jobs import run_each
+from cordwood.spark.runner import running_on_spark
 
 def modules(names):
     import sys
     return [getattr(sys.modules.get(name), "__file__", None) for name in names]
 
 asked = ("cordwood.kernels.scan", "pyspark", "pandas")
-with session() as spark:
+with running_on_spark() as runner:
     # Twice: what a row that is sent back makes a worker load is there the second time.
     for _ in range(2):
-        found = _run(spark, [over_rows([[(0, asked)]], modules, lambda _: False, 8)], 1)
+        found = run_each(runner, modules, [asked], [1])
 print(json.dumps(found[0]))
 """
 

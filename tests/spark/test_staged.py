@@ -12,7 +12,7 @@ from cordwood.api import clean, clean_in_place
 from cordwood.engine import staged, stages
 from cordwood.engine.results import Fate
 from cordwood.engine.task import PartitionTask
-from cordwood.spark import jobs
+from cordwood.jobs import jobs
 from cordwood.storage.log.segment import Segment
 from tests.cleaning.modes import every_batch
 from tests.fixtures import copy_of, fixture

@@ -19,7 +19,8 @@ from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.exchange import BlobFolder
 from cordwood.errors import CorruptBatchError, CorruptFileError, NotFoundError, RequestError, UndecodableError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.jobs import run_each
+from cordwood.jobs.jobs import run_each
+from cordwood.spark.runner import SparkRunner
 from cordwood.spark.tables import table_dataframe
 from cordwood.tables.newest import scan_by_tasks
 from cordwood.tables.runs import cut
@@ -49,7 +50,7 @@ def test_many_tasks_make_the_table_of_all_partitions(spark: SparkSession, tmp_pa
     assert sum(map(len, runs)) > 2 * len(logs)
     folder = BlobFolder(PosixFileSystem().location(), str(tmp_path / "blobs"))
     (tmp_path / "blobs").mkdir()
-    tasks = scan_by_tasks(partial(run_each, spark), runs, folder, 2)
+    tasks = scan_by_tasks(partial(run_each, SparkRunner(spark)), runs, folder, 2)
     found = table_dataframe(spark, tasks, made.rows_format)
     assert rows_of(found.collect()) == replayed(logs)
     # It can be used again, and in part.
@@ -231,5 +232,5 @@ def test_the_error_of_a_task_is_raised_as_it_is(spark: SparkSession, tmp_path: P
     (tmp_path / "blobs").mkdir()
     folder = BlobFolder(PosixFileSystem().location(), str(tmp_path / "blobs"))
     with pytest.raises(CorruptBatchError, match="CRC-32C mismatch") as raised:
-        scan_by_tasks(partial(run_each, spark), made.logs, folder, 2)
+        scan_by_tasks(partial(run_each, SparkRunner(spark)), made.logs, folder, 2)
     assert (raised.value.path, raised.value.position) == (str(segment), 0)

@@ -14,7 +14,7 @@ from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import Link, TargetStore, is_full
 from cordwood.fs.folders import mode_of, remove_tree
 from cordwood.fs.workspace import leftovers
-from cordwood.spark.jobs import Jobs, stop_if_lost
+from cordwood.jobs.jobs import Jobs, stop_if_lost
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.recovered import broker_would_load

@@ -5,6 +5,7 @@ A new option is one field here, or in `cleaning.plan.Choices`: `cli.options` and
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cordwood.fs.base import TargetStore
-    from cordwood.spark.jobs import Jobs
+    from cordwood.jobs.jobs import Jobs
 
 #: The broker's configs that determine the size of Kafka's offset map.
 _MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.threads")
@@ -239,19 +240,12 @@ class RunOptions:
 
     def jobs(self, fs: TargetStore, progress_folder: str) -> Jobs:
         """What runs the tasks of a command, which report in a folder of `fs`."""
-        # Planning does without it.
-        from cordwood.spark.jobs import Jobs
+        # Planning does without these.
+        from cordwood.jobs.jobs import Jobs
+        from cordwood.spark.runner import running_on_spark
 
-        tasks = self.tasks
-        return Jobs(
-            fs,
-            progress_folder,
-            self.spark,
-            self.master,
-            self.on_progress,
-            archive=tasks.archive,
-            task_timeout=tasks.task_timeout,
-        )
+        start = functools.partial(running_on_spark, self.spark, master=self.master, archive=self.tasks.archive)
+        return Jobs(fs, progress_folder, start, self.on_progress, task_timeout=self.tasks.task_timeout)
 
 
 def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:

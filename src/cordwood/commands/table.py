@@ -31,8 +31,9 @@ from cordwood.errors import RequestError
 from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import remove_tree, temporary_directory
-from cordwood.spark.jobs import run_each
+from cordwood.jobs.jobs import run_each
 from cordwood.spark.requirements import check_version
+from cordwood.spark.runner import SparkRunner
 from cordwood.spark.session import LOCAL_MASTER, cores, runs_here, session
 from cordwood.spark.tables import raise_data_error, table_dataframe
 from cordwood.storage.node.node import Node
@@ -117,7 +118,7 @@ def prepare(
     ) -> list[SegmentHeaders]:
         if spark is None or sum(sizes) <= HERE_BYTES_MAX:
             return in_parallel(fs.concurrency, do, tasks)
-        found = each_caught(functools.partial(run_each, spark), do, tasks, sizes)
+        found = each_caught(functools.partial(run_each, SparkRunner(spark)), do, tasks, sizes)
         for failure in found:
             if isinstance(failure, Failure):
                 raise failure.exception()
@@ -145,7 +146,7 @@ def _scanned(made: PreparedTable, spark: SparkSession, folder: BlobFolder) -> li
     """The tasks that give the last records of a table, which a session's tasks find if there is much to read."""
     if made.is_small:
         return scan_here(made.logs)
-    return scan_by_tasks(functools.partial(run_each, spark), made.logs, folder, cores(spark))
+    return scan_by_tasks(functools.partial(run_each, SparkRunner(spark)), made.logs, folder, cores(spark))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import temporary_directory
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled_store
-from cordwood.spark.executors import check_executors, paths_on_disk
-from cordwood.spark.hanging import given_up_after
+from cordwood.jobs.hanging import given_up_after
+from cordwood.jobs.jobs import paths_on_disk
+from cordwood.spark.executors import check_executors
 from cordwood.spark.session import LOCAL_MASTER, session
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.check import Check, Finding, Severity

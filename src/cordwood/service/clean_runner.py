@@ -7,6 +7,7 @@ fails, the thread cleans the log.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from contextlib import ExitStack
@@ -18,10 +19,11 @@ from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.checked import Check
 from cordwood.fs.throttled import Limit, throttled
+from cordwood.jobs.hanging import looked_at
+from cordwood.jobs.jobs import Jobs
 from cordwood.service.clean import LiveClean, run_here
 from cordwood.service.metrics import Meter
-from cordwood.spark.hanging import looked_at
-from cordwood.spark.jobs import Jobs
+from cordwood.spark.runner import running_on_spark
 from cordwood.spark.session import LOCAL_MASTER, is_alive, is_on_this_machine, named_jobs, session
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ class CleanRunner:
         if spark is None or (self.limit is not None and not is_on_this_machine(spark)):
             return None  # other machines do not see the counters of the limit
         what = f"clean {clean.task.path}"
+        start = functools.partial(running_on_spark, spark)
 
         def look(_: object) -> None:
             stop()
@@ -119,7 +122,7 @@ class CleanRunner:
             with (
                 named_jobs(spark, name, what),
                 looked_at(look),
-                Jobs(throttled(self._fs, self.limit), f"{clean.folder}/{PROGRESS}", spark, self._master, None) as jobs,
+                Jobs(throttled(self._fs, self.limit), f"{clean.folder}/{PROGRESS}", start, None) as jobs,
             ):
                 return jobs.clean([clean.task], None)[0]
         except Exception:

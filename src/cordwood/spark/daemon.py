@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import cordwood.engine.task  # noqa: F401 - for its kernels
+import cordwood.jobs.packing  # noqa: F401 - for the kernels of tasks
 
 
 def without_zips(paths: Sequence[str]) -> list[str]:

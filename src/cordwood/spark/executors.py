@@ -11,11 +11,11 @@ import json
 import posixpath
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import Store, TargetStore
+from cordwood.fs.base import TargetStore
 from cordwood.spark import probe
 from cordwood.spark.session import SETTINGS, collect, is_on_this_machine
 from cordwood.spark.session import cores as cores_of
@@ -44,11 +44,6 @@ _ADVICE = (
     "Give the executors this environment: `cordwood pack` makes an archive of it and says how to use it. Or install "
     "the same versions there, and set PYSPARK_PYTHON to that Python before the session starts"
 )
-
-
-def paths_on_disk(store: Store, paths: Iterable[str]) -> list[str]:
-    """Those of some paths that lead to a disk, as other programs find them there."""
-    return [found for path in paths if (found := store.path_on_disk(path)) is not None]
 
 
 def check_executors(

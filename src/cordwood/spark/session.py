@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from cordwood.errors import RequestError, StoreError, TasksHangError
+from cordwood.jobs.hanging import looking
 from cordwood.spark.gateway import Gateway, raise_if_ended, without_words_of_py4j
-from cordwood.spark.hanging import looking
 from cordwood.spark.requirements import check_version
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def collect(rows: DataFrame) -> list[Row]:
             look = looking()
             while look is not None and thread.is_alive():
                 thread.join(_WAIT_SECONDS)
-                look(spark)
+                look(lambda: _tasks_ended(spark))
             thread.join()
         except BaseException:
             end = time.monotonic() + _CANCELLED_SECONDS_MAX
@@ -260,3 +260,14 @@ def collect(rows: DataFrame) -> list[Row]:
             raise StoreError(words[1]) from error
         raise error
     return done[0]
+
+
+def _tasks_ended(spark: SparkSession) -> int:
+    """Of the session's running jobs."""
+    try:
+        tracker = spark.sparkContext.statusTracker()
+    except Exception:  # Spark Connect does not say
+        return 0
+    jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return sum(stage.numCompletedTasks for stage in stages if stage is not None)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from cordwood import errors
 from cordwood.errors import DataError, NotFoundError
-from cordwood.spark.packing import Worker, pack
+from cordwood.jobs.packing import pack
+from cordwood.spark.runner import Worker
 from cordwood.spark.session import cores
 from cordwood.tables.newest import NewestTask
 from cordwood.tables.rows import TableFormat

@@ -9,7 +9,7 @@ from cordwood.cleaning.waves import Load, Waves, disk_bytes, schedule
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Work
 from cordwood.engine.task import Failure, FailureKind
-from cordwood.spark.jobs import Jobs
+from cordwood.jobs.jobs import Jobs
 
 #: Outputs leave this much of the free space of a disk: for checkpoints, the manifest of a keep folder, other programs.
 RESERVE_BYTES = 8 << 20

@@ -12,7 +12,8 @@ from cordwood.commands.in_place.work import Ledger, Work
 from cordwood.engine.partition import GroupRange
 from cordwood.engine.progress import Counters
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
-from cordwood.spark.jobs import Jobs
+from cordwood.jobs.jobs import Jobs
+from cordwood.spark.runner import SparkRunner
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
@@ -72,7 +73,10 @@ def _proved(
         return found
     pairs = [_pair(site, tasks[at], output) for at, output in written.items()]
     started = time.monotonic()
-    verdicts = verify_pairs(jobs.session(), jobs.fs, pairs, counters=Counters(site.fs.location(), jobs.progress))
+    runner = jobs.runner()
+    spark = runner if isinstance(runner, SparkRunner) else jobs.start()
+    assert isinstance(spark, SparkRunner), "what proves runs on Spark"
+    verdicts = verify_pairs(spark.session, jobs.fs, pairs, counters=Counters(site.fs.location(), jobs.progress))
     ledger.verify_seconds += time.monotonic() - started
     for at, verdict in zip(written, verdicts, strict=True):
         ledger.verified += verdict.counts.get(Count.RECORDS_BEFORE, 0)

@@ -1,7 +1,7 @@
 """Ends a job whose tasks hang, such as those that wait for a disk that does not answer.
 
-While `session.collect` waits for a job, it looks now and then at what its tasks report: the counters of bytes, which
-are files, and how many tasks Spark says have ended. If nothing changes for long enough, the job is cancelled.
+What waits for a job looks now and then at what its tasks report: the counters of bytes, which are files, and how many
+tasks have ended. If nothing changes for long enough, the job is cancelled.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 from cordwood.errors import TasksHangError
 from cordwood.fs.base import TargetStore
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-#: Called while a job is waited for; raises once it hangs.
-Look = Callable[["SparkSession"], None]
+#: Called while a job is waited for, with what counts the tasks that have ended; raises once the job hangs.
+Look = Callable[[Callable[[], int]], None]
 _look: ContextVar[Callable[[], Look] | None] = ContextVar("look", default=None)
 _LOOKS_PER_TIMEOUT = 20
 _LOOK_SECONDS_MAX = 5.0
@@ -33,7 +29,7 @@ class Hanging:
         self._seen: object = None
         self._since = self._looked = time.monotonic()
 
-    def look(self, spark: SparkSession) -> None:
+    def look(self, tasks_ended: Callable[[], int]) -> None:
         """Look, unless that was done a moment ago.
 
         Raises:
@@ -43,7 +39,7 @@ class Hanging:
         if now - self._looked < min(self._seconds / _LOOKS_PER_TIMEOUT, _LOOK_SECONDS_MAX):
             return
         self._looked = now
-        seen = _counters(self._fs, self._folder), _tasks_ended(spark)
+        seen = _counters(self._fs, self._folder), tasks_ended()
         if seen != self._seen:
             self._seen, self._since = seen, now
         elif now - self._since > self._seconds:
@@ -90,14 +86,3 @@ def _counters(fs: TargetStore, folder: str) -> frozenset[tuple[str, int, int]]:
                     folders.append(f"{path}/{info.name}")
                 found.append((info.name, info.mtime_ns, info.size_bytes))
     return frozenset(found)
-
-
-def _tasks_ended(spark: SparkSession) -> int:
-    """Of the session's running jobs."""
-    try:
-        tracker = spark.sparkContext.statusTracker()
-    except Exception:  # Spark Connect does not say
-        return 0
-    jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    return sum(stage.numCompletedTasks for stage in stages if stage is not None)

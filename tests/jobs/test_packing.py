@@ -22,7 +22,7 @@ from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, ch
 from cordwood.errors import MemoryNeed
 from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.packing import TASKS_PER_CORE, pack, share_memory, shared_by, worker
+from cordwood.jobs.packing import TASKS_PER_CORE, cleaning, pack, share_memory, shared_by
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from tests.engine.logs import data, make_log
@@ -154,15 +154,12 @@ def test_a_task_that_fails_leaves_no_table_of_keys_to_python_to_collect(tmp_path
     assert after == before
 
 
-def test_the_function_that_spark_runs_answers_row_by_row(tmp_path: Path) -> None:
-    import pyarrow as pa
-
+def test_a_task_answers_partition_by_partition(tmp_path: Path) -> None:
     tasks = [task(path="/nowhere/a-0"), task(path="/nowhere/b-0"), task(path="/nowhere/c-0")]
-    run = worker([[(0, tasks[0]), (2, tasks[2])], [(1, tasks[1])]], *folders(tmp_path), at_a_time=8)
-    rows = [pa.RecordBatch.from_arrays([pa.array([pack])], ["id"]) for pack in (1, 0)]
-    answers = [(batch["at"][0].as_py(), pickle.loads(batch["outcome"][0].as_py())) for batch in run(rows)]
-    assert [at for at, _ in answers] == [1, 0, 2]
-    assert [one.what.split()[0] for _, one in answers] == ["/nowhere/b-0", "/nowhere/a-0", "/nowhere/c-0"]
+    step = pickle.loads(pickle.dumps(cleaning(*folders(tmp_path), at_a_time=8)))
+    answers = list(step([(0, tasks[0]), (2, tasks[2]), (1, tasks[1])]))
+    assert [at for at, _ in answers] == [0, 2, 1]
+    assert [one.what.split()[0] for _, one in answers] == ["/nowhere/a-0", "/nowhere/c-0", "/nowhere/b-0"]
 
 
 def limited(**choice: Any) -> PartitionTask:

@@ -1,0 +1,1 @@
+"""The jobs of a command: how work is divided into tasks, whatever runs them."""
