@@ -22,6 +22,7 @@ from cordwood.commands import read as _read
 from cordwood.commands import table as _table
 from cordwood.commands import transactions as _transactions
 from cordwood.commands import verify as _verify
+from cordwood.commands.engines import EngineOptions
 from cordwood.commands.options import (
     CopyOptions,
     InPlaceOptions,
@@ -185,6 +186,7 @@ def plan_exact(
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
     options: PlanOptions,
+    engine: EngineOptions,
 ) -> ExactPlan:
     """Plan a clean, and run it without writing, for the figures that `clean` would report instead of bounds.
 
@@ -205,7 +207,8 @@ def plan_exact(
         RequestError: see `plan`; or Spark does not start.
         NoSpaceError: the temporary folder has no room for a directory to recover.
     """
-    run = RunOptions(spark=spark, master=master, on_plan=on_plan, on_progress=on_progress)
+    tasks = TaskOptions(engine=engine.engine)
+    run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _plan_exact.plan_exact(paths, options, run, fs=fs)
 
 

@@ -167,6 +167,7 @@ def plan_exact(
     offset_map: int | None = None,
     strict_kafka: bool = False,
     memory: int | None = None,
+    engine: str | None = None,
 ) -> ExactPlan:
     """Plan a clean, and run it without writing, for the figures that `clean` would report instead of bounds.
 
@@ -199,6 +200,8 @@ def plan_exact(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+        engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
+            Default: spark if it is installed, else here.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -229,6 +232,7 @@ def clean(
     strict_kafka: bool = False,
     memory: int | None = None,
     link: bool = False,
+    engine: str | None = None,
     rate: int | None = None,
     archive: str | None = None,
     task_timeout: int = 1800,
@@ -265,6 +269,8 @@ def clean(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         link: Hard-link closed segments that do not change, instead of copying them.
+        engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
+            Default: spark if it is installed, else here.
         rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
         archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
             have their own.
@@ -304,6 +310,7 @@ def clean_in_place(
     verify: bool = True,
     work_space: int | None = None,
     no_broker_elsewhere: bool = False,
+    engine: str | None = None,
     rate: int | None = None,
     archive: str | None = None,
     task_timeout: int = 1800,
@@ -341,6 +348,8 @@ def clean_in_place(
         verify: Prove that new segments are right before they replace old ones.
         work_space: Disk space for new segments before old ones are removed. Default: all free space.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
+        engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
+            Default: spark if it is installed, else here.
         rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
         archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
             have their own.
@@ -372,6 +381,7 @@ def verify(
     now_ms: int | None = None,
     high_watermark: int | Literal["end"] | None = None,
     retention: bool = False,
+    engine: str | None = None,
     rate: int | None = None,
     archive: str | None = None,
     task_timeout: int = 1800,
@@ -399,6 +409,8 @@ def verify(
         now_ms: Judge delete horizons as of this time (ms since 1970). Default: now.
         high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
         retention: Allow log start offsets to increase, as by retention or deleted records.
+        engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
+            Default: spark if it is installed, else here.
         rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
         archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
             have their own.

@@ -18,7 +18,7 @@ from cordwood.api import clean_in_place
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.task import FailureKind, Output, PartitionTask, run_task
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark import packing
+from cordwood.jobs import packing
 from cordwood.storage.log.view import LogView
 from cordwood.types import ControlType
 from cordwood.verification.pairs import ViolationKind

@@ -51,7 +51,6 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import mode_of
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.fs.workspace import leftovers
-from cordwood.spark.session import runs_here
 from cordwood.storage.changes.copy import (
     DirectoryCopy,
     Replacement,
@@ -131,7 +130,7 @@ def _progress_folder(fs: TargetStore, work: Target, run: RunOptions) -> str:
     Executors of a cluster need not see any disk of this machine, only the bucket. But a rate needs a disk that they all
     see, as its counters are written and read many times per second.
     """
-    if fs.path_on_disk(work.outputs) is not None or run.tasks.rate is not None or runs_here(run.spark, run.master):
+    if fs.path_on_disk(work.outputs) is not None or run.tasks.rate is not None or run.where.is_on_this_machine:
         return work.progress
     return f"{work.outputs}/progress"
 

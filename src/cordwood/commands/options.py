@@ -5,7 +5,6 @@ A new option is one field here, or in `cleaning.plan.Choices`: `cli.options` and
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -19,6 +18,7 @@ from cordwood.cleaning.plan import (
     Plan,
 )
 from cordwood.clock import Clock
+from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.selection import Selection
 from cordwood.config import BrokerConfig, Layer, resolve_broker
 from cordwood.engine.progress import OnProgress
@@ -67,10 +67,8 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOptions:
+class TaskOptions(EngineOptions):
     """How the tasks of a command run."""
-
-    PANEL: ClassVar[str] = "How it runs"
 
     rate: Annotated[
         int | None,
@@ -97,11 +95,12 @@ class TaskOptions:
     ] = 1800
 
     def __post_init__(self) -> None:
-        """Refuse a timeout that no task could meet.
+        """Refuse an engine that there is not, and a timeout that no task could meet.
 
         Raises:
             RequestError: it is one.
         """
+        EngineOptions.__post_init__(self)
         if self.task_timeout < 1:
             raise RequestError(f"--task-timeout {self.task_timeout}: give seconds, 1 or more")
 
@@ -223,7 +222,7 @@ class TransactionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Where a command runs on Spark, and what it calls meanwhile.
+    """Where the tasks of a command run, and what it calls meanwhile.
 
     Attributes:
         spark: a session to use, which is left running; None: a new one.
@@ -238,14 +237,18 @@ class RunOptions:
     on_plan: Callable[[Plan, int], None] | None = None
     on_progress: OnProgress | None = None
 
+    @property
+    def where(self) -> Where:
+        """Where its tasks run."""
+        tasks = self.tasks
+        return Where(engine=tasks.engine, spark=self.spark, master=self.master, archive=tasks.archive)
+
     def jobs(self, fs: TargetStore, progress_folder: str) -> Jobs:
         """What runs the tasks of a command, which report in a folder of `fs`."""
-        # Planning does without these.
+        # Planning does without it.
         from cordwood.jobs.jobs import Jobs
-        from cordwood.spark.runner import running_on_spark
 
-        start = functools.partial(running_on_spark, self.spark, master=self.master, archive=self.tasks.archive)
-        return Jobs(fs, progress_folder, start, self.on_progress, task_timeout=self.tasks.task_timeout)
+        return Jobs(fs, progress_folder, self.where.start, self.on_progress, task_timeout=self.tasks.task_timeout)
 
 
 def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:

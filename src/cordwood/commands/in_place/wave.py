@@ -13,7 +13,7 @@ from cordwood.engine.partition import GroupRange
 from cordwood.engine.progress import Counters
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.jobs.jobs import Jobs
-from cordwood.spark.runner import SparkRunner
+from cordwood.spark.runner import SparkRunner, running_on_spark
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
@@ -73,8 +73,11 @@ def _proved(
         return found
     pairs = [_pair(site, tasks[at], output) for at, output in written.items()]
     started = time.monotonic()
-    runner = jobs.runner()
-    spark = runner if isinstance(runner, SparkRunner) else jobs.start()
+    spark = jobs.runner()
+    if not isinstance(spark, SparkRunner):
+        spark = jobs.start()
+    if not isinstance(spark, SparkRunner):
+        spark = jobs.start(running_on_spark)
     assert isinstance(spark, SparkRunner), "what proves runs on Spark"
     verdicts = verify_pairs(spark.session, jobs.fs, pairs, counters=Counters(site.fs.location(), jobs.progress))
     ledger.verify_seconds += time.monotonic() - started

@@ -1,0 +1,107 @@
+"""Which engine runs the tasks of a command: Spark, or a pool of processes of this machine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from cordwood.errors import RequestError
+from cordwood.jobs.runner import Runner, Start
+from cordwood.option import Option
+from cordwood.spark.session import LOCAL_MASTER, runs_here
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE, SPARK = "here", "spark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What runs the tasks of a command."""
+
+    PANEL: ClassVar[str] = "How it runs"
+
+    engine: Annotated[
+        str | None,
+        Option(
+            "What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java. Default: "
+            "spark if it is installed, else here.",
+            metavar="here|spark",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no choice.
+
+        Raises:
+            RequestError: it is not.
+        """
+        if self.engine not in (None, HERE, SPARK):
+            raise RequestError(f"--engine {self.engine}: give here or spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where tasks run, as it was asked for.
+
+    Attributes:
+        engine: here or spark; None: that of the session or master, if one is given, else Spark if it is installed.
+        spark: a session to use, which is left running; None: a new one.
+        master: Spark master URL of a new session.
+        archive: the environment of executors on a cluster.
+    """
+
+    engine: str | None = None
+    spark: SparkSession | None = None
+    master: str = LOCAL_MASTER
+    archive: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse Spark's options for another engine.
+
+        Raises:
+            RequestError: one is given.
+        """
+        if self.engine == HERE and self._names_spark:
+            raise RequestError("A session, --master and --archive are Spark's; --engine here runs without Spark")
+
+    @property
+    def _names_spark(self) -> bool:
+        return self.spark is not None or self.master != LOCAL_MASTER or self.archive is not None
+
+    @property
+    def is_spark(self) -> bool:
+        """Whether Spark runs the tasks."""
+        if self.engine is not None:
+            return self.engine == SPARK
+        return self._names_spark or find_spec("pyspark") is not None
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether all tasks run on this machine."""
+        return not self.is_spark or runs_here(self.spark, self.master)
+
+    @property
+    def start(self) -> Start:
+        """Starts what runs tasks."""
+        return functools.partial(_started, self)
+
+
+@contextmanager
+def _started(where: Where) -> Iterator[Runner]:
+    # One of them is never needed, and planning does without both.
+    if where.is_spark:
+        from cordwood.spark.runner import running_on_spark
+
+        with running_on_spark(where.spark, master=where.master, archive=where.archive) as runner:
+            yield runner
+    else:
+        from cordwood.pool.runner import running_in_pool
+
+        with running_in_pool() as runner:
+            yield runner

@@ -1,0 +1,199 @@
+"""Runs tasks in the workers of a pool; a task whose worker is killed or hangs runs again."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import selectors
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cordwood.errors import RequestError, TasksHangError
+from cordwood.fs.base import TargetStore
+from cordwood.fs.machine import local_cores
+from cordwood.jobs.hanging import looking
+from cordwood.jobs.runner import Numbered, Step
+from cordwood.pool.processes import Processes, Worker
+from cordwood.pool.worker import Answer, Request
+
+#: How often a task is run, as on Spark's `local[*,4]`.
+ATTEMPTS_MAX = 4
+_LOOK_SECONDS = 0.2
+
+
+@contextlib.contextmanager
+def running_in_pool(cores: int | None = None) -> Iterator[PoolRunner]:
+    """What runs tasks in a pool, which ends at once with the block.
+
+    Args:
+        cores: tasks that run at a time; None: as many as this process may use.
+    """
+    runner = PoolRunner(cores or local_cores())
+    try:
+        yield runner
+    finally:
+        runner.end()
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """A pack on its way through the steps.
+
+    Attributes:
+        items: what the next step is run on.
+        step: its index.
+        last_worker: the process of the step before.
+        attempts: how often the step was begun.
+    """
+
+    items: Sequence[Numbered]
+    step: int = 0
+    last_worker: int = 0
+    attempts: int = 0
+
+
+class PoolRunner:
+    """Runs tasks in a pool; see `jobs.runner`. Several threads may use one."""
+
+    is_on_this_machine = True
+
+    def __init__(self, cores: int) -> None:
+        """Starts no process yet."""
+        self.cores = cores
+        self._processes = Processes()
+        self._idle: list[Worker] = []
+        self._lock = threading.Lock()
+        #: Threads share the cores.
+        self._free_cores = threading.Semaphore(cores)
+
+    def end(self) -> None:
+        """End all processes."""
+        self._processes.end()
+
+    def check(self, fs: TargetStore, folder: str, paths: Sequence[str], needs: str = "") -> None:
+        """Workers are this process's own, and see what it sees."""
+
+    def run(self, packs: Sequence[Sequence[Numbered]], steps: Sequence[Step]) -> dict[int, Any]:
+        """See `Runner`.
+
+        Raises:
+            RequestError: the workers of a task were killed again and again.
+            TasksHangError: tasks did nothing for too long, again and again.
+        """
+        with contextlib.closing(_Run(self, packs, steps)) as run:
+            return run.outcomes()
+
+    def take(self, other_than: int) -> Worker | None:
+        """A worker that is not a given process; None: no core is free."""
+        if not self._free_cores.acquire(blocking=False):
+            return None
+        try:
+            with self._lock:
+                self._idle = [worker for worker in self._idle if worker.channel.is_open]
+                for worker in self._idle:
+                    if worker.pid != other_than:
+                        self._idle.remove(worker)
+                        return worker
+            return self._processes.start_worker()
+        except BaseException:
+            self._free_cores.release()
+            raise
+
+    def give_back(self, worker: Worker, *, is_idle: bool) -> None:
+        """Let others use a core, and a worker that waits for its next task; any other is killed."""
+        if is_idle:
+            with self._lock:
+                self._idle.append(worker)
+        else:
+            worker.kill()
+        self._free_cores.release()
+
+
+class _Run:
+    """One call of `PoolRunner.run`."""
+
+    def __init__(self, pool: PoolRunner, packs: Sequence[Sequence[Numbered]], steps: Sequence[Step]) -> None:
+        self._pool = pool
+        self._steps = steps
+        self._waiting = deque(_Task(pack) for pack in packs)
+        self._busy: dict[Worker, _Task] = {}
+        self._outcomes: dict[int, Any] = {}
+        self._steps_ended = 0
+        self._selector = selectors.DefaultSelector()
+
+    def close(self) -> None:
+        """Kill the workers that are still busy: nobody wants what they do."""
+        for worker in list(self._busy):
+            self._leave(worker, is_idle=False)
+        self._selector.close()
+
+    def outcomes(self) -> dict[int, Any]:
+        """Run all tasks."""
+        look = looking()
+        while self._waiting or self._busy:
+            self._begin()
+            for key, _ in self._selector.select(_LOOK_SECONDS):
+                self._hear(key.data)
+            try:
+                if look is not None:
+                    look(lambda: self._steps_ended)
+            except TasksHangError as error:
+                for worker in list(self._busy):
+                    self._again(worker, error)
+                look = looking()
+        return self._outcomes
+
+    def _begin(self) -> None:
+        """Give waiting tasks to workers, as long as there are cores."""
+        while self._waiting and (worker := self._pool.take(self._waiting[0].last_worker)) is not None:
+            task = self._waiting.popleft()
+            task.attempts += 1
+            self._busy[worker] = task
+            self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+            try:
+                worker.channel.send(pickle.dumps(Request(self._steps[task.step], task.items)))
+            except OSError:
+                self._again(worker)
+
+    def _hear(self, worker: Worker) -> None:
+        """Read what a worker says."""
+        try:
+            messages = worker.channel.read()
+        except EOFError:
+            self._again(worker)
+            return
+        for message in messages:
+            if isinstance(message, Answer):
+                self._take_answer(worker, message)
+            else:
+                worker.pid = message
+
+    def _take_answer(self, worker: Worker, answer: Answer) -> None:
+        task = self._leave(worker, is_idle=True)
+        if answer.error is not None:
+            raise answer.error from RuntimeError(answer.trace)
+        self._steps_ended += 1
+        if task.step + 1 == len(self._steps):
+            self._outcomes.update(answer.outcomes)
+        else:
+            # First in line, so that what is not right is known early.
+            self._waiting.appendleft(_Task(answer.outcomes, task.step + 1, worker.pid))
+
+    def _again(self, worker: Worker, error: Exception | None = None) -> None:
+        """Run the task of a worker again that was killed or hangs, unless that happens all the time."""
+        task = self._leave(worker, is_idle=False)
+        if task.attempts == ATTEMPTS_MAX:
+            raise error or RequestError(
+                f"A process that ran a task ended in the middle of it, {ATTEMPTS_MAX} times. Somebody killed it, or "
+                "the machine when it ran out of memory (`dmesg` tells); if so, give the rest more room, or this less "
+                "with --memory, and run it again"
+            )
+        self._waiting.appendleft(task)
+
+    def _leave(self, worker: Worker, *, is_idle: bool) -> _Task:
+        self._selector.unregister(worker.channel)
+        self._pool.give_back(worker, is_idle=is_idle)
+        return self._busy.pop(worker)
