@@ -22,7 +22,7 @@ from cordwood.commands import read as _read
 from cordwood.commands import table as _table
 from cordwood.commands import transactions as _transactions
 from cordwood.commands import verify as _verify
-from cordwood.commands.engines import EngineOptions
+from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.options import (
     CopyOptions,
     InPlaceOptions,
@@ -39,7 +39,6 @@ from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.option import OptionField, build, option_fields
-from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
 from cordwood.storage.node.transactions import TransactionListing
@@ -181,7 +180,6 @@ def plan(
 def plan_exact(
     *paths: str,
     spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
@@ -197,7 +195,6 @@ def plan_exact(
     Args:
         paths: log directories, folders of several, or partition directories.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -207,8 +204,8 @@ def plan_exact(
         RequestError: see `plan`; or Spark does not start.
         NoSpaceError: the temporary folder has no room for a directory to recover.
     """
-    tasks = TaskOptions(engine=engine.engine)
-    run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
+    tasks = TaskOptions(engine=engine.engine, master=engine.master)
+    run = RunOptions(spark=spark, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _plan_exact.plan_exact(paths, options, run, fs=fs)
 
 
@@ -217,7 +214,6 @@ def clean(
     *paths: str,
     output: str,
     spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
@@ -234,7 +230,6 @@ def clean(
         output: the new directory, which must not exist or be empty; for several log directories, the folder of their
             copies.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -246,7 +241,7 @@ def clean(
         NoSpaceError: the disk is too small, or full.
         OSError: the disk fails. After any error, nothing is left of the output.
     """
-    run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
+    run = RunOptions(spark=spark, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean.clean(paths, output, options, copy, run, fs=fs)
 
 
@@ -254,7 +249,6 @@ def clean(
 def clean_in_place(
     *paths: str,
     spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: LocalFileSystem | None = None,
@@ -269,7 +263,6 @@ def clean_in_place(
     Args:
         paths: log directories, folders of several, or partition directories. Nothing else may use them meanwhile.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -281,7 +274,7 @@ def clean_in_place(
             files cannot be used; see also `plan`.
         OSError: the disk fails. After any error, its notes (`__notes__`) say what is finished.
     """
-    run = RunOptions(spark=spark, master=master, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
+    run = RunOptions(spark=spark, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean_in_place.clean_in_place(paths, options, in_place, run, fs=fs)
 
 
@@ -291,7 +284,6 @@ def verify(
     after: str,
     *,
     spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: Store | None = None,
@@ -306,7 +298,6 @@ def verify(
         before: a log directory, a folder of several, or a partition directory, as it was; it is only read.
         after: the same after the clean; it is only read.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_start: called with a description of what will be compared, and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -315,9 +306,7 @@ def verify(
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: a path is a file; the directories belong to different brokers; or Spark does not start.
     """
-    return _verify.verify(
-        before, after, options, spark=spark, master=master, on_start=on_start, on_progress=on_progress, fs=fs
-    )
+    return _verify.verify(before, after, options, spark=spark, on_start=on_start, on_progress=on_progress, fs=fs)
 
 
 @_with_arguments
@@ -400,12 +389,12 @@ def write_table(
     *paths: str,
     output: str,
     spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
     options: TableOptions,
     files: TableFileOptions,
+    engine: EngineOptions,
 ) -> TableResult:
     """Write the last committed value of each key of a topic to files, or what changed since an earlier table.
 
@@ -416,7 +405,6 @@ def write_table(
         paths: log directories of one broker, folders of several, or partition directories.
         output: the new folder.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_start: called with what is done, and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -426,5 +414,6 @@ def write_table(
         RequestError: the output is there already; see also `latest_table`.
         DataError: a log is damaged, or something cannot be decoded.
     """
-    run = _table.WriteRun(spark=spark, master=master, on_start=on_start, on_progress=on_progress)
+    where = Where.of(engine, spark)
+    run = _table.WriteRun(where=where, on_start=on_start, on_progress=on_progress)
     return _table.write_table(paths, output, options, files, run, fs=fs)

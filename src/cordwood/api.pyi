@@ -149,7 +149,6 @@ def plan(
 def plan_exact(
     *paths: str,
     spark: SparkSession | None = None,
-    master: str = "local[*,4]",
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
@@ -168,6 +167,7 @@ def plan_exact(
     strict_kafka: bool = False,
     memory: int | None = None,
     engine: str | None = None,
+    master: str = "local[*,4]",
 ) -> ExactPlan:
     """Plan a clean, and run it without writing, for the figures that `clean` would report instead of bounds.
 
@@ -178,7 +178,6 @@ def plan_exact(
     Args:
         paths: log directories, folders of several, or partition directories.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -202,6 +201,7 @@ def plan_exact(
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
+        master: Spark master URL of a new session. Default: this machine.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -213,7 +213,6 @@ def clean(
     *paths: str,
     output: str,
     spark: SparkSession | None = None,
-    master: str = "local[*,4]",
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
@@ -233,6 +232,7 @@ def clean(
     memory: int | None = None,
     link: bool = False,
     engine: str | None = None,
+    master: str = "local[*,4]",
     rate: int | None = None,
     archive: str | None = None,
     task_timeout: int = 1800,
@@ -246,7 +246,6 @@ def clean(
         output: the new directory, which must not exist or be empty; for several log directories, the folder of their
             copies.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -271,6 +270,7 @@ def clean(
         link: Hard-link closed segments that do not change, instead of copying them.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
+        master: Spark master URL of a new session. Default: this machine.
         rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
         archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
             have their own.
@@ -288,7 +288,6 @@ def clean(
 def clean_in_place(
     *paths: str,
     spark: SparkSession | None = None,
-    master: str = "local[*,4]",
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: LocalFileSystem | None = None,
@@ -311,6 +310,7 @@ def clean_in_place(
     work_space: int | None = None,
     no_broker_elsewhere: bool = False,
     engine: str | None = None,
+    master: str = "local[*,4]",
     rate: int | None = None,
     archive: str | None = None,
     task_timeout: int = 1800,
@@ -322,7 +322,6 @@ def clean_in_place(
     Args:
         paths: log directories, folders of several, or partition directories. Nothing else may use them meanwhile.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -350,6 +349,7 @@ def clean_in_place(
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
+        master: Spark master URL of a new session. Default: this machine.
         rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
         archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
             have their own.
@@ -369,7 +369,6 @@ def verify(
     after: str,
     *,
     spark: SparkSession | None = None,
-    master: str = "local[*,4]",
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: Store | None = None,
@@ -382,6 +381,7 @@ def verify(
     high_watermark: int | Literal["end"] | None = None,
     retention: bool = False,
     engine: str | None = None,
+    master: str = "local[*,4]",
     rate: int | None = None,
     archive: str | None = None,
     task_timeout: int = 1800,
@@ -395,7 +395,6 @@ def verify(
         before: a log directory, a folder of several, or a partition directory, as it was; it is only read.
         after: the same after the clean; it is only read.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_start: called with a description of what will be compared, and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -411,6 +410,7 @@ def verify(
         retention: Allow log start offsets to increase, as by retention or deleted records.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
+        master: Spark master URL of a new session. Default: this machine.
         rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
         archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
             have their own.
@@ -577,7 +577,6 @@ def write_table(
     *paths: str,
     output: str,
     spark: SparkSession | None = None,
-    master: str = "local[*,4]",
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
@@ -593,6 +592,8 @@ def write_table(
     work: str | None = None,
     format: str = "parquet",
     writer: Sequence[str] = (),
+    engine: str | None = None,
+    master: str = "local[*,4]",
 ) -> TableResult:
     """Write the last committed value of each key of a topic to files, or what changed since an earlier table.
 
@@ -603,7 +604,6 @@ def write_table(
         paths: log directories of one broker, folders of several, or partition directories.
         output: the new folder.
         spark: a session to use, which is left running; default: a new one.
-        master: Spark master URL of a new session.
         on_start: called with what is done, and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
@@ -626,6 +626,9 @@ def write_table(
             temporary files.
         format: What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.
         writer: An option of Spark's writer of this format, such as header=true for csv.
+        engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
+            Default: spark if it is installed, else here.
+        master: Spark master URL of a new session. Default: this machine.
 
     Raises:
         NotFoundError: there is nothing at a path, or no such topic.

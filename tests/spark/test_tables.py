@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import cordwood
 from cordwood.commands import table as table_command
+from cordwood.commands.engines import Where
 from cordwood.commands.table import prepare
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.exchange import BlobFolder
@@ -114,12 +115,32 @@ def test_other_formats_and_their_options_are_those_of_sparks_writers(spark: Spar
         cordwood.write_table(str(path), output=str(tmp_path / "new"), writer=["header"], spark=spark)
 
 
+@pytest.mark.parametrize(("name", "writer"), [("csv", ["header=true", "sep=;"]), ("json", []), ("parquet", [])])
+def test_files_that_are_written_without_spark_say_what_sparks_files_do(
+    spark: SparkSession, tmp_path: Path, name: str, writer: list[str]
+) -> None:
+    path = tmp_path / "users-0"
+    append(path, (b"anna", b"Rome"), (b"ben", b"Os;lo, N"), (b"anna", None), (b"cleo", b"\xc3\xa4"), (b"dan", b""))
+    options: dict[str, Any] = {"format": name, "writer": writer, "deletes": True}
+    for value in ("utf8", "bytes") if name != "csv" else ("utf8",):
+        mine, theirs = tmp_path / f"mine-{value}", tmp_path / f"theirs-{value}"
+        here = cordwood.write_table(str(path), output=str(mine), engine="here", value=value, **options)
+        there = cordwood.write_table(str(path), output=str(theirs), spark=spark, value=value, **options)
+        for result in (here, there):
+            assert (result.rows, result.deletes, result.undecodable) == (4, 1, 0)
+        reader = spark.read.options(header="true", sep=";") if name == "csv" else spark.read
+        tables = [reader.format(name).load(str(folder)).orderBy("offset") for folder in (mine, theirs)]
+        assert tables[0].schema == tables[1].schema
+        assert tables[0].collect() == tables[1].collect()
+        assert [one.name for one in mine.iterdir() if one.name[0] in "._"] == ["_cordwood.json"]
+
+
 def test_a_limit_is_one_of_files_too_and_such_a_table_is_no_base_of_changes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path, output = tmp_path / "users-0", str(tmp_path / "table")
     append(path, (b"anna", b"Rome"), (b"ben", b"Oslo"), (b"cleo", b"Kyiv"))
-    run = table_command.WriteRun(spark=spark, limit=2)
+    run = table_command.WriteRun(where=Where(spark=spark), limit=2)
     assert table_command.write_table([str(path)], output, TableOptions(), TableFileOptions(), run).rows == 2
     assert spark.read.parquet(output).count() == 2
     with pytest.raises(RequestError, match="has only 2 rows of its table"):

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_FULL, EXIT_MEMORY, EXIT_OK, EXIT_OUR_FAULT, named
-from cordwood.cli.options import Directories, Json, Master, with_options
+from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.clean import clean
 from cordwood.commands.clean_in_place import clean_in_place
@@ -20,7 +20,6 @@ from cordwood.engine.results import CleanResult
 from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
 from cordwood.option import option_fields
-from cordwood.spark.session import LOCAL_MASTER
 
 
 @with_options
@@ -37,7 +36,6 @@ def main(
     replacing: InPlaceOptions,
     options: PlanOptions,
     tasks: TaskOptions,
-    master: Master = LOCAL_MASTER,
     as_json: Json = False,
 ) -> int:
     """Clean logs by the rules of Kafka's cleaner: into a copy that a broker can start on, or in place.
@@ -55,7 +53,7 @@ def main(
     _check_mode(replacing, "--in-place", allowed=in_place)
     paths = [named(directory) for directory in directories]
     with Progress(enabled=sys.stderr.isatty()) as progress:
-        run = RunOptions(master=master, tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
+        run = RunOptions(tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
         if output is not None:
             result = clean(paths, output, options, copy, run)
         else:

@@ -23,7 +23,6 @@ Directories = Annotated[
     list[str],
     typer.Argument(metavar="DIR...", help="Log directories of one broker, or partition directories."),
 ]
-Master = Annotated[str, typer.Option(metavar="URL", help="Spark master URL.", rich_help_panel="How it runs")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with exact bytes and times.")]
 
 

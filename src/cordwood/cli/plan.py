@@ -11,12 +11,11 @@ import typer
 
 from cordwood.cleaning.plan import Decision
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
-from cordwood.cli.options import Directories, Json, Master, with_options
+from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.engines import EngineOptions
 from cordwood.commands.options import PlanOptions, RunOptions, TaskOptions
 from cordwood.commands.plan import make_plan
-from cordwood.spark.session import LOCAL_MASTER
 
 
 @with_options
@@ -25,7 +24,6 @@ def main(
     options: PlanOptions,
     exact: Annotated[bool, typer.Option("--exact", help="Run the clean without writing, for exact figures.")] = False,
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen value
-    master: Master = LOCAL_MASTER,
     as_json: Json = False,
 ) -> int:
     """Show what a clean would do to each partition, or why it would leave it alone and when that changes.
@@ -36,7 +34,7 @@ def main(
     """
     paths = [named(directory) for directory in directories]
     if exact:
-        return _plan_exactly(paths, options, engine, master, as_json=as_json)
+        return _plan_exactly(paths, options, engine, as_json=as_json)
     plan = make_plan(paths, options)
     print(json.dumps(plan.document(), indent=1) if as_json else plan.text())
     refused = plan.with_decision(Decision.REFUSE)
@@ -45,17 +43,14 @@ def main(
     return EXIT_REQUEST if refused else EXIT_OK
 
 
-def _plan_exactly(
-    paths: Sequence[str], options: PlanOptions, engine: EngineOptions, master: str, *, as_json: bool
-) -> int:
+def _plan_exactly(paths: Sequence[str], options: PlanOptions, engine: EngineOptions, *, as_json: bool) -> int:
     # Only this runs tasks.
     from cordwood.cli.clean import exit_code_of
     from cordwood.commands.plan_exact import plan_exact
 
     with Progress(enabled=sys.stderr.isatty()) as progress:
-        run = RunOptions(
-            master=master, tasks=TaskOptions(engine=engine.engine), on_plan=progress.begin, on_progress=progress.update
-        )
+        tasks = TaskOptions(engine=engine.engine, master=engine.master)
+        run = RunOptions(tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
         exact = plan_exact(paths, options, run)
     print(json.dumps(exact.document(), indent=1) if as_json else exact.text())
     return exit_code_of(exact.result)

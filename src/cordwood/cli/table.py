@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_OK, named, tell
-from cordwood.cli.options import Directories, Master, with_options
+from cordwood.cli.options import Directories, with_options
 from cordwood.cli.progress import Progress
+from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.table import WriteRun, shown_table, write_table
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.errors import RequestError
 from cordwood.report import table as report
-from cordwood.spark.session import LOCAL_MASTER
 
 #: Rows that a terminal shows.
 _SHOWN_ROWS = 50
@@ -28,7 +28,7 @@ def main(
     directories: Directories,
     options: TableOptions,
     output: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Write files to this new folder, by Spark. Default: print rows.")
+        str | None, typer.Option(metavar="PATH", help="Write files to this new folder. Default: print rows.")
     ] = None,
     files: TableFileOptions = TableFileOptions(),  # noqa: B008 - a frozen value
     limit: Annotated[
@@ -38,7 +38,7 @@ def main(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON lines to a terminal, too; with --output, what was written.")
     ] = False,
-    master: Master = LOCAL_MASTER,
+    engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen value
 ) -> int:
     """Show the last committed value of each key of a topic, or write them to files.
 
@@ -46,19 +46,20 @@ def main(
     a key, of aborted transactions and from the last stable offset on do not count.
     """
     paths = [named(directory) for directory in directories]
+    where = Where.of(engine, None)
     if output is None:
         if files != TableFileOptions():
             raise RequestError("--format and --writer-option are for files; give --output, too")
-        return _show(paths, options, limit, master, as_json=as_json or not sys.stdout.isatty())
+        return _show(paths, options, limit, where, as_json=as_json or not sys.stdout.isatty())
     with Progress(enabled=sys.stderr.isatty()) as progress:
-        run = WriteRun(master=master, on_start=progress.begin, on_progress=progress.update, limit=limit)
+        run = WriteRun(where=where, on_start=progress.begin, on_progress=progress.update, limit=limit)
         result = write_table(paths, output, options, files, run)
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK
 
 
-def _show(paths: Sequence[str], options: TableOptions, limit: int | None, master: str, *, as_json: bool) -> int:
-    with shown_table(paths, options, master=master) as shown:
+def _show(paths: Sequence[str], options: TableOptions, limit: int | None, where: Where, *, as_json: bool) -> int:
+    with shown_table(paths, options, where=where) as shown:
         schema = shown.rows_format.schema
         if as_json:
             decoders = {"key": shown.rows_format.key, "value": shown.rows_format.value}

@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
-from cordwood.cli.options import Json, Master, with_options
+from cordwood.cli.options import Json, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.options import VerifyOptions
 from cordwood.commands.verify import verify
-from cordwood.spark.session import LOCAL_MASTER
 
 
 @with_options
@@ -23,7 +22,6 @@ def main(
     ],
     after: Annotated[str, typer.Argument(metavar="AFTER", help="The log after the clean.")],
     options: VerifyOptions,
-    master: Master = LOCAL_MASTER,
     as_json: Json = False,
 ) -> int:
     """Prove that a clean kept its guarantees, from the two states of a log alone, without the cleaner's code.
@@ -35,7 +33,6 @@ def main(
             named(before),
             named(after),
             options,
-            master=master,
             on_start=progress.begin,
             on_progress=progress.update,
         )

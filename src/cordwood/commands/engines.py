@@ -35,6 +35,10 @@ class EngineOptions:
         ),
     ] = None
 
+    master: Annotated[str, Option("Spark master URL of a new session. Default: this machine.", metavar="URL")] = (
+        LOCAL_MASTER
+    )
+
     def __post_init__(self) -> None:
         """Refuse what is no choice.
 
@@ -60,6 +64,11 @@ class Where:
     spark: SparkSession | None = None
     master: str = LOCAL_MASTER
     archive: str | None = None
+
+    @classmethod
+    def of(cls, options: EngineOptions, spark: SparkSession | None, archive: str | None = None) -> Where:
+        """What the options of a command say."""
+        return cls(engine=options.engine, spark=spark, master=options.master, archive=archive)
 
     def __post_init__(self) -> None:
         """Refuse Spark's options for another engine.

@@ -26,7 +26,6 @@ from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.option import Option
 from cordwood.sizing.workload import Workload
-from cordwood.spark.session import LOCAL_MASTER
 from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import RecoverySettings
@@ -226,13 +225,11 @@ class RunOptions:
 
     Attributes:
         spark: a session to use, which is left running; None: a new one.
-        master: Spark master URL of a new session.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
     """
 
     spark: SparkSession | None = None
-    master: str = LOCAL_MASTER
     tasks: TaskOptions = field(default_factory=TaskOptions)
     on_plan: Callable[[Plan, int], None] | None = None
     on_progress: OnProgress | None = None
@@ -240,8 +237,7 @@ class RunOptions:
     @property
     def where(self) -> Where:
         """Where its tasks run."""
-        tasks = self.tasks
-        return Where(engine=tasks.engine, spark=self.spark, master=self.master, archive=tasks.archive)
+        return Where.of(self.tasks, self.spark, self.tasks.archive)
 
     def jobs(self, fs: TargetStore, progress_folder: str) -> Jobs:
         """What runs the tasks of a command, which report in a folder of `fs`."""

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import cordwood.report.table  # noqa: F401 - so that results can show themselves
 from cordwood.clock import Clock, system_clock
+from cordwood.commands.engines import Where
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.commands.table_output import check_format, table_folder
+from cordwood.commands.table_parts import write_parts
 from cordwood.commands.table_point import TablePoint, encode_facts, find_point, partitions_of
 from cordwood.decoders.choice import decoder_of
 from cordwood.engine import division
@@ -32,11 +34,13 @@ from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import remove_tree, temporary_directory
 from cordwood.jobs.jobs import run_each
+from cordwood.jobs.runner import InThisProcess, Runner
 from cordwood.spark.requirements import check_version
 from cordwood.spark.runner import SparkRunner
-from cordwood.spark.session import LOCAL_MASTER, cores, runs_here, session
+from cordwood.spark.session import session
 from cordwood.spark.tables import raise_data_error, table_dataframe
 from cordwood.storage.node.node import Node
+from cordwood.tables.files import FileFormat, RowCounts
 from cordwood.tables.headers import SegmentHeaders, SegmentTask
 from cordwood.tables.newest import NewestTask, scan_by_tasks, scan_here
 from cordwood.tables.result import PartitionOffsets, TableResult
@@ -86,7 +90,7 @@ def prepare(
     paths: Sequence[str],
     options: TableOptions,
     *,
-    spark: SparkSession | None = None,
+    runner: Runner | None = None,
     fs: Store | None = None,
     now_ms: int | None = None,
     counters: Counters | None = None,
@@ -96,7 +100,7 @@ def prepare(
 
     Args:
         paths: log directories, folders of several, or partition directories.
-        spark: what reads headers; None: threads of this process.
+        runner: what reads headers; None: threads of this process.
         fs: where the logs are; default: what the paths lead to.
         now_ms: the time; default: the clock's.
         counters: count what is read.
@@ -116,9 +120,9 @@ def prepare(
     def each(
         do: Callable[[SegmentTask], SegmentHeaders], tasks: Sequence[SegmentTask], sizes: Sequence[int]
     ) -> list[SegmentHeaders]:
-        if spark is None or sum(sizes) <= HERE_BYTES_MAX:
+        if runner is None or sum(sizes) <= HERE_BYTES_MAX:
             return in_parallel(fs.concurrency, do, tasks)
-        found = each_caught(functools.partial(run_each, SparkRunner(spark)), do, tasks, sizes)
+        found = each_caught(functools.partial(run_each, runner), do, tasks, sizes)
         for failure in found:
             if isinstance(failure, Failure):
                 raise failure.exception()
@@ -127,7 +131,7 @@ def prepare(
     def size_of_runs(size_bytes: int) -> int:
         if run_bytes is not None:
             return run_bytes
-        return RUN_BYTES_MIN if spark is None else division.run_bytes(2 * size_bytes, cores(spark))
+        return RUN_BYTES_MIN if runner is None else division.run_bytes(2 * size_bytes, runner.cores)
 
     point = find_point(
         fs,
@@ -142,11 +146,11 @@ def prepare(
     return PreparedTable(point, cut(point.slices, secrets.token_bytes(_HASH_SECRET_BYTES)), rows_format)
 
 
-def _scanned(made: PreparedTable, spark: SparkSession, folder: BlobFolder) -> list[NewestTask]:
-    """The tasks that give the last records of a table, which a session's tasks find if there is much to read."""
+def _scanned(made: PreparedTable, runner: Runner, folder: BlobFolder) -> list[NewestTask]:
+    """The tasks that give the last records of a table, which a runner's tasks find if there is much to read."""
     if made.is_small:
         return scan_here(made.logs)
-    return scan_by_tasks(functools.partial(run_each, SparkRunner(spark)), made.logs, folder, cores(spark))
+    return scan_by_tasks(functools.partial(run_each, runner), made.logs, folder, runner.cores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +195,13 @@ def latest_table(
 ) -> DataFrame:
     """A table as a DataFrame; see `cordwood.latest_table`."""
     check_version(spark.version)
-    made = prepare(paths, options, spark=spark, fs=fs)
+    runner = SparkRunner(spark)
+    made = prepare(paths, options, runner=runner, fs=fs)
     with ExitStack() as kept:
         if made.is_small:
             return table_dataframe(spark, scan_here(made.logs), made.rows_format)
         work = kept.enter_context(_work_folder(file_system_for([]), options.work))
-        found = table_dataframe(spark, _scanned(made, spark, work.blobs), made.rows_format)
+        found = table_dataframe(spark, _scanned(made, runner, work.blobs), made.rows_format)
         # The last use of a DataFrame, or of one derived from it, cannot be known.
         weakref.finalize(spark, kept.pop_all().close)
     return found
@@ -224,29 +229,31 @@ def shown_table(
     paths: Sequence[str],
     options: TableOptions,
     *,
-    spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
+    where: Where = Where(),  # noqa: B008 - a frozen value
     fs: Store | None = None,
 ) -> Iterator[ShownTable]:
-    """A table whose rows are there within the block. A small one is made without Spark.
+    """A table whose rows are there within the block. A small one is made in this process.
 
     Args:
         paths: log directories, folders of several, or partition directories.
-        spark: a session to use; None: a new one, where one is needed.
-        master: Spark master URL of a new session.
+        where: where the tasks of others run.
     """
     made = prepare(paths, options, fs=fs)
     if made.is_small:
         batches = made.rows_format.batches(scan_here(made.logs))
         yield ShownTable(made.point, made.rows_format, (row for batch in batches for row in batch.to_pylist()))
         return
-    with session(spark, master=master) as running, _work_folder(file_system_for([]), options.work) as work:
+    with where.start() as runner, _work_folder(file_system_for([]), options.work) as work:
         # Cut again, for the cores that there are.
         fixed = made.point.offsets
-        made = prepare(paths, _as_of(options, fixed), spark=running, fs=fs)
-        tasks = _scanned(made, running, work.blobs)
-        rows = table_dataframe(running, tasks, made.rows_format).toLocalIterator(prefetchPartitions=True)
-        yield ShownTable(made.point, made.rows_format, (row.asDict(recursive=True) for row in rows))
+        made = prepare(paths, _as_of(options, fixed), runner=runner, fs=fs)
+        tasks = _scanned(made, runner, work.blobs)
+        if isinstance(runner, SparkRunner):
+            found = table_dataframe(runner.session, tasks, made.rows_format).toLocalIterator(prefetchPartitions=True)
+            yield ShownTable(made.point, made.rows_format, (row.asDict(recursive=True) for row in found))
+        else:
+            batches = made.rows_format.batches(tasks)
+            yield ShownTable(made.point, made.rows_format, (row for batch in batches for row in batch.to_pylist()))
 
 
 def _as_of(options: TableOptions, offsets: Mapping[int, int]) -> TableOptions:
@@ -261,15 +268,13 @@ class WriteRun:
     """Where a table is written from, and what is called meanwhile.
 
     Attributes:
-        spark: a session to use, which is left running; None: a new one.
-        master: Spark master URL of a new session.
+        where: where tasks run.
         on_start: called with the title of the work, and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
         limit: rows that are written at most; None: all.
     """
 
-    spark: SparkSession | None = None
-    master: str = LOCAL_MASTER
+    where: Where = field(default_factory=Where)
     on_start: Callable[[str, int], None] | None = None
     on_progress: OnProgress | None = None
     limit: int | None = None
@@ -291,23 +296,31 @@ def write_table(
     output = fs.absolute_path(output)
     writer_options = files.writer_options()
     if fs.path_on_disk(output) is None:
-        _check_uploads(output, run)
+        _check_uploads(output, run.where)
+    if not run.where.is_spark:
+        FileFormat(files.format.lower(), writer_options)  # what is wrong with the request shows first
     with (
         table_folder(fs, output, list(map(fs.absolute_path, paths))) as folder,
         _work_folder(fs, options.work) as work,
     ):
         # What is wrong with the request shows before Spark starts.
         made = prepare(paths, options, fs=fs, now_ms=now_ms)
-        check_format(files.format, made.rows_format.schema, is_own_session=run.spark is None)
+        check_format(files.format, made.rows_format.schema, is_own_session=run.where.spark is None)
         if run.on_start is not None:
             run.on_start(f"table of {made.point.topic}", 2 * made.log_bytes)
-        with session(run.spark, master=run.master, settings=_WRITER_SETTINGS) as running:
+        with _writing_runner(run.where, made) as runner:
             fixed = _as_of(options, made.point.offsets)
-            cut_anew = prepare(paths, fixed, spark=running, fs=fs, now_ms=now_ms, counters=work.counters)
+            cut_anew = prepare(paths, fixed, runner=runner, fs=fs, now_ms=now_ms, counters=work.counters)
             with Watch(work.counters.location.open(), work.counters.path, run.on_progress):
-                rows = table_dataframe(running, _scanned(cut_anew, running, work.blobs), cut_anew.rows_format)
-                rows = rows if run.limit is None else rows.limit(run.limit)
-                counts = _write(rows, folder.path, files.format, writer_options, fs)
+                tasks = _scanned(cut_anew, runner, work.blobs)
+                if isinstance(runner, SparkRunner):
+                    rows = table_dataframe(runner.session, tasks, cut_anew.rows_format)
+                    rows = rows if run.limit is None else rows.limit(run.limit)
+                    counts = _write(rows, folder.path, files.format, writer_options, fs)
+                else:
+                    local = file_system_for([])
+                    format_ = FileFormat(files.format.lower(), writer_options)
+                    counts = write_parts(runner, local, folder.path, tasks, cut_anew.rows_format, format_, run.limit)
         folder.finish(encode_facts(made.point, options, now_ms, files.format, run.limit))
     return TableResult(
         made.point.topic,
@@ -315,15 +328,30 @@ def write_table(
         files.format,
         options.since is not None,
         tuple(PartitionOffsets(one.partition, one.start_offset, one.end_offset) for one in made.point.partitions),
-        *counts,
+        counts.rows,
+        counts.deletes,
+        counts.undecodable,
         made.point.notes,
         time.monotonic() - started,
     )
 
 
-def _check_uploads(output: str, run: WriteRun) -> None:
+@contextmanager
+def _writing_runner(where: Where, made: PreparedTable) -> Iterator[Runner]:
+    """What runs the tasks of a table that is written to files."""
+    if where.is_spark:
+        with session(where.spark, master=where.master, settings=_WRITER_SETTINGS) as spark:
+            yield SparkRunner(spark)
+    elif made.is_small:
+        yield InThisProcess()
+    else:
+        with where.start() as runner:
+            yield runner
+
+
+def _check_uploads(output: str, where: Where) -> None:
     """Refuse a cluster, whose executors would write to disks of their own."""
-    if not runs_here(run.spark, run.master):
+    if not where.is_on_this_machine:
         raise RequestError(
             f"--output {output}: files are uploaded from this machine, so Spark has to run on it (--master local[*]). "
             "On a cluster, write the DataFrame of cordwood.latest_table with what Spark itself has for that store"
@@ -336,8 +364,8 @@ def _write(
     format_name: str,
     writer_options: Mapping[str, str],
     fs: TargetStore,
-) -> tuple[int, int, int]:
-    """Write the rows; count all, deletes, and those that could not be decoded. Nothing is left after an error."""
+) -> RowCounts:
+    """Write the rows by Spark. Nothing is left after an error."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -350,7 +378,7 @@ def _write(
     try:
         observed = rows.observe(seen, f.count(f.lit(1)).alias("rows"), *sums)
         observed.write.format(format_name).options(**writer_options).mode("errorifexists").save(output)
-        return tuple(int(seen.get.get(name) or 0) for name in ("rows", *flags))  # type: ignore[return-value]
+        return RowCounts(*(int(seen.get.get(name) or 0) for name in ("rows", *flags)))
     except BaseException as error:
         with suppress(OSError):
             remove_tree(fs, output)

@@ -23,7 +23,7 @@ from cordwood.fs.throttled import Limit, throttled_store
 from cordwood.jobs.hanging import given_up_after
 from cordwood.jobs.jobs import paths_on_disk
 from cordwood.spark.executors import check_executors
-from cordwood.spark.session import LOCAL_MASTER, session
+from cordwood.spark.session import session
 from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
@@ -51,7 +51,6 @@ def verify(
     options: VerifyOptions,
     *,
     spark: SparkSession | None = None,
-    master: str = LOCAL_MASTER,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: Store | None = None,
@@ -80,7 +79,7 @@ def verify(
     local = PosixFileSystem()
     with temporary_directory(local, "cordwood-verify-") as folder:
         fs = throttled_store(fs, Limit.of(options.tasks.rate, local, folder))
-        with session(spark, master=master, archive=options.tasks.archive) as running:
+        with session(spark, master=options.tasks.master, archive=options.tasks.archive) as running:
             if not fs.location().in_this_process:
                 needs = "Name a folder that all machines share with TMPDIR"
                 check_executors(running, local, folder, paths_on_disk(fs, (one.before.path for one in pairs)), needs)
