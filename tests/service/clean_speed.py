@@ -3,7 +3,7 @@
     python -m tests.service.clean_speed cleans [DIR]     logs of several sizes, one of them or many, in both ways
     python -m tests.service.clean_speed aborts [DIR]     how long an abort takes, and what it ends
 
-The first prints what `SPARK_BYTES_MIN` of `service.clean_runner` was chosen by; both ways are
+The first prints what `TASKS_BYTES_MIN` of `service.clean_runner` was chosen by; both ways are
 measured one after the other, as what else a machine does changes from minute to minute. DIR is a folder for the logs.
 """
 
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from cordwood.clock import system_clock
+from cordwood.commands.engines import Where
 from cordwood.config import overrides
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -88,7 +89,7 @@ def cleaner_of(manager: LogManager, spark: object, spark_bytes_min: int) -> LogC
     """A cleaner without threads."""
     return LogCleaner(
         *(PosixFileSystem(), manager.config, manager.live_log_dirs, lambda: manager.logs, manager.failures),
-        runner=CleanRunner(PosixFileSystem(), spark, spark_bytes_min=spark_bytes_min),  # type: ignore[arg-type]
+        runner=CleanRunner(PosixFileSystem(), Where(spark=spark), tasks_bytes_min=spark_bytes_min),  # type: ignore[arg-type]
     )
 
 

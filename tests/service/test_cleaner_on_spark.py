@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cordwood.commands.engines import Where
 from cordwood.config import overrides
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.service import clean_runner
 from cordwood.service.clean_runner import CleanRunner
 from cordwood.service.cleaner_manager import Paused
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import LogCleaner
 from cordwood.service.log_manager import LogManager
 from cordwood.service.metrics import MeterReading
+from cordwood.spark import runner
 from cordwood.spark.executors import check_executors
 from cordwood.types import TopicPartition
 from tests.service.cleaner_nodes import layers, newest, send
@@ -54,12 +55,12 @@ class Dirty:
             for at in range(rounds):
                 send(log, f"a{at}" + "x" * value_bytes, f"b{at}")
 
-    def cleaner(self, spark: Any, line: int = 0) -> LogCleaner:
+    def cleaner(self, spark: Any, line: int = 0, engine: str | None = None) -> LogCleaner:
         """A cleaner of these logs, to which those of `line` bytes are worth a job."""
         manager = self.manager
         return LogCleaner(
             *(PosixFileSystem(), manager.config, manager.live_log_dirs, lambda: self.logs, manager.failures),
-            runner=CleanRunner(PosixFileSystem(), spark, spark_bytes_min=line),
+            runner=CleanRunner(PosixFileSystem(), Where(engine=engine, spark=spark), tasks_bytes_min=line),
         )
 
     def clean_ones(self) -> list[bool]:
@@ -148,6 +149,7 @@ POOLS = """
 import os, sys, threading, time
 from pathlib import Path
 from tests.service.test_cleaner_on_spark import Dirty
+from cordwood.commands.engines import Where
 from cordwood.service.clean_runner import CleanRunner
 from cordwood.spark.session import session
 
@@ -177,6 +179,40 @@ def test_in_a_session_of_our_own_each_thread_has_a_pool_and_a_group_of_jobs(tmp_
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 
+# ---- in a pool of processes ------------------------------------------------------------------------------------------
+
+
+def test_large_logs_are_cleaned_in_a_pool_that_all_threads_share(dirty: Dirty) -> None:
+    cleaner = dirty.cleaner(None, engine="here")
+    cleaner.startup()
+    until(lambda: dirty.clean_ones() == [True] * 5)
+    cleaner.shutdown()
+    dirty.check()
+    (io,) = [reading for metric, reading in cleaner.metrics().items() if metric.type == "Throttler"]
+    assert isinstance(io, MeterReading)
+    assert io.count > sum(log.size_bytes for log in dirty.logs.values()), "what is read in other processes counts, too"
+
+
+def test_a_log_is_aborted_and_paused_at_once_while_a_pool_cleans_it(tmp_path: Path) -> None:
+    # The log is 50 KB, of which all is read twice; so the job takes about ten seconds.
+    dirty = Dirty(tmp_path / "logs", 1, 40, "log.cleaner.io.max.bytes.per.second=10000", value_bytes=1000)
+    cleaner, ((aborted, log),) = dirty.cleaner(None, engine="here"), dirty.logs.items()
+    cleaning = threading.Thread(target=cleaner.clean_filthiest_log)
+    cleaning.start()
+    until(lambda: any(Path(f"{log.directory}/.cordwood").rglob("progress/*")))
+    cleaner.abort_and_pause_cleaning(aborted)
+    assert cleaner.manager.cleaning_state(aborted) == Paused(1)
+    log.truncate_to(60)  # whatever still reads it
+    cleaning.join(60)
+    assert not cleaning.is_alive()
+    assert dirty.clean_ones() == [False]
+    assert cleaner.manager.uncleanable(aborted) is None
+    cleaner.resume_cleaning([aborted])
+    assert cleaner.clean_filthiest_log(), "the pool works on"
+    cleaner.shutdown()
+    dirty.manager.shutdown()
+
+
 # ---- without Spark ---------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +240,7 @@ def test_logs_are_cleaned_by_the_thread_if_spark_does_not_start(
     def fail(*_args: object, **_options: object) -> Any:
         raise RequestError("there is no Java")
 
-    monkeypatch.setattr(clean_runner, "session", fail)
+    monkeypatch.setattr(runner, "session", fail)
     cleaner = dirty.cleaner(None)
     while cleaner.clean_filthiest_log():
         pass

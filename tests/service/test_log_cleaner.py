@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cordwood.commands.engines import Where
 from cordwood.config import BrokerConfig, Source, SourceKind, overrides, resolve, resolve_broker
 from cordwood.errors import ConfigError, IllegalStateError
 from cordwood.fs.base import File, LocalFileSystem
@@ -574,7 +575,7 @@ def test_a_large_log_is_cleaned_on_spark_to_the_same_end(tmp_path: Path) -> None
         manager.live_log_dirs,
         lambda: {PARTITION: log},
         manager.failures,
-        runner=CleanRunner(PosixFileSystem(), master="local[2]", spark_bytes_min=0),
+        runner=CleanRunner(PosixFileSystem(), Where(master="local[2]"), tasks_bytes_min=0),
     )
     try:
         assert cleaner.clean_filthiest_log()

@@ -1,19 +1,18 @@
-"""Where cleans run: in the thread of a cleaner, or on Spark, in one session for all threads.
+"""Where cleans run: in the thread of a cleaner, or by tasks of an engine, which all threads share.
 
-The thread itself cleans a small log, however many are due: a session takes seconds to start, and
-`log.cleaner.threads` can add threads. A larger log is cleaned on Spark, by as many tasks as there are cores. If Spark
-fails, the thread cleans the log.
+The thread itself cleans a small log, however many are due: Spark takes seconds to start, and `log.cleaner.threads` can
+add threads. A larger log is cleaned by as many tasks as there are cores, on Spark or, without it, in a pool of
+processes. If the engine fails, the thread cleans the log.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from cordwood.clock import Clock, monotonic_clock
+from cordwood.commands.engines import Where
 from cordwood.engine.task import PROGRESS, Failure, FailureKind, Output
 from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
@@ -21,18 +20,16 @@ from cordwood.fs.checked import Check
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.jobs.hanging import looked_at
 from cordwood.jobs.jobs import Jobs
+from cordwood.jobs.runner import Runner
 from cordwood.service.clean import LiveClean, run_here
 from cordwood.service.metrics import Meter
-from cordwood.spark.runner import running_on_spark
-from cordwood.spark.session import LOCAL_MASTER, is_alive, is_on_this_machine, named_jobs, session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from cordwood.spark.runner import SparkRunner
+from cordwood.spark.session import is_alive, named_jobs
 
 _log = logging.getLogger(__name__)
 
-#: Logs of this size, and larger ones, are cleaned on Spark: one thread would take longer than a job that starts.
-SPARK_BYTES_MIN = 256 << 20
+#: Logs of this size, and larger ones, are cleaned by tasks: one thread would take longer than a job that starts.
+TASKS_BYTES_MIN = 256 << 20
 
 
 class CleanRunner:
@@ -46,34 +43,33 @@ class CleanRunner:
     def __init__(
         self,
         fs: LocalFileSystem,
-        spark: SparkSession | None = None,
-        master: str = LOCAL_MASTER,
-        spark_bytes_min: int = SPARK_BYTES_MIN,
+        where: Where = Where(),  # noqa: B008 - a frozen value
+        tasks_bytes_min: int = TASKS_BYTES_MIN,
         *,
         clock: Clock = monotonic_clock,
     ) -> None:
         """Starts nothing yet.
 
         Args:
-            spark: the session, which is left running; None: one is started with the first job.
-            master: where such a session runs.
-            spark_bytes_min: from which size of a log on Spark is used.
+            where: where tasks run; what runs them starts with the first job.
+            tasks_bytes_min: from which size of a log on it is cleaned by tasks.
         """
         self.limit: Limit | None = None
         self.io = Meter(clock)
         self._fs = fs
-        self._given = self._spark = spark
-        self._master, self._spark_bytes_min = master, spark_bytes_min
-        #: Held while a session starts, and while the broken one is put away.
+        self._where, self._tasks_bytes_min = where, tasks_bytes_min
+        self._given: Runner | None = None if where.spark is None else SparkRunner(where.spark)
+        self._runner: Runner | None = self._given
+        #: Held while the engine starts, and while the broken one is put away.
         self._starting = threading.Lock()
         self._open = ExitStack()
-        #: Why there is no Spark here; then it is not tried again.
+        #: Why there is no engine here; then it is not tried again.
         self._missing = "other processes cannot open this file system" if fs.location().in_this_process else ""
 
     def close(self) -> None:
-        """Stop the session, if it was started here. No clean may run."""
+        """Stop the engine, unless it is the user's session. No clean may run."""
         self._open.close()
-        self._spark = self._given
+        self._runner = self._given
 
     def run(self, clean: LiveClean, stop: Check, name: str) -> Output | Failure:
         """Run a clean where its size belongs.
@@ -86,8 +82,8 @@ class CleanRunner:
             the outcome; a clean that was aborted meanwhile has failed.
         """
         outcome: Output | Failure | None = None
-        if not self._missing and clean.found.total_bytes >= self._spark_bytes_min:
-            outcome = self._run_on_spark(clean, stop, name)
+        if not self._missing and clean.found.total_bytes >= self._tasks_bytes_min:
+            outcome = self._run_by_tasks(clean, stop, name)
         if outcome is None:
             outcome = self._run_here(clean, stop, name)
         written_bytes = 0 if isinstance(outcome, Failure) else outcome.cleaned.counts.bytes_written
@@ -102,16 +98,19 @@ class CleanRunner:
         outcome = run_here(clean.task, check, self.limit)
         stop()
         if isinstance(outcome, Failure) and outcome.kind is FailureKind.MEMORY and not self._missing:
-            return self._run_on_spark(clean, stop, name) or outcome  # in stages, which take less
+            return self._run_by_tasks(clean, stop, name) or outcome  # in stages, which take less
         return outcome
 
-    def _run_on_spark(self, clean: LiveClean, stop: Check, name: str) -> Output | Failure | None:
-        """Run on Spark; None: that cannot be done."""
-        spark = self._session()
-        if spark is None or (self.limit is not None and not is_on_this_machine(spark)):
+    def _run_by_tasks(self, clean: LiveClean, stop: Check, name: str) -> Output | Failure | None:
+        """Run by tasks of the engine; None: that cannot be done."""
+        runner = self._started()
+        if runner is None or (self.limit is not None and not runner.is_on_this_machine):
             return None  # other machines do not see the counters of the limit
         what = f"clean {clean.task.path}"
-        start = functools.partial(running_on_spark, spark)
+        spark = runner.session if isinstance(runner, SparkRunner) else None
+
+        def start() -> AbstractContextManager[Runner]:
+            return nullcontext(runner)
 
         def look(_: object) -> None:
             stop()
@@ -120,30 +119,33 @@ class CleanRunner:
 
         try:
             with (
-                named_jobs(spark, name, what),
+                nullcontext() if spark is None else named_jobs(spark, name, what),
                 looked_at(look),
                 Jobs(throttled(self._fs, self.limit), f"{clean.folder}/{PROGRESS}", start, None) as jobs,
             ):
                 return jobs.clean([clean.task], None)[0]
         except Exception:
             look(None)  # if that is why, it says so again
-            _log.exception("%s failed on Spark; the thread %s does it", what, name)
-            self._put_away(spark)
+            engine = "in other processes" if spark is None else "on Spark"
+            _log.exception("%s failed %s; the thread %s does it", what, engine, name)
+            self._put_away(runner)
             return None
 
-    def _session(self) -> SparkSession | None:
+    def _started(self) -> Runner | None:
         with self._starting:
-            if self._spark is None and not self._missing:
+            if self._runner is None and not self._missing:
                 try:
-                    self._spark = self._open.enter_context(session(None, master=self._master))
+                    self._runner = self._open.enter_context(self._where.start())
                 except RequestError as error:
                     self._missing = str(error)
                     _log.warning("Without Spark, cleaner threads clean large logs, too: %s", error)
-            return self._spark
+            return self._runner
 
-    def _put_away(self, spark: SparkSession) -> None:
+    def _put_away(self, runner: Runner) -> None:
         """A job has failed: if its session is gone, the next one starts another, unless it is the user's."""
+        if not isinstance(runner, SparkRunner):
+            return
         with self._starting:
-            if self._spark is spark and self._given is None and not is_alive(spark):
-                self._spark = None
+            if self._runner is runner and self._given is None and not is_alive(runner.session):
+                self._runner = None
                 self._open.close()

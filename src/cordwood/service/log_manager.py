@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cordwood.clock import Clock, system_clock
+from cordwood.commands.engines import Where
 from cordwood.config import BrokerConfig, Layer, resolve, resolve_broker
 from cordwood.errors import IllegalStateError, KafkaStorageError
 from cordwood.fs.base import LocalFileSystem
@@ -78,6 +79,7 @@ class LogManager:
         clock: Clock = system_clock,
         scheduler: Scheduler | None = None,
         spark: SparkSession | None = None,
+        engine: str | None = None,
         random: Random | None = None,
     ) -> None:
         """Nothing is opened yet.
@@ -87,6 +89,7 @@ class LogManager:
             layers: configs of the broker, and of topics.
             scheduler: runs what is to be done later; default: threads, for as long as the manager runs.
             spark: the session in which large logs are cleaned; None: one is started with the first of them.
+            engine: `spark`, or `here`, which cleans them in a pool of processes; None: Spark if it is installed.
             random: source of what is random, the jitter of segments.
 
         Raises:
@@ -100,7 +103,7 @@ class LogManager:
         if scheduler is None:
             self._own = scheduler = ThreadScheduler(self.config.integer("background.threads"))
         self._scheduler = scheduler
-        self._spark = spark
+        self._where = Where(engine=engine, spark=spark)
         self._is_started = self._is_shut_down = False
         pooled = PooledFileSystem(fs, open_files_max())
         self._directories = LogDirectories(pooled, log_dirs, self.failures)
@@ -252,7 +255,7 @@ class LogManager:
 
     def _make_cleaner(self) -> LogCleaner:
         pool, monotonic = self._pool, self._scheduler.clock
-        runner = CleanRunner(pool.fs, self._spark, clock=monotonic)
+        runner = CleanRunner(pool.fs, self._where, clock=monotonic)
         live = self._directories.live
         return LogCleaner(pool.fs, self.config, live, pool.current_logs, self.failures, pool.clock, monotonic, runner)
 

@@ -81,6 +81,14 @@ class LiveOptions:
     single_copy: Annotated[
         bool, Option("I confirm that there is no other replica: also remove expired tombstones and markers.")
     ] = False
+    engine: Annotated[
+        str | None,
+        Option(
+            "What cleans large logs: spark, or here, which is a pool of processes. Default: spark if it is installed, "
+            "else here.",
+            metavar="here|spark",
+        ),
+    ] = None
     port: Annotated[
         int,
         Option("Port on 127.0.0.1 for /metrics and /health; 0: any free one. Default: 9404.", metavar="PORT"),
@@ -117,7 +125,7 @@ class LiveNode:
         self._is_new = is_new
         self._clock = clock
         self._node, self._explicit = self._read_configs()
-        self.manager = LogManager(fs, self._log_dirs, self._explicit.layers, clock=clock)
+        self.manager = LogManager(fs, self._log_dirs, self._explicit.layers, clock=clock, engine=options.engine)
         self._watch = HealthWatch(period_ms=int(LOOK_SECONDS * 1_000))
         self._server: HttpServer | None = None
 
