@@ -13,7 +13,8 @@ from typing import Literal, get_args
 from tests.knobs import scaled
 
 Stage = Literal["headers", "scan", "merge", "rewrite", "check"]
-#: worker: a Python worker. executor: the Java process that started it; with a local master the one of the driver.
+#: worker: a Python worker. executor: the Java process that started it, with a local master that of the driver; or the
+#: server of a pool.
 #: driver: the process that runs the clean. lost, flipped: a blob.
 Kind = Literal["worker", "executor", "driver", "lost", "flipped"]
 Moment = Literal["before", "after"]

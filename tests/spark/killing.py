@@ -33,6 +33,8 @@ from tests.spark.kill_cases import Case, Moment, Stage
 
 ROOT = Path(__file__).parents[2]
 DAEMON = "tests.spark.killing_daemon"
+#: In the place of a master: a pool of processes.
+HERE = "here"
 #: The environment variable of tasks that says where orders are.
 _ORDERS = "KILLING_ORDERS"
 #: How long a task waits for its end, once it has killed the driver.
@@ -107,10 +109,10 @@ class Orders:
 
 #: The functions of tasks, by stage.
 _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
-    "headers": ((staged, "transactional_batches"),),
+    "headers": ((stages, "transactional_batches"), (staged, "transactional_batches")),
     "scan": ((exchange, "scan_into_blob"),),
     "merge": ((exchange, "merge_blobs"),),
-    "rewrite": ((task, "run_task"),),
+    "rewrite": ((task, "run_task"), (packing, "run_task")),
     "check": ((packing, "check_output"),),
 }
 
@@ -118,8 +120,10 @@ _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
 def plant() -> None:
     """Let the functions of tasks in this process carry out orders."""
     for stage, places in _FUNCTIONS.items():
+        (found,) = {getattr(module, name) for module, name in places}
+        planted = _ordered(stage, found)
         for module, name in places:
-            setattr(module, name, _ordered(stage, getattr(module, name)))
+            setattr(module, name, planted)
 
 
 def _ordered(stage: Stage, do: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,13 +145,15 @@ def _obey(stage: Stage, moment: Moment, arguments: tuple[Any, ...]) -> None:
     case = order.case
     if case.kind in ("worker", "executor", "driver"):
         own = os.getpid()
-        victims = {"worker": own, "executor": _parent(_parent(own)), "driver": order.driver}
+        starter, java = _parent(own), _parent(_parent(own))
+        in_pool = java == order.driver
+        victims = {"worker": own, "executor": starter if in_pool else java, "driver": order.driver}
         name = Path(f"/proc/{victims[case.kind]}/comm").read_text().strip()
-        assert (name == "java") == (case.kind == "executor"), name
+        assert (name == "java") == (case.kind == "executor" and not in_pool), name
         orders.say(order, f"killed {name}")
         os.kill(victims[case.kind], signal.SIGKILL)
         if case.kind == "driver":
-            # Java ends this process once it sees that the driver is gone.
+            # Java, or the server of the pool, ends this process once it sees that the driver is gone.
             time.sleep(_ENDS_SECONDS)
         os._exit(1)
     else:
@@ -239,6 +245,7 @@ class Driver:
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
             "TMPDIR": str(self.temporary),
+            "OPENBLAS_NUM_THREADS": "1",
             _ORDERS: str(orders),
         }
         command = [sys.executable, "-m", "tests.spark.killing", master]
@@ -284,6 +291,8 @@ def main() -> None:
     from cordwood.spark import session
 
     master = sys.argv[1]
+    if master == HERE:
+        plant()  # workers are forks of this process
     session.SETTINGS = {
         **session.SETTINGS,
         "spark.python.daemon.module": DAEMON,
@@ -297,12 +306,15 @@ def main() -> None:
             request = Request(**json.loads(line))
             is_staged[0] = request.staged
             went.clear()
-            if request.own_session:
+            if master == HERE:
+                pass
+            elif request.own_session:
                 running.close()
                 spark = None
             elif spark is None:
                 spark = running.enter_context(session.session(master=master))
-            answer = _clean(request, {"master": master} if spark is None else {"spark": spark})
+            where = {"engine": HERE} if master == HERE else {"master": master} if spark is None else {"spark": spark}
+            answer = _clean(request, where)
             print(json.dumps(asdict(answer) | {"staged": len(went)}), flush=True)
 
 

@@ -52,6 +52,11 @@ class Processes:
         self._server: _Server | None = None
         self._lock = threading.Lock()
 
+    def start_server(self) -> None:
+        """Start the server before there is a worker to start."""
+        with self._lock:
+            self._server = _Server()
+
     def start_worker(self) -> Worker:
         """Start a worker; and the server, if it does not run."""
         mine, its = socket.socketpair()

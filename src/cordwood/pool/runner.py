@@ -33,6 +33,8 @@ def running_in_pool(cores: int | None = None) -> Iterator[PoolRunner]:
     """
     runner = PoolRunner(cores or local_cores())
     try:
+        # Now, as this process may soon have threads, which make that slower.
+        runner.start()
         yield runner
     finally:
         runner.end()
@@ -68,6 +70,10 @@ class PoolRunner:
         self._lock = threading.Lock()
         #: Threads share the cores.
         self._free_cores = threading.Semaphore(cores)
+
+    def start(self) -> None:
+        """Start the server; each worker starts with the first task for it."""
+        self._processes.start_server()
 
     def end(self) -> None:
         """End all processes."""

@@ -1,0 +1,26 @@
+"""Whatever is killed or lost in whichever stage of a clean in a pool: the result is the same, and nothing is left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.spark.kill_cases import FEW_LOCAL, Case, chosen, table
+from tests.spark.killed_cleans import Cleans, run_all
+from tests.spark.killing import HERE
+from tests.summary import lines_of
+
+FEW = (*FEW_LOCAL, Case("executor", "check"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_clean_in_a_pool_survives_what_is_killed_or_lost_in_any_stage(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    cases = chosen(FEW, all_=True)
+    with Cleans(HERE, tmp_path, list) as cleans:
+        run_all(cleans, cases)
+    record_property(*lines_of(table("a pool", cases)))
