@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.verify_sql import verify_pairs
 from tests.cleaning import mutants, mutated_logs
 from tests.cleaning.mutants import MUTANTS
 from tests.knobs import drawn
+from tests.verification.proving import verify_pairs
 
 #: The number of the cleaner that is no mutant.
 AS_IT_IS = -1
@@ -78,7 +77,7 @@ def outcomes_of_some(spark: SparkSession, folder: Path) -> dict[int, Outcome]:
     # Many mutants leave most logs as the cleaner does.
     states = {(n, key): (key, mutated_logs.digest(Path(one.after.path))) for (n, key), one in pairs.items()}
     different = {state: pairs[at] for at, state in states.items()}
-    verdicts = dict(zip(different, verify_pairs(spark, PosixFileSystem(), list(different.values())), strict=True))
+    verdicts = dict(zip(different, verify_pairs(list(different.values())), strict=True))
     found = {n: Outcome(told[n]["kafka"], told[n]["failed"], []) for n in numbers}
     for (n, key), state in states.items():
         found[n].violations += [f"{kind} ({key})" for kind in verdicts[state].totals]

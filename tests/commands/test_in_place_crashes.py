@@ -28,7 +28,7 @@ from cordwood.errors import NoSpaceError
 from cordwood.fs.base import is_full
 from cordwood.fs.memory import MemoryFileSystem, at_random, keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark import packing
+from cordwood.jobs import packing
 from cordwood.storage.check.findings import Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER

@@ -29,7 +29,7 @@ ALLOWED = 1.3
 #: Does something with a small log, then with a large one, and prints how much more memory that took.
 MEASURE = """
 import sys
-import numpy as np
+
 import cordwood
 from cordwood.cli.main import app
 from cordwood.engine.partition import CleanRequest, clean_partition
@@ -37,10 +37,9 @@ from cordwood.engine.settings import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.folders import temporary_directory
 from cordwood.storage.recovery.replay import Producers
-from cordwood.verification.compare import compare
-from cordwood.verification.facts import KeyRules, merge_facts
-from cordwood.verification.pairs import NAMES, Pair, Side, ViolationKind
-from cordwood.verification.ranges import ranges_of
+from cordwood.commands.proving import verify_pairs
+from cordwood.jobs.runner import InThisProcess
+from cordwood.verification.pairs import Pair, Side
 
 def peak():
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
@@ -61,12 +60,9 @@ def clean(path):
 def prove(path):
     fs, log = PosixFileSystem(), cordwood.open_log(path)
     pair = Pair(None, Side(path, 0), Side(path + ".after", 0), first_uncleanable=log.segments[-1].base_offset)
-    parts = [(part, pair) for part in ranges_of(0, pair, fs, range_bytes=1 << 40)]
-    found = compare(parts, fs, {0: KeyRules((3, 5), 0, 1, np.empty(0, np.int64))})
-    rows = [row for batch in merge_facts(found) for row in batch.to_pylist()]
-    counts = {NAMES[row["code"]]: row["n"] for row in rows}
-    assert counts["records_same"] == counts["records_after"] > 1, counts
-    assert not set(counts) & set(ViolationKind), counts
+    (verdict,) = verify_pairs(InThisProcess(), fs, [pair], fs)
+    assert verdict.counts["records_same"] == verdict.counts["records_after"] > 1, verdict.counts
+    assert not verdict.totals, verdict.totals
 
 def run(path):
     if sys.argv[3] == "clean":

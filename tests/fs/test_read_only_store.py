@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 import cordwood
@@ -19,11 +17,12 @@ from cordwood.report import listing
 from cordwood.storage.check import Finding
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
-from cordwood.verification.compare import compare
-from cordwood.verification.facts import KeyRules
-from cordwood.verification.headers import headers
+from cordwood.verification.compare import compare_range
+from cordwood.verification.facts import Facts
+from cordwood.verification.keys import KeyRules
 from cordwood.verification.pairs import Pair, Side
 from cordwood.verification.ranges import ranges_of
+from cordwood.verification.scratch import Scratch
 from cordwood.verification.states import look_at
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory, session
 from tests.fs.only_read import VERBS
@@ -103,16 +102,18 @@ def test_plan_decides_the_same(stores: tuple[MemoryFileSystem, ReadOnlyStore]) -
 
 
 def test_a_proof_reads_the_same_facts() -> None:
-    def facts(store: Store) -> list[list[Mapping[str, object]]]:
+    def facts(store: Store) -> list[Facts]:
         found = []
         for number, path in enumerate(PATHS):
             pair = Pair(None, Side(path, 0), Side(f"/new/{path.rpartition('/')[2]}", 0), now_ms=LATER_MS)
             assert look_at(number, pair, store).faults == look_at(number, pair, local).faults
             for part in ranges_of(number, pair, store, range_bytes=1 << 20):
-                rules = {number: KeyRules((3, 5), 0, 1, np.empty(0, np.int64))}
-                for batches in (headers([(part, pair)], store), compare([(part, pair)], store, rules)):
-                    found.append(pa.Table.from_batches(batches).to_pylist())
+                result = compare_range(part, pair, store, KeyRules((3, 5), 1), scratch, here_max=1 << 20)
+                found.append(result.facts)
+                keys = [chunk.here.tolist() for chunk in result.keys if chunk.here is not None]
+                found.append(Facts({str(keys): len(keys), str(result.seen.tolist()): 1}))
         return found
 
     local, remote = cleaned()
+    scratch = Scratch(local.location(), "/nowhere")
     assert facts(remote) == facts(local) != []

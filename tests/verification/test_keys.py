@@ -1,21 +1,24 @@
-"""Keys of a log in parts: whatever the parts, tables and hash ranges, the same is judged as of the whole log."""
+"""Keys of a log in parts: whatever the parts, chunks and hash ranges, the same is judged as of the whole log."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.kernels.layout import RECORD_ROW
-from cordwood.types import NONE
-from cordwood.verification.facts import FACT_NAMES, KeyRules, Keys, merge_facts
-from cordwood.verification.keys import LastRecords, by_bucket, entries_of, judge, secret_points
-from cordwood.verification.pairs import NAMES, Count, ViolationKind
+from cordwood.errors import DataError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.kernels.last_records import COUNTS, TOMBSTONES_MAY_GO
+from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
+from cordwood.verification.facts import Facts, Piece
+from cordwood.verification.keys import KeyEntries, KeyRules, Uncommitted, judge_hash_ranges
+from cordwood.verification.pairs import Count, ViolationKind
+from cordwood.verification.scratch import Kept, Scratch
 
 #: Key, whether it has a value, whether it is there after the clean, whether it may be gone if it is a tombstone.
 Made = tuple[bytes, bool, bool, bool]
@@ -23,25 +26,43 @@ RECORDS = st.lists(
     st.tuples(st.sampled_from([b"", b"a", b"b", b"a key of more bytes"]), st.booleans(), st.booleans(), st.booleans()),
     max_size=30,
 )
+ALL_OFFSETS = np.array([0, 1 << 62], np.int64)
 
 
-def entries(records: list[Made], points: tuple[int, int], first_offset: int = 0) -> npt.NDArray[np.void]:
+def piece_of(records: list[Made], first_offset: int) -> tuple[Piece, npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Records, each in a batch of its own."""
     data = np.frombuffer(b"".join(key for key, *_ in records) or b"none", np.uint8)
     rows = np.zeros(len(records), RECORD_ROW)
     rows["offset"] = np.arange(first_offset, first_offset + len(records))
+    rows["batch"] = np.arange(len(records))
     rows["key_size"] = [len(key) for key, *_ in records]
     rows["key_start"] = np.cumsum(rows["key_size"]) - rows["key_size"]
     rows["value_size"] = [0 if value else -1 for _, value, *_ in records]
+    rules = np.array([COUNTS | (TOMBSTONES_MAY_GO if may_go else 0) for *_, may_go in records], np.uint8)
     there = np.array([there for _, _, there, _ in records], np.bool_)
-    may_go = np.array([not value and may_go for _, value, _, may_go in records], np.bool_)
-    return entries_of(data, rows, points, there=there, may_go=may_go)
+    return Piece(data, rows, np.zeros(len(records), BATCH_ROW), 0), rules, there
 
 
-def expected(records: list[Made]) -> Counter[str]:
+def chunks_of(
+    parts: list[tuple[list[Made], int]], rules: KeyRules, scratch: Scratch, chunk_entries: int, here_max: int
+) -> list[Kept]:
+    found = []
+    for records, first_offset in parts:
+        with scratch.writer() as writer:
+            entries = KeyEntries(rules, writer, ALL_OFFSETS, chunk_entries)
+            for at in range(0, len(records), 3):
+                entries.add(*piece_of(records[at : at + 3], first_offset + at))
+            found += entries.finish(here_max=here_max)
+    return found
+
+
+def expected(records: list[Made], hidden: set[int]) -> Counter[str]:
     """What is so, key by key."""
     found: Counter[str] = Counter()
     for key in {key for key, *_ in records}:
-        mine = [one[1:] for one in records if one[0] == key]
+        mine = [one[1:] for at, one in enumerate(records) if one[0] == key and at not in hidden]
+        if all(there for _, there, _ in mine):
+            continue
         value, there, may_go = mine[-1]
         value_is_there = any(value and there for value, there, _ in mine)
         if there:
@@ -53,32 +74,33 @@ def expected(records: list[Made]) -> Counter[str]:
     return found
 
 
-@given(RECORDS, st.integers(0, 30), st.integers(1, 3), st.sampled_from([4, 8, 1 << 12]), st.randoms())
-def test_keys_are_judged_the_same_however_they_are_shared_out(records, cut, buckets, slots_max, random) -> None:
-    rules = KeyRules(secret_points(), 5, buckets, np.empty(0, np.int64))
-    rows: list[dict[str, Any]] = []
-    for part, first in ((records[:cut], 0), (records[cut:], cut)):
-        keys = Keys(7, rules, LastRecords(slots_max))
-        for one in range(0, len(part), 3):
-            keys.add(entries(part[one : one + 3], rules.points, first + one))
-            for batch in keys.take():
-                rows += batch.to_pylist()
-        for batch in keys.take(last=True):
-            rows += batch.to_pylist()
-    random.shuffle(rows)
-    rows.sort(key=lambda row: row["bucket"])
-    schema = pa.schema(list(zip(FACT_NAMES, [pa.int32(), pa.int32(), pa.int32(), pa.binary(), pa.int64(), pa.int64(),
-                                             pa.binary()], strict=True)))  # fmt: skip
-    found: Counter[str] = Counter()
-    for batch in merge_facts([pa.RecordBatch.from_pylist([row], schema) for row in rows]):
-        for row in batch.to_pylist():
-            assert row["pair"] == 7
-            assert 5 <= row["bucket"] < 5 + buckets
-            found[NAMES[row["code"]]] += row["n"]
-    assert found == expected(records)
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
+    return Scratch(PosixFileSystem().location(), str(tmp_path_factory.mktemp("scratch")))
 
 
-def test_violations_of_keys_say_where_the_record_is() -> None:
+@given(
+    RECORDS,
+    st.integers(0, 30),
+    st.integers(1, 5),
+    st.sampled_from([1, 4, 100]),
+    st.sampled_from([0, 100]),
+    st.sets(st.integers(0, 30)),
+)
+def test_keys_are_judged_the_same_however_they_are_divided(
+    scratch, records, cut, hash_ranges, chunk_entries, here_max, hidden
+) -> None:
+    rules = KeyRules(KeyRules.of(1).points, hash_ranges)
+    chunks = chunks_of([(records[:cut], 0), (records[cut:], cut)], rules, scratch, chunk_entries, here_max)
+    places = np.array(sorted(hidden), np.int64)
+    facts = Facts()
+    for number in range(hash_ranges):
+        mine = [chunk.sections(2 * number, 2 * number + 2) for chunk in chunks]
+        facts.add(judge_hash_ranges(mine, 1, scratch, Uncommitted(places, places)))
+    assert facts.counts == expected(records, hidden)
+
+
+def test_violations_of_keys_say_where_the_record_is(scratch: Scratch) -> None:
     records = [
         (b"lost", True, False, False),
         (b"back", True, True, False),
@@ -86,22 +108,41 @@ def test_violations_of_keys_say_where_the_record_is() -> None:
         (b"tombstone", False, False, False),
         (b"kept", True, True, False),
     ]
-    counts, wrong = judge(entries(records, secret_points())[[0, 3, 4]])
-    assert counts == {Count.KEYS_KEPT: 1, Count.KEYS_DELETED: 0}
-    assert {kind: offsets.tolist() for kind, offsets in wrong.items()} == {
-        ViolationKind.VALUE_LOST: [0],
-        ViolationKind.TOMBSTONE_LOST: [3],
+    chunks = chunks_of([(records, 0)], KeyRules.of(5), scratch, 8, 8)
+    facts = judge_hash_ranges(chunks, 1, scratch, Uncommitted.none())
+    assert facts.named == {
+        ViolationKind.VALUE_LOST: [(0, None)],
+        ViolationKind.TOMBSTONE_LOST: [(3, None)],
+        ViolationKind.CAME_BACK: [(1, None)],
     }
-    table = LastRecords()
-    assert not list(table.add(entries(records[1:3], secret_points(), 1)))
-    _, wrong = judge(table.take())
-    assert {kind: offsets.tolist() for kind, offsets in wrong.items()} == {ViolationKind.CAME_BACK: [1]}
 
 
-def test_hash_ranges_share_out_all_entries_about_evenly() -> None:
-    made = entries([(b"%d" % number, True, True, True) for number in range(30_000)], secret_points())
-    shares = dict(by_bucket(made, 3))
-    assert sum(one.size for one in shares.values()) == made.size
-    assert all(9_000 < one.size < 11_000 for one in shares.values())
-    assert not {int(one) for one in shares[0]["low"]} & {int(one) for one in shares[2]["low"]}
-    assert NONE not in made["last"]
+def test_many_keys_of_either_side_make_the_table_grow(scratch: Scratch) -> None:
+    records: list[Made] = [(b"%d" % (at % 20_000), True, at >= 20_000, False) for at in range(40_000)]
+    rules = KeyRules.of(1)
+    for made in (records, records[:30_000], [*records[:20_000], *records[25_000:]]):
+        chunks = chunks_of([(made, 0)], rules, scratch, 7_000, 0)
+        facts = judge_hash_ranges(chunks, 1, scratch, Uncommitted.none())
+        assert facts.counts == expected(made, set())
+
+
+def test_hash_ranges_share_out_all_entries_about_evenly(scratch: Scratch) -> None:
+    made: list[Made] = [(b"%d" % number, True, True, True) for number in range(30_000)]
+    (chunk,) = chunks_of([(made, 0)], KeyRules((3, 5), 3), scratch, 30_000, 0)
+    assert all(9_000 < chunk.size(2 * number + 1) < 11_000 for number in range(3))
+    assert chunk.starts[-1] == 30_000
+
+
+def test_a_log_of_any_size_has_hash_ranges_that_fit_in_memory() -> None:
+    for records in (0, 1, 10**6, 10**8, 10**10):
+        rules = KeyRules.of(records)
+        assert rules.hash_ranges >= 1 and records / rules.hash_ranges <= 1 << 20
+
+
+def test_damaged_entries_are_refused(tmp_path: Path) -> None:
+    scratch = Scratch(PosixFileSystem().location(), str(tmp_path))
+    chunks = chunks_of([([(b"a", True, False, False)], 0)], KeyRules.of(1), scratch, 8, 0)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(DataError, match="damaged"):
+        judge_hash_ranges(chunks, 1, scratch, Uncommitted.none())

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from cordwood.engine.settings import clean_settings
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.log.view import LogView
 from cordwood.verification.pairs import Count, Pair, Side
 from tests import knobs
@@ -27,6 +26,7 @@ from tests.cleaning.against_kafka import (
     with_tight_limits,
 )
 from tests.kafka_tools import Oracle
+from tests.verification.proving import verify_pairs
 
 SCRIPTS = knobs.scaled(24, 300)
 #: Scripts whose files are there at once.
@@ -53,7 +53,7 @@ def test_what_kafka_cleans_in_random_scripts_is_proved(
             for (seed, folder), lines in zip(folders.items(), answers, strict=True)
             for number, pair in cleaned_pairs(list(rounds(scripts[seed], lines)), folder)
         }
-        verdicts = dict(zip(pairs, verify_pairs(spark, PosixFileSystem(), list(pairs.values())), strict=True))
+        verdicts = dict(zip(pairs, verify_pairs(list(pairs.values())), strict=True))
         assert {name: verdict.violations for name, verdict in verdicts.items() if not verdict.holds} == {}
         cleans += len(pairs)
         producers += sum(verdict.counts.get(Count.PRODUCERS, 0) for verdict in verdicts.values())

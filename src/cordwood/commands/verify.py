@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import cordwood.report.verify  # noqa: F401 - so that a result can show itself
 from cordwood.clock import Clock, system_clock
+from cordwood.commands.engines import Where
 from cordwood.commands.options import VerifyOptions, open_node
+from cordwood.commands.proving import verify_pairs
 from cordwood.engine import progress
 from cordwood.engine.progress import OnProgress
 from cordwood.errors import ConfigError, NotFoundError
@@ -22,9 +24,6 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled_store
 from cordwood.jobs.hanging import given_up_after
 from cordwood.jobs.jobs import paths_on_disk
-from cordwood.spark.executors import check_executors
-from cordwood.spark.session import session
-from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.log.view import LogView
@@ -79,13 +78,14 @@ def verify(
     local = PosixFileSystem()
     with temporary_directory(local, "cordwood-verify-") as folder:
         fs = throttled_store(fs, Limit.of(options.tasks.rate, local, folder))
-        with session(spark, master=options.tasks.master, archive=options.tasks.archive) as running:
+        with Where.of(options.tasks, spark, options.tasks.archive).start() as runner:
             if not fs.location().in_this_process:
                 needs = "Name a folder that all machines share with TMPDIR"
-                check_executors(running, local, folder, paths_on_disk(fs, (one.before.path for one in pairs)), needs)
+                runner.check(local, folder, paths_on_disk(fs, (one.before.path for one in pairs)), needs)
             started = time.monotonic()
             with progress.Watch(local, folder, on_progress), given_up_after(local, folder, options.tasks.task_timeout):
-                verdicts = verify_pairs(running, fs, pairs, counters=progress.Counters(local.location(), folder))
+                counters = progress.Counters(local.location(), folder)
+                verdicts = verify_pairs(runner, fs, pairs, local, counters=counters)
             violations += _checkpoints(twins)
             changed = [theirs for _, theirs in twins]
             violations += _files(fs, before, after, changed, whole=not topics and not partitions)

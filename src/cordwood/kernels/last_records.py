@@ -1,12 +1,17 @@
 """What a proof knows of each key: its last record, and its last value that is still there.
 
-A key stands in the table as a fingerprint: two polynomials of its bytes, modulo the prime 2^61 - 1, at two secret
-random points. Two keys of up to n bytes agree in both with a chance below (n/7 + 2)^2 / 2^122, whatever the keys are:
-polynomials of degree d that differ are equal at d points at most. Of 10^10 keys of 16 bytes any two agree with a chance
-below 10^-15. The cleaner compares keys by another hash, with a secret of its own, so that both are not wrong together.
+A key stands as a fingerprint: two polynomials of its bytes, modulo the prime 2^61 - 1, at two secret random points. Two
+keys of up to n bytes agree in both with a chance below (n/7 + 2)^2 / 2^122, whatever the keys are: polynomials that
+differ, of degree d, are equal at d points at most. Of 10^10 keys of 16 bytes any two agree with a chance below 10^-15.
+The cleaner compares keys by another hash, with a secret of its own, so that both are not wrong together.
 
-An entry is four numbers. Both fingerprints take 61 bits, and what is known of the last record takes the other three of
-the second one. Entries of one key that come from different parts of a log can be merged in any order.
+Each record that counts becomes an entry of three numbers. Both fingerprints take 61 bits; what is known of the record
+takes the others. Entries are divided by hash range, into those of records that went and those that are there, and then
+merged into a table with a slot per key, range by range. Entries of one key can be merged in any order.
+
+Only keys of which a record went can be wrong. So the table needs the keys of one side only, the smaller one. If less
+went, that is entered, and what is there is looked up. If less is there, that is entered, and then what went, which adds
+only the keys of which nothing is there.
 """
 
 from __future__ import annotations
@@ -14,19 +19,24 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from cordwood.kernels.native import load8, load64, prefetch
+from cordwood.kernels.native import load8, load64, multiply, prefetch
 
 U64 = np.uint64
 
-ENTRY = np.dtype([("low", "<u8"), ("high", "<u8"), ("last", "<i8"), ("value_there", "<i8")])
-#: What is known of the last record of a key, in the upper bits of `high`: it is there after the clean; it may be gone;
-#: it is a tombstone.
+ENTRY = np.dtype([("low", "<u8"), ("high", "<u8"), ("offset", "<i8")])
+#: A key in the table: its fingerprint, with what is known of its last record; and the last value that is there.
+SLOT = np.dtype([("low", "<u8"), ("high", "<u8"), ("last", "<i8"), ("value_there", "<i8")])
+_SLOT_BYTES = SLOT.itemsize
+#: In the upper bits of `low`: a record of the key went.
+WENT = U64(1 << 61)
+#: In the upper bits of `high`: the record is there after the clean; it may be gone; it is a tombstone.
 THERE, MAY_GO, TOMBSTONE = U64(1 << 61), U64(1 << 62), U64(1 << 63)
 #: `last` of a free slot; `value_there` of a key without a value that is there.
 FREE = NO_VALUE = -1
+#: What holds for all records of a batch: they count for their keys; their tombstones may be gone.
+COUNTS, TOMBSTONES_MAY_GO = np.uint8(1), np.uint8(2)
 
 PRIME = U64((1 << 61) - 1)
-_LOW_32, _LOW_29 = U64((1 << 32) - 1), U64((1 << 29) - 1)
 _CHUNK_BYTES = 7
 _CHUNK_MASK = U64((1 << 56) - 1)
 _MIX_0, _MIX_1 = U64(0x9E3779B97F4A7C15), U64(0xD6E8FEB86659FD93)
@@ -34,20 +44,13 @@ _AHEAD = 8
 
 
 @njit(inline="always")
-def _times(a, b):
-    """A product modulo the prime; both factors are below it."""
-    a_high, a_low = a >> U64(32), a & _LOW_32
-    b_high, b_low = b >> U64(32), b & _LOW_32
-    low, middle, high = a_low * b_low, a_high * b_low + a_low * b_high, a_high * b_high
-    # 2^61 is 1 modulo the prime, so 2^64 is 8.
-    total = (high << U64(3)) + (middle >> U64(29)) + ((middle & _LOW_29) << U64(32)) + (low & PRIME) + (low >> U64(61))
-    return _reduced(total)
-
-
-@njit(inline="always")
-def _reduced(number):
-    number = (number & PRIME) + (number >> U64(61))
-    return number - PRIME if number >= PRIME else number
+def _step(number, point, chunk):
+    """Number * point + chunk, modulo the prime. Both factors are below it, so that their product is below 2^122."""
+    high, low = multiply(number, point)
+    # 2^61 is 1 modulo the prime, so 2^64 is 8. The sum is below 2^63.
+    total = (low & PRIME) + ((low >> U64(61)) | (high << U64(3))) + chunk
+    total = (total & PRIME) + (total >> U64(61))
+    return total - PRIME if total >= PRIME else total
 
 
 @njit(inline="always")
@@ -63,44 +66,84 @@ def _fingerprint(address, size, point0, point1):
             chunk = U64(0)
             for i in range(min(_CHUNK_BYTES, end - at)):
                 chunk |= U64(load8(at + i)) << U64(8 * i)
-        low = _reduced(_times(low, point0) + chunk)
-        high = _reduced(_times(high, point1) + chunk)
+        low, high = _step(low, point0, chunk), _step(high, point1, chunk)
         at += _CHUNK_BYTES
     return low, high
 
 
 @njit(cache=True, nogil=True)
-def fingerprints(data_address, starts, sizes, points, lows, highs):
-    """Fingerprint keys.
+def enter_records(data_address, rows, rules, there, between, points, entries, used):
+    """Make an entry of each record that counts for its key.
 
     Args:
         data_address: of the bytes that hold the keys.
-        starts, sizes: int32[keys], within these bytes.
+        rows: RECORD_ROW[records].
+        rules: uint8[batches], by `rows["batch"]`: `COUNTS` if records of the batch count, `TOMBSTONES_MAY_GO`.
+        there: bool[records]: the record is in the state after the clean, too.
+        between: int64[2]: offsets [low, high) count.
         points: uint64[2], secret, below `PRIME`.
-        lows, highs: uint64[keys], filled.
+        entries: ENTRY[at least used + records], filled from `used` on.
+
+    Returns:
+        how many entries are used.
     """
-    for i in range(starts.size):
-        lows[i], highs[i] = _fingerprint(data_address + starts[i], sizes[i], points[0], points[1])
+    low_end, high_end = between[0], between[1]
+    for i in range(rows.size):
+        row = rows[i]
+        rule = rules[row["batch"]]
+        offset = row["offset"]
+        if rule & COUNTS == 0 or row["key_size"] < 0 or offset < low_end or offset >= high_end:
+            continue
+        low, high = _fingerprint(data_address + row["key_start"], row["key_size"], points[0], points[1])
+        if there[i]:
+            high |= THERE
+        else:
+            low |= WENT
+        if row["value_size"] < 0:
+            high |= TOMBSTONE
+            if rule & TOMBSTONES_MAY_GO != 0:
+                high |= MAY_GO
+        one = entries[used]
+        one["low"], one["high"], one["offset"] = low, high, offset
+        used += 1
+    return used
 
 
 @njit(inline="always")
 def _mixed(low):
     """64 bits that all depend on all bits of a fingerprint; those of short keys are neighbours."""
-    low *= _MIX_0
+    low = (low & PRIME) * _MIX_0
     low ^= low >> U64(32)
     return low * _MIX_1
 
 
+@njit(inline="always")
+def _section(entry, ranges):
+    """The section of an entry: records that went and records that are there, of each hash range."""
+    number = ((_mixed(entry["low"]) >> U64(32)) * U64(ranges)) >> U64(32)
+    return np.int64(number) * 2 + (0 if entry["low"] & WENT != U64(0) else 1)
+
+
 @njit(cache=True, nogil=True)
-def number_buckets(lows, count, numbers):
-    """The hash range of each key.
+def divide(entries, ranges, target, starts):
+    """Sort entries into sections: 2n has what went of hash range n, 2n + 1 what is there.
 
     Args:
-        lows: uint64[keys], first halves of fingerprints.
-        numbers: int64[keys], filled: 0 to count - 1.
+        entries: ENTRY[n].
+        ranges: how many hash ranges there are; at most 2^31.
+        target: ENTRY[n], filled.
+        starts: int64[2 * ranges + 1], zeros, filled: where each section starts in `target`, and the end.
     """
-    for i in range(lows.size):
-        numbers[i] = ((_mixed(lows[i]) >> U64(32)) * U64(count)) >> U64(32)
+    for i in range(entries.size):
+        starts[_section(entries[i], ranges) + 1] += 1
+    for section in range(1, starts.size):
+        starts[section] += starts[section - 1]
+    nexts = starts[:-1].copy()
+    for i in range(entries.size):
+        section = _section(entries[i], ranges)
+        to, one = target[nexts[section]], entries[i]
+        to["low"], to["high"], to["offset"] = one["low"], one["high"], one["offset"]
+        nexts[section] += 1
 
 
 @njit(inline="always")
@@ -110,28 +153,40 @@ def _home(table, low):
 
 
 @njit(inline="always")
-def _merge_one(table, low, high, last, value_there):
-    """Enter one entry; returns whether its key is new."""
+def _slot(table, low, high):
+    """The slot that a key has, or would get."""
     mask = table.size - 1
     at = _home(table, low)
-    while table[at]["last"] != FREE and (table[at]["low"] != low or (table[at]["high"] ^ high) & PRIME != U64(0)):
+    while table[at]["last"] != FREE and (
+        (table[at]["low"] ^ low) & PRIME != U64(0) or (table[at]["high"] ^ high) & PRIME != U64(0)
+    ):
         at = (at + 1) & mask
-    is_new = table[at]["last"] == FREE
-    if last > table[at]["last"]:
-        table[at]["low"], table[at]["high"], table[at]["last"] = low, high, last
-    if is_new or value_there > table[at]["value_there"]:
-        table[at]["value_there"] = value_there
-    return is_new
+    return at
+
+
+@njit(inline="always")
+def _is_within(offset, firsts, lasts):
+    """Whether an offset is in one of some ascending ranges, whose ends are included."""
+    low, high = 0, firsts.size
+    while low < high:
+        middle = (low + high) // 2
+        if firsts[middle] <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low > 0 and offset <= lasts[low - 1]
 
 
 @njit(cache=True, nogil=True)
-def merge_entries(entries, start, table, used, used_max):
+def merge_entries(entries, start, firsts, lasts, insert, table, used, used_max):
     """Merge entries into a table, until it is full.
 
     Args:
-        entries: ENTRY[n]. `last` is not negative.
+        entries: ENTRY[n].
         start: index of the first that counts.
-        table: ENTRY[a power of two], of which fewer than all slots are used.
+        firsts, lasts: int64[ranges], ascending: the offsets of records that do not count, as they are not committed.
+        insert: keys that are not in the table get a slot; otherwise they are passed over.
+        table: SLOT[a power of two], of which fewer than all slots are used.
         used_max: how many may be.
 
     Returns:
@@ -139,10 +194,39 @@ def merge_entries(entries, start, table, used, used_max):
     """
     for i in range(start, entries.size):
         if i + _AHEAD < entries.size:
-            prefetch(table.ctypes.data + 32 * _home(table, entries[i + _AHEAD]["low"]))
+            prefetch(table.ctypes.data + _SLOT_BYTES * _home(table, entries[i + _AHEAD]["low"]))
         if used >= used_max:
             return i, used
         one = entries[i]
-        if _merge_one(table, one["low"], one["high"], one["last"], one["value_there"]):
+        low, high, offset = one["low"], one["high"], one["offset"]
+        if firsts.size > 0 and _is_within(offset, firsts, lasts):
+            continue
+        slot = table[_slot(table, low, high)]
+        is_new = slot["last"] == FREE
+        if is_new:
+            if not insert:
+                continue
             used += 1
+            slot["low"], slot["value_there"] = low, NO_VALUE
+        elif (low & ~slot["low"]) & WENT != U64(0):
+            slot["low"] |= WENT
+        if offset > slot["last"]:
+            slot["high"], slot["last"] = high, offset
+        if high & THERE != U64(0) and high & TOMBSTONE == U64(0) and offset > slot["value_there"]:
+            slot["value_there"] = offset
     return entries.size, used
+
+
+@njit(cache=True, nogil=True)
+def move_slots(table, larger):
+    """Move the used slots of a table to an empty one, which is larger. Returns how many there are."""
+    used = 0
+    for i in range(table.size):
+        one = table[i]
+        if one["last"] == FREE:
+            continue
+        to = larger[_slot(larger, one["low"], one["high"])]
+        to["low"], to["high"], to["last"] = one["low"], one["high"], one["last"]
+        to["value_there"] = one["value_there"]
+        used += 1
+    return used

@@ -156,6 +156,23 @@ prefetch: Callable[..., Any] = _prefetch
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def _multiply(context: Any, a: Any, b: Any) -> Any:
+    halves = types.UniTuple(types.uint64, 2)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide, word = ir.IntType(128), ir.IntType(64)
+        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+        high = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), word)
+        return context.make_tuple(builder, halves, (high, builder.trunc(product, word)))
+
+    return halves(types.uint64, types.uint64), generate
+
+
+#: multiply(a, b): the (high, low) 64 bits of a product.
+multiply: Callable[..., Any] = _multiply
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def _trailing_zeros(context: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

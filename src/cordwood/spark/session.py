@@ -203,14 +203,6 @@ def named_jobs(spark: SparkSession, name: str, what: str) -> Iterator[None]:
                 context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None removes it
 
 
-def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Another session on the same Spark, with settings that the given one does not get."""
-    own = spark.newSession()
-    for name, value in settings.items():
-        own.conf.set(name, value)
-    return own
-
-
 def collect(rows: DataFrame) -> list[Row]:
     """All rows, as `rows.collect()` returns them. An exception in this thread, such as that of Ctrl-C, ends the job.
 

@@ -1,13 +1,14 @@
-"""Finds each key's last record across all parts of a log, and checks that its last committed value survived the clean.
+"""Checks that the last committed value of each key survived a clean, however large the log is.
 
-Tasks that read parts of a log collect keys in a table (`LastRecords`) and send its entries, by hash range, to tasks
-that merge and judge them (`judge`). So Spark moves one row per table and hash range, not one per record.
+Tasks that read ranges of offsets make an entry of each record, and leave entries divided by hash range. Tasks that take
+some hash ranges merge and judge them: memory holds one table of the keys of one hash range. `kernels.last_records` has
+the entries and the table.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,141 +20,202 @@ from cordwood.kernels.last_records import (
     MAY_GO,
     NO_VALUE,
     PRIME,
+    SLOT,
     THERE,
     TOMBSTONE,
-    fingerprints,
+    WENT,
+    divide,
+    enter_records,
     merge_entries,
-    number_buckets,
+    move_slots,
 )
+from cordwood.verification.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.verification.pairs import Count, ViolationKind
+from cordwood.verification.scratch import Kept, Reader, Scratch, Writer, kept_here
 
-Entries = npt.NDArray[np.void]
-BoolArray = npt.NDArray[np.bool_]
-
-_SLOTS_MIN = 1 << 12
-#: 64 MB. A full table is sent before more is read.
-_SLOTS_MAX = 1 << 21
-#: About the most keys that a hash range has; their table takes some 60 MB.
-BUCKET_KEYS = 1 << 20
+#: Entries that are divided at a time, 24 MB.
+CHUNK_ENTRIES = 1 << 20
+#: Of a hash range: the table of its keys stays in a processor's cache.
+_RANGE_RECORDS = 1 << 16
+#: With more hash ranges than that, they have more records each.
+_RANGES_MAX = 1 << 10
+_RANGE_RECORDS_MAX = 1 << 20
+_SLOTS_MIN, _SLOTS_MAX = 1 << 10, 1 << 16
 _FULL = 0.6
 _GROWTH = 4
 
-
-def secret_points() -> tuple[int, int]:
-    """Two random points for the fingerprints of one proof."""
-    return secrets.randbelow(int(PRIME)), secrets.randbelow(int(PRIME))
+Slots = npt.NDArray[np.void]
 
 
-@dataclass
-class LastRecords:
-    """A hash table from a key's fingerprint to its last record.
+@dataclass(frozen=True, slots=True)
+class KeyRules:
+    """How the keys of a pair are fingerprinted and divided; the same in all tasks.
 
     Attributes:
-        slots_max: the most slots that the table may have, a power of two; None: no limit.
+        points: two random points for the fingerprints of one proof.
+        hash_ranges: how many there are.
     """
 
-    slots_max: int | None = _SLOTS_MAX
-    _table: Entries = field(init=False)
+    points: tuple[int, int]
+    hash_ranges: int
+
+    @classmethod
+    def of(cls, records_max: int) -> KeyRules:
+        """Rules for a log of up to so many records."""
+        wanted = max(-(-records_max // _RANGE_RECORDS), 1)
+        most = max(_RANGES_MAX, -(-records_max // _RANGE_RECORDS_MAX))
+        return cls((secrets.randbelow(int(PRIME)), secrets.randbelow(int(PRIME))), min(wanted, most))
+
+
+@dataclass(slots=True)
+class KeyEntries:
+    """Makes the entries of records, and divides them.
+
+    Attributes:
+        between: int64[2]: records in [low, high) count.
+        chunk_entries: how many are divided at a time.
+    """
+
+    rules: KeyRules
+    writer: Writer
+    between: Int64Array
+    chunk_entries: int = CHUNK_ENTRIES
+    _points: npt.NDArray[np.uint64] = field(init=False)
+    _entries: npt.NDArray[np.void] = field(init=False)
+    _used: int = field(default=0, init=False)
+    _chunks: list[Kept] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._points = np.array(self.rules.points, np.uint64)
+        self._entries = np.empty(self.chunk_entries, ENTRY)
+
+    def add(self, piece: Piece, rules: npt.NDArray[np.uint8], there: BoolArray) -> None:
+        """Add records of the state before; `rules` and `there` as for `enter_records`."""
+        for start in range(0, piece.rows.size, self.chunk_entries):
+            rows, known = (one[start : start + self.chunk_entries] for one in (piece.rows, there))
+            if self._used + rows.size > self.chunk_entries:
+                self._chunks.append(self.writer.write(*self._divided()))
+            self._used = enter_records(
+                piece.data.ctypes.data, rows, rules, known, self.between, self._points, self._entries, self._used
+            )
+
+    def finish(self, *, here_max: int) -> list[Kept]:
+        """All entries, as ENTRY in two sections per hash range; if there are few, they are in no file."""
+        if self._used <= here_max and not self._chunks:
+            return [kept_here(*self._divided())] if self._used else []
+        if self._used:
+            self._chunks.append(self.writer.write(*self._divided()))
+        return self._chunks
+
+    def _divided(self) -> tuple[npt.NDArray[np.void], Int64Array]:
+        target = np.empty(self._used, ENTRY)
+        starts = np.zeros(2 * self.rules.hash_ranges + 1, np.int64)
+        divide(self._entries[: self._used], self.rules.hash_ranges, target, starts)
+        self._used = 0
+        return target, starts
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """Offsets of records that do not count, as their transaction was aborted or is open.
+
+    Attributes:
+        firsts, lasts: int64[ranges], ascending, ends included.
+    """
+
+    firsts: Int64Array
+    lasts: Int64Array
+
+    @classmethod
+    def none(cls) -> Uncommitted:
+        """All records count."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(slots=True)
+class KeyTable:
+    """A hash table from a key's fingerprint to its last record, which grows."""
+
+    uncommitted: Uncommitted
+    expected: int = 0
+    _table: Slots = field(init=False)
     _used: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._table = _empty(self._at_most(_SLOTS_MIN))
+        slots = _SLOTS_MIN
+        while slots < min(2 * self.expected, _SLOTS_MAX):
+            slots *= 2
+        self._table = _empty(slots)
 
-    def add(self, entries: Entries) -> Iterator[Entries]:
-        """Merge entries, ENTRY[n]. Whenever the table is full and may not grow, yields its entries and empties it."""
+    def merge(self, entries: npt.NDArray[np.void], *, insert: bool) -> None:
+        """Merge entries; keys that are not in the table are passed over, unless `insert`."""
         done = 0
+        hidden = self.uncommitted
         while True:
-            done, self._used = merge_entries(entries, done, self._table, self._used, int(_FULL * self._table.size))
+            room = int(_FULL * self._table.size) if insert else self._table.size
+            done, self._used = merge_entries(
+                entries, done, hidden.firsts, hidden.lasts, insert, self._table, self._used, room
+            )
             if done == entries.size:
                 return
-            if self.slots_max is None or self._table.size < self.slots_max:
-                self._grow()
-            else:
-                yield self.take()
+            larger = _empty(_GROWTH * self._table.size)
+            moved = move_slots(self._table, larger)
+            assert moved == self._used, "all keys have moved"
+            self._table = larger
 
-    def take(self) -> Entries:
-        """Return all entries, ENTRY[keys], and empty the table."""
-        found: Entries = self._table[self._table["last"] != FREE]
-        self._table["last"] = FREE
-        self._used = 0
+    def slots(self) -> Slots:
+        """All keys, SLOT[keys]."""
+        found: Slots = self._table[self._table["last"] != FREE]
         return found
 
-    def _at_most(self, slots: int) -> int:
-        return slots if self.slots_max is None else min(slots, self.slots_max)
 
-    def _grow(self) -> None:
-        entries = self._table[self._table["last"] != FREE]
-        self._table = _empty(self._at_most(_GROWTH * self._table.size))
-        done, self._used = merge_entries(entries, 0, self._table, 0, self._table.size - 1)
-        assert done == entries.size, "the new table is larger"
-
-
-def _empty(slots: int) -> Entries:
-    table = np.zeros(slots, ENTRY)
+def _empty(slots: int) -> Slots:
+    table = np.empty(slots, SLOT)
     table["last"] = FREE
     return table
 
 
-def entries_of(
-    data: npt.NDArray[np.uint8],
-    rows: npt.NDArray[np.void],
-    points: tuple[int, int],
-    *,
-    there: BoolArray,
-    may_go: BoolArray,
-) -> Entries:
-    """Make the entries of records, ENTRY[records].
+def judge_hash_ranges(chunks: Sequence[Kept], hash_ranges: int, scratch: Scratch, uncommitted: Uncommitted) -> Facts:
+    """Merge and judge some hash ranges.
 
     Args:
-        data: uint8[bytes], holds the keys.
-        rows: RECORD_ROW[records]; each has a key and an offset of 0 or more.
-        points: see `secret_points`.
-        there: bool[records]: the record is in the state after the clean.
-        may_go: bool[records]: the record is a tombstone that the clean may remove.
+        chunks: of all tasks; their sections are those of these hash ranges.
+        uncommitted: records that do not count.
     """
-    found = np.empty(rows.size, ENTRY)
-    lows, highs = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
-    starts, sizes = (np.ascontiguousarray(rows[name]) for name in ("key_start", "key_size"))
-    fingerprints(data.ctypes.data, starts, sizes, np.array(points, np.uint64), lows, highs)
-    value = rows["value_size"] >= 0
-    for known, flag in ((there, THERE), (may_go, MAY_GO), (~value, TOMBSTONE)):
-        highs |= np.where(known, flag, np.uint64(0))
-    found["low"], found["high"], found["last"] = lows, highs, rows["offset"]
-    found["value_there"] = np.where(there & value, rows["offset"], NO_VALUE)
-    return found
+    facts = Facts()
+    with scratch.reader() as reader:
+        for number in range(hash_ranges):
+            judge(_merged(chunks, number, reader, uncommitted), facts)
+    return facts
 
 
-def by_bucket(entries: Entries, buckets: int) -> Iterator[tuple[int, Entries]]:
-    """Split entries by hash range; yields (number of the range, its entries), without empty ranges."""
-    if buckets == 1:
-        if entries.size:
-            yield 0, entries
-        return
-    numbers = np.empty(entries.size, np.int64)
-    number_buckets(np.ascontiguousarray(entries["low"]), buckets, numbers)
-    order = np.argsort(numbers, kind="stable")
-    ends = np.cumsum(np.bincount(numbers, minlength=buckets))
-    for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        if end > start:
-            yield number, entries[order[start:end]]
+def _merged(chunks: Sequence[Kept], number: int, reader: Reader, uncommitted: Uncommitted) -> Slots:
+    went, there = 2 * number, 2 * number + 1
+    counts = {section: sum(chunk.size(section) for chunk in chunks) for section in (went, there)}
+    if not counts[went]:
+        return np.empty(0, SLOT)
+    first, second = (went, there) if counts[went] <= counts[there] else (there, went)
+    table = KeyTable(uncommitted, counts[first])
+    for section in (first, second):
+        for chunk in chunks:
+            if chunk.size(section):
+                table.merge(reader.read(chunk, section, ENTRY), insert=section == first or second == went)
+    return table.slots()
 
 
-def judge(entries: Entries) -> tuple[dict[Count, int], dict[ViolationKind, npt.NDArray[np.int64]]]:
-    """Judge the merged entries of a hash range, ENTRY[keys].
+def judge(slots: Slots, facts: Facts) -> None:
+    """Judge merged keys, SLOT[keys].
 
     A key is right if its last record is still there, or if that record is a tombstone that may be gone and no value of
-    the key is left. An older value without the tombstone would bring the deleted key back.
-
-    Returns:
-        counts of keys; and, by kind of violation, the offsets of the wrong records.
+    the key is left. An older value without the tombstone would bring the deleted key back. Keys of which nothing went
+    are not counted.
     """
-    there, may_go, tombstone = (entries["high"] & flag != 0 for flag in (THERE, MAY_GO, TOMBSTONE))
+    slots = slots[slots["low"] & WENT != 0]
+    there, may_go, tombstone = (slots["high"] & flag != 0 for flag in (THERE, MAY_GO, TOMBSTONE))
     gone = ~there & may_go
-    no_value = entries["value_there"] == NO_VALUE
-    wrong = {
-        ViolationKind.CAME_BACK: entries["value_there"][gone & ~no_value],
-        ViolationKind.TOMBSTONE_LOST: entries["last"][~there & ~may_go & tombstone],
-        ViolationKind.VALUE_LOST: entries["last"][~there & ~may_go & ~tombstone],
-    }
-    counts = {Count.KEYS_KEPT: int(there.sum()), Count.KEYS_DELETED: int((gone & no_value).sum())}
-    return counts, {kind: offsets for kind, offsets in wrong.items() if offsets.size}
+    no_value = slots["value_there"] == NO_VALUE
+    facts.count(Count.KEYS_KEPT, int(there.sum()))
+    facts.count(Count.KEYS_DELETED, int((gone & no_value).sum()))
+    facts.broken_at(ViolationKind.CAME_BACK, slots["value_there"][gone & ~no_value])
+    facts.broken_at(ViolationKind.TOMBSTONE_LOST, slots["last"][~there & ~may_go & tombstone])
+    facts.broken_at(ViolationKind.VALUE_LOST, slots["last"][~there & ~may_go & ~tombstone])

@@ -69,12 +69,6 @@ class Count(StrEnum):
     NOT_JUDGED = "not_judged"
 
 
-#: Codes of rows: `RECORD` for entries of keys; all others are kinds of violations, or counts.
-RECORD = 0
-CODES: Mapping[str, int] = {name: at for at, name in enumerate([*ViolationKind, *Count], 1)}
-NAMES = {code: name for name, code in CODES.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Side:
     """One state of a partition: where its files are. Holds only values that can be pickled.

@@ -19,6 +19,8 @@ from cordwood.verification.ranges import Range, ranges_of
 
 #: A producer's epoch, last sequence, last offset and the start of its open transaction; NONE for what it lacks.
 ProducerState = tuple[int, int, int, int]
+#: A violation that is not about a record: its kind, its text and the path of the file.
+Fault = tuple[ViolationKind, str, str]
 RANGE_BYTES = 128 << 20
 
 
@@ -30,14 +32,11 @@ class LookedAt:
     """Result of the first look at a pair: what differs outside of the records, and which ranges to read.
 
     Attributes:
-        faults: violations, each with its kind, its text and the path of the file.
-        producers: id, epoch and last data offset of each producer that a broker knows after loading the state before.
         keys_max: an upper bound of the keys in the state before.
     """
 
     ranges: tuple[Range, ...] = ()
-    faults: tuple[tuple[ViolationKind, str, str], ...] = ()
-    producers: tuple[tuple[int, int, int], ...] = ()
+    faults: tuple[Fault, ...] = ()
     keys_max: int = 0
 
 
@@ -46,23 +45,50 @@ def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
     try:
         ranges = ranges_of(number, pair, fs, range_bytes=RANGE_BYTES)
         before, after = pair.before.open(fs), pair.after.open(fs)
-        noted, was, done = _producers(before, pair)
-        _, now, _ = _producers(after, pair)
+        faults = (*_state_faults(pair, before, after), *_topic_id_faults(before, after))
+        return LookedAt(tuple(ranges), faults, max(before.next_offset - pair.lowest, 0))
+    except (RequestError, DataError, OSError) as error:
+        return LookedAt(faults=(_unreadable(pair, error),))
+
+
+def _unreadable(pair: Pair, error: Exception) -> Fault:
+    return ViolationKind.DAMAGE_AFTER, f"cannot be read: {error}", pair.after.path
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProducers:
+    """What a broker knows of producers.
+
+    Attributes:
+        before: id, epoch and last data offset of each that it knows after loading the state before.
+    """
+
+    before: tuple[tuple[int, int, int], ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+def look_at_producers(pair: Pair, fs: Store, *, in_log: bool) -> KnownProducers:
+    """Compare what a broker knows of producers after it loads the states.
+
+    Args:
+        in_log: batches of either log have a producer id. If not, only snapshots are read.
+    """
+    try:
+        before, after = pair.before.open(fs), pair.after.open(fs)
+        # Below the lowest offset that is compared, nobody has looked for batches of producers.
+        in_log = in_log or pair.lowest > before.first_offset
+        noted, was, done = _producers(before, pair, in_log=in_log)
+        _, now, _ = _producers(after, pair, in_log=in_log)
         start = after.log_start_offset
         # A broker that loads a log ignores a snapshot at or below the log start offset.
         gone_below = start if pair.retention and done <= start else NONE
-        faults = (
-            *_state_faults(pair, before, after),
-            *_topic_id_faults(before, after),
-            *_producer_faults(pair, noted, was, now, gone_below),
-        )
         known = tuple((id, epoch, last_offset) for id, (epoch, _, last_offset, _) in was.items())
-        return LookedAt(tuple(ranges), faults, known, max(before.next_offset - pair.lowest, 0))
+        return KnownProducers(known, tuple(_producer_faults(pair, noted, was, now, gone_below)))
     except (RequestError, DataError, OSError) as error:
-        return LookedAt(faults=((ViolationKind.DAMAGE_AFTER, f"cannot be read: {error}", pair.after.path),))
+        return KnownProducers(faults=(_unreadable(pair, error),))
 
 
-def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[tuple[ViolationKind, str, str]]:
+def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[Fault]:
     """Yield differences of log start offset, end offset and leader epochs."""
     path = pair.after.path
     ends = before.next_offset, after.next_offset
@@ -82,7 +108,7 @@ def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[tuple
         yield ViolationKind.LEADER_EPOCHS, what, f"{path}/{FileKind.LEADER_EPOCHS}"
 
 
-def _topic_id_faults(before: LogView, after: LogView) -> Iterator[tuple[ViolationKind, str, str]]:
+def _topic_id_faults(before: LogView, after: LogView) -> Iterator[Fault]:
     """Yield a violation if `partition.metadata` no longer has its topic id. Without a readable id before, none."""
     path = f"{after.path}/{FileKind.PARTITION_METADATA}"
     was, now = _topic_id(before), _topic_id(after)
@@ -104,7 +130,7 @@ def _producer_faults(
     was: Mapping[int, ProducerState],
     now: Mapping[int, ProducerState],
     gone_below: int,
-) -> Iterator[tuple[ViolationKind, str, str]]:
+) -> Iterator[Fault]:
     """Yield producers whose state, after a broker loads the log, differs from what it would have been before.
 
     Retention may have deleted batches below `gone_below`, which a broker then no longer reads.
@@ -121,7 +147,7 @@ def _only_its_epoch_is_forgotten(was: ProducerState, now: ProducerState | None) 
     """Whether the producer was known from a marker alone, and its epoch is now forgotten.
 
     A broker that rebuilds producer state from the log skips a marker batch that a clean (Kafka's or ours) has emptied.
-    `verify_sql._of_producers` proves that the emptied batch, or another of that epoch, is still there.
+    `producers.judge_producers` proves that the emptied batch, or another of that epoch, is still there.
     """
     return was[1:] == (NONE, NONE, NONE) and (now is None or (now[0] < was[0] and now[-1] == NONE))
 
@@ -146,7 +172,9 @@ def _epochs(log: LogView, lowest: int) -> list[tuple[int, int]]:
     return later if first is None else [(first, lowest), *later]
 
 
-def _producers(log: LogView, pair: Pair) -> tuple[dict[int, ProducerState], dict[int, ProducerState], int]:
+def _producers(
+    log: LogView, pair: Pair, *, in_log: bool
+) -> tuple[dict[int, ProducerState], dict[int, ProducerState], int]:
     """Rebuild producer state as a broker does when it loads a log, without producers expired at the pair's time.
 
     Returns:
@@ -157,7 +185,7 @@ def _producers(log: LogView, pair: Pair) -> tuple[dict[int, ProducerState], dict
     known: Producers
     known, done = newest_snapshot(log, end, **settings)
     noted = _states(known)
-    for rows in headers_from(log, done) if done < end else ():
+    for rows in headers_from(log, done) if in_log and done < end else ():
         known.replay(rows[rows["base_offset"] >= done])
     known.expire(**settings)
     return noted, _states(known), done

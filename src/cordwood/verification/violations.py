@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from cordwood.errors import DataError
 from cordwood.fs.base import Store
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.storage.log.view import LogView
-from cordwood.verification.pairs import NAMES, Count, Pair, Side, ViolationKind
-
-#: The most violations of one kind that are named per partition; all are counted.
-NAMED_MAX = 20
+from cordwood.verification.facts import NAMED_MAX, Facts
+from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
 
 #: The text of each kind of violation.
 MEANINGS: Mapping[ViolationKind, str] = {
@@ -109,26 +106,20 @@ class Verdict:
 
 
 class ViolationNotes:
-    """Collects rows of facts, and makes a verdict of them for each pair."""
+    """Collects facts, and makes a verdict of them for each pair."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         self._pairs = pairs
         self._totals: list[dict[str, int]] = [{} for _ in pairs]
         self._violations: list[list[Violation]] = [[] for _ in pairs]
 
-    def total(self, row: Any) -> None:
-        """Add the count of a row with pair, code and n."""
-        name = NAMES[row["code"]]
-        totals = self._totals[row["pair"]]
-        totals[name] = totals.get(name, 0) + row["n"]
-
-    def name(self, row: Any) -> None:
-        """Record the violation of a row with pair, code, at and key, if its code is that of a violation."""
-        name = NAMES[row["code"]]
-        if name in MEANINGS:
-            kind = ViolationKind(name)
-            key = None if row["key"] is None else bytes(row["key"])
-            self._violations[row["pair"]].append(Violation(kind, MEANINGS[kind], "", row["at"], key))
+    def add(self, number: int, facts: Facts) -> None:
+        """Add facts of a pair."""
+        totals = self._totals[number]
+        for name, count in facts.counts.items():
+            totals[name] = totals.get(name, 0) + count
+        for kind, named in facts.named.items():
+            self._violations[number] += [Violation(kind, MEANINGS[kind], "", at, key) for at, key in named]
 
     def state(self, number: int, kind: ViolationKind, what: str, path: str) -> None:
         """Record and count a violation that is not about a record."""

@@ -9,12 +9,12 @@ from dataclasses import replace
 from cordwood.cleaning.waves import Wave
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Ledger, Work
+from cordwood.commands.proving import verify_pairs
 from cordwood.engine.partition import GroupRange
 from cordwood.engine.progress import Counters
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.jobs.jobs import Jobs
-from cordwood.spark.runner import SparkRunner, running_on_spark
-from cordwood.spark.verify_sql import verify_pairs
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import parse_file
@@ -73,13 +73,8 @@ def _proved(
         return found
     pairs = [_pair(site, tasks[at], output) for at, output in written.items()]
     started = time.monotonic()
-    spark = jobs.runner()
-    if not isinstance(spark, SparkRunner):
-        spark = jobs.start()
-    if not isinstance(spark, SparkRunner):
-        spark = jobs.start(running_on_spark)
-    assert isinstance(spark, SparkRunner), "what proves runs on Spark"
-    verdicts = verify_pairs(spark.session, jobs.fs, pairs, counters=Counters(site.fs.location(), jobs.progress))
+    counters = Counters(site.fs.location(), jobs.progress)
+    verdicts = verify_pairs(jobs.runner(), jobs.fs, pairs, PosixFileSystem(), counters=counters)
     ledger.verify_seconds += time.monotonic() - started
     for at, verdict in zip(written, verdicts, strict=True):
         ledger.verified += verdict.counts.get(Count.RECORDS_BEFORE, 0)

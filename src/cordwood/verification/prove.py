@@ -1,0 +1,251 @@
+"""Proves, from two states of a log, that a clean between them kept its promises.
+
+    look          per partition: log start and end offsets, leader epochs, producer snapshots; the ranges to read
+    compare       per range of offsets: both states side by side, decoded once; what differs, and entries of keys
+    conclude      per partition: producers that a broker knows; transactions: what was committed, and is seen so
+    judge         per hash range: each key's last committed value, in a table of what went or of what is there
+
+A partition that fits one range is done in one task. Tasks leave what is large in files of a scratch folder. Nothing is
+imported from `cleaning`, `engine` or their kernels: the rules that decide whether a record may go are implemented a
+second time, independently.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import DataError
+from cordwood.fs.base import Store
+from cordwood.fs.location import Location
+from cordwood.verification.compare import RangeResult, compare_range
+from cordwood.verification.facts import Facts
+from cordwood.verification.keys import KeyRules, Uncommitted, judge_hash_ranges
+from cordwood.verification.pairs import Pair
+from cordwood.verification.producers import STEP, judge_producers, merge_seen
+from cordwood.verification.ranges import Range
+from cordwood.verification.scratch import Kept, Scratch
+from cordwood.verification.states import RANGE_BYTES, Fault, LookedAt, look_at, look_at_producers
+from cordwood.verification.transactions import ABORTED, judge_transactions
+from cordwood.verification.violations import Verdict, ViolationNotes
+
+T = TypeVar("T")
+#: A partition of up to so many bytes to read is proved by one task.
+WHOLE_BYTES = RANGE_BYTES
+#: About the fewest bytes of a record that counts for a key, for how many a log may have.
+_RECORD_BYTES = 32
+_TASKS_PER_CORE = 4
+_HERE_MAX = 1 << 12
+_WHOLE_HERE_MAX = 1 << 20
+
+
+class Each(Protocol):
+    """Runs a function on each of some items, as tasks; the results come in the order of the items.
+
+    Items are run in the order of their sizes, and their function and values are pickled.
+    """
+
+    def __call__(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
+        """Run them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a proof takes place. A value that can be pickled.
+
+    Attributes:
+        location: of the store that has both states.
+        scratch: where tasks leave files for each other; the caller removes it.
+        counted: makes the store one that counts what is read.
+    """
+
+    location: Location[Store]
+    scratch: Scratch
+    counted: Callable[[Store], Store] | None = None
+
+    def open(self) -> Store:
+        """The store, where a task runs."""
+        store = self.location.open()
+        return store if self.counted is None else self.counted(store)
+
+
+def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) -> list[Verdict]:
+    """Prove for each pair that a clean may turn the state before into the state after.
+
+    Args:
+        each: runs tasks, `cores` of them at a time.
+        fs: where both states are.
+        pairs: partitions, or parts of them.
+
+    Returns:
+        a verdict for each pair, in the order of `pairs`.
+    """
+    notes = ViolationNotes(pairs)
+    sizes = [_size_bytes(pair, fs) for pair in pairs]
+    large: dict[int, _Large] = {}
+    begun = each(functools.partial(_begin, site), list(enumerate(pairs)), sizes)
+    for number, (looked, facts) in enumerate(begun):
+        for fault in looked.faults:
+            notes.state(number, *fault)
+        if facts is None:
+            large[number] = _Large(pairs[number], looked, _rules_of(looked))
+        else:
+            notes.add(number, facts)
+    if large:
+        _prove_large(each, cores, site, large, notes)
+    return notes.verdicts(fs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """A pair that takes several tasks."""
+
+    pair: Pair
+    looked: LookedAt
+    rules: KeyRules
+
+
+def _size_bytes(pair: Pair, fs: Store) -> int:
+    try:
+        return pair.before.open(fs).size_bytes
+    except (DataError, OSError):
+        return 0  # a task says so
+
+
+def _rules_of(looked: LookedAt) -> KeyRules:
+    size_bytes = sum(part.size_bytes for part in looked.ranges)
+    # Earlier cleans leave gaps between offsets, so keys_max may be far too high; the size bounds it, too.
+    return KeyRules.of(min(looked.keys_max, size_bytes // _RECORD_BYTES))
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def _begin(site: Site, item: tuple[int, Pair]) -> tuple[LookedAt, Facts | None]:
+    """Look at a pair; if it is small, also prove it."""
+    number, pair = item
+    fs = site.open()
+    looked = look_at(number, pair, fs)
+    if sum(part.size_bytes for part in looked.ranges) > WHOLE_BYTES:
+        return looked, None
+    rules = _rules_of(looked)
+    results = [compare_range(part, pair, fs, rules, site.scratch, here_max=_WHOLE_HERE_MAX) for part in looked.ranges]
+    concluded = _conclude(site, _Compared.of(pair, results))
+    chunks = [chunk for result in results for chunk in result.keys]
+    facts = concluded.facts
+    facts.add(judge_hash_ranges(chunks, rules.hash_ranges, site.scratch, concluded.uncommitted))
+    return replace(looked, faults=looked.faults + concluded.faults), facts
+
+
+def _compare(site: Site, item: tuple[Range, Pair, KeyRules]) -> RangeResult:
+    part, pair, rules = item
+    return compare_range(part, pair, site.open(), rules, site.scratch, here_max=_HERE_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """What the ranges of a pair left for the tasks that follow, but for keys."""
+
+    pair: Pair
+    facts: Facts
+    seen: npt.NDArray[np.void]
+    steps: tuple[Kept, ...]
+    aborted: npt.NDArray[np.void]
+
+    @classmethod
+    def of(cls, pair: Pair, results: Sequence[RangeResult]) -> _Compared:
+        facts = Facts()
+        for result in results:
+            facts.add(result.facts)
+        return cls(
+            pair,
+            facts,
+            merge_seen(result.seen for result in results),
+            tuple(chunk for result in results for chunk in result.steps),
+            np.concatenate([np.empty(0, ABORTED), *(result.aborted for result in results)]),
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """A measure of what is read."""
+        return sum(int(chunk.starts[-1]) * STEP.itemsize for chunk in self.steps) + self.seen.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Concluded:
+    """What is so of a pair as a whole, but for keys."""
+
+    facts: Facts
+    faults: tuple[Fault, ...]
+    uncommitted: Uncommitted
+
+
+def _conclude(site: Site, compared: _Compared) -> _Concluded:
+    """Judge what hangs on all ranges, but for keys."""
+    facts, uncommitted = compared.facts, Uncommitted.none()
+    known = look_at_producers(compared.pair, site.open(), in_log=compared.seen.size > 0)
+    judge_producers(compared.seen, known.before, facts)
+    if compared.steps:
+        found, uncommitted = judge_transactions(compared.steps, compared.aborted, site.scratch)
+        facts.add(found)
+    return _Concluded(facts, known.faults, uncommitted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Hash ranges of a pair for one task."""
+
+    chunks: tuple[Kept, ...]
+    hash_ranges: int
+    uncommitted: Uncommitted
+
+    @property
+    def entries(self) -> int:
+        """How many are read."""
+        return sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in self.chunks)
+
+
+def _judge(site: Site, item: _Judged) -> Facts:
+    return judge_hash_ranges(item.chunks, item.hash_ranges, site.scratch, item.uncommitted)
+
+
+# ---- stages of large pairs -------------------------------------------------------------------------------------------
+
+
+def _prove_large(each: Each, cores: int, site: Site, large: Mapping[int, _Large], notes: ViolationNotes) -> None:
+    parts = [(part, one.pair, one.rules) for one in large.values() for part in one.looked.ranges]
+    results: list[RangeResult] = each(
+        functools.partial(_compare, site), parts, [part.size_bytes for part, _, _ in parts]
+    )
+    by_pair: dict[int, list[RangeResult]] = {number: [] for number in large}
+    for (part, _, _), result in zip(parts, results, strict=True):
+        by_pair[part.pair].append(result)
+    compared = [_Compared.of(large[number].pair, found) for number, found in by_pair.items()]
+    concluded: list[_Concluded] = each(
+        functools.partial(_conclude, site), compared, [one.size_bytes for one in compared]
+    )
+    tasks: list[tuple[int, _Judged]] = []
+    for (number, found), one in zip(by_pair.items(), concluded, strict=True):
+        notes.add(number, one.facts)
+        for fault in one.faults:
+            notes.state(number, *fault)
+        chunks = [chunk for result in found for chunk in result.keys]
+        tasks += [(number, task) for task in _shared(chunks, large[number].rules.hash_ranges, one.uncommitted, cores)]
+    judged = each(functools.partial(_judge, site), [one for _, one in tasks], [one.entries for _, one in tasks])
+    for (number, _), facts in zip(tasks, judged, strict=True):
+        notes.add(number, facts)
+
+
+def _shared(chunks: Sequence[Kept], hash_ranges: int, uncommitted: Uncommitted, cores: int) -> Iterable[_Judged]:
+    """Share out the hash ranges of a pair to tasks."""
+    count = min(hash_ranges, _TASKS_PER_CORE * max(cores, 1))
+    edges = [hash_ranges * at // count for at in range(count + 1)]
+    for first, end in itertools.pairwise(edges):
+        yield _Judged(tuple(chunk.sections(2 * first, 2 * end) for chunk in chunks), end - first, uncommitted)

@@ -1,0 +1,133 @@
+"""The folder in which the tasks of a proof leave arrays for the tasks that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import DataError
+from cordwood.fs.base import File, ReadableFile, TargetStore
+from cordwood.fs.location import Location
+from cordwood.kernels.crc import crc32c
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Where it is. A value that can be pickled."""
+
+    location: Location[TargetStore]
+    path: str
+
+    def writer(self) -> Writer:
+        """A new file, which is made with the first array."""
+        return Writer(self)
+
+    def reader(self) -> Reader:
+        """Reads what tasks have written."""
+        return Reader(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An array in sections: in a file, or here.
+
+    Attributes:
+        path: of the file; empty: `here` is the array.
+        position: in the file.
+        starts: int64[sections + 1], the index at which each section starts, and the end.
+        crcs: uint32[sections], CRC-32C of the bytes of each in the file.
+    """
+
+    path: str
+    position: int
+    starts: npt.NDArray[np.int64]
+    crcs: npt.NDArray[np.uint32]
+    here: npt.NDArray[Any] | None = None
+
+    def size(self, section: int) -> int:
+        """How many elements a section has."""
+        return int(self.starts[section + 1] - self.starts[section])
+
+    def sections(self, first: int, end: int) -> Kept:
+        """The same with some of its sections only."""
+        starts = self.starts[first : end + 1]
+        return Kept(self.path, self.position, starts, self.crcs[first:end], self.here)
+
+
+def kept_here(array: npt.NDArray[Any], starts: Sequence[int] | npt.NDArray[np.int64]) -> Kept:
+    """An array that stays in this process, or travels with a task's result."""
+    return Kept("", 0, np.asarray(starts, np.int64), np.empty(0, np.uint32), array)
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes arrays to one file."""
+
+    scratch: Scratch
+    _file: File | None = None
+    _position: int = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, array: npt.NDArray[Any], starts: Sequence[int] | npt.NDArray[np.int64]) -> Kept:
+        """Append an array in sections."""
+        if self._file is None:
+            self._file = self.scratch.location.open().create(f"{self.scratch.path}/{uuid4().hex}")
+        starts = np.asarray(starts, np.int64)
+        crcs = np.empty(starts.size - 1, np.uint32)
+        places = array.ctypes.data + starts * array.itemsize
+        for section, (start, end) in enumerate(zip(places[:-1].tolist(), places[1:].tolist(), strict=True)):
+            crcs[section] = crc32c(start, end - start)
+        kept = Kept(self._file.path, self._position, starts, crcs)
+        self._file.write(self._position, array.view(np.uint8))
+        self._position += array.nbytes
+        return kept
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads arrays from the files of many writers, which stay open."""
+
+    scratch: Scratch
+    _files: dict[str, ReadableFile] = field(default_factory=dict)
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
+
+    def read(self, kept: Kept, section: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The elements of a section.
+
+        Raises:
+            DataError: they are not what was written.
+        """
+        start, count = int(kept.starts[section]), kept.size(section)
+        if kept.here is not None:
+            return kept.here[start : start + count]
+        array = np.empty(count, dtype)
+        file = self._files.get(kept.path)
+        if file is None:
+            file = self._files[kept.path] = self._open.enter_context(self.scratch.location.open().open(kept.path))
+        read = file.read_into(kept.position + start * array.itemsize, memoryview(array.view(np.uint8)))
+        if read != array.nbytes or crc32c(array.ctypes.data, array.nbytes) != kept.crcs[section]:
+            raise DataError("what another task of this proof wrote is damaged", path=kept.path)
+        return array
