@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def _bytes(base: int, path: Path, active: int) -> bytes:
 
 def _headers(batch: Batch) -> tuple[int, ...]:
     """A batch without what depends on the size of its compressed records."""
-    return astuple(replace(batch, position=0, size_bytes=0, crc=0, computed_crc=0))
+    return tuple(batch._replace(position=0, size_bytes=0, crc=0, computed_crc=0))
 
 
 def _modified(path: Path) -> set[int]:

@@ -751,7 +751,7 @@ def _contents(segment: LogSegment) -> Step:
             found["batches"].append({"last": batch.last_offset, "unreadable": True})
             continue
         if marker is not None:
-            batch = replace(batch, control_type=marker.kind)
+            batch = batch._replace(control_type=marker.kind)
         found["batches"].append(_shown(batch, records, ["position", "size"]))
     found["index"] = [list(row) for row in segment.offset_index.rows()]
     found["time_index"] = [list(row) for row in segment.time_index.rows()]

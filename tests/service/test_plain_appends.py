@@ -95,10 +95,10 @@ def compare(
         theirs, batches, placed = append.place(theirs, batches, info, 1_000, NOW_MS)
     except LogError as error:
         raise AssertionError(f"the long way refuses it: {error}") from error
-    plain = found.batch
+    plain, sent_leader_epoch = found
     assert (mine, [plain]) == (theirs, batches)
     assert (placed.last_offset, placed.max_timestamp) == (plain.last_offset, plain.max_timestamp)
-    assert placed.last_leader_epoch == found.sent_leader_epoch
+    assert placed.last_leader_epoch == sent_leader_epoch
 
 
 def test_the_short_way_gives_what_the_long_way_gives_or_changes_nothing() -> None:

@@ -179,14 +179,15 @@ def _live(directory: str | None, size_bytes: int, runs: int, *, against_kafka: b
     if as_json:
         print(json.dumps({"cordwood": ours, "kafka": kafkas}, indent=2))
         return
-    columns = [Column("ONE THREAD, A LIVE LOG"), *(Column(title, right=True) for title in ("CORDWOOD", "TARGET"))]
-    if kafkas is not None:
-        columns.append(Column("KAFKA", right=True))
+    titles = ("CORDWOOD", "KAFKA", "RATIO", "TARGET")
     rows = []
     for target in live_log.TARGETS:
         unit, divisor = target.unit
-        values = [ours[target.name], target.limit, *([kafkas[target.name]] if kafkas else [])]
-        rows.append([target.title, *(f"{value / divisor:,.4g} {unit}" for value in values)])
+        values = [figures.get(target.name) if figures else None for figures in (ours, kafkas)]
+        shown = ["-" if value is None else f"{value / divisor:,.4g} {unit}" for value in values]
+        ratio, by = live_log.speed(target, ours, kafkas), "Kafka's" if target.beside is None else "alone"
+        rows.append([target.title, *shown, "-" if ratio is None else f"{ratio:.2f}", f"{target.limit:g} of {by}"])
+    columns = [Column("ONE THREAD, A LIVE LOG"), *(Column(title, right=True) for title in titles)]
     print("\n".join(table(columns, rows)))
 
 

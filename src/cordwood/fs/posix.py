@@ -97,10 +97,11 @@ class PosixFile(File):
 
     @override
     def write(self, position: int, data: Bytes) -> None:
-        descriptor, rest = self._open_descriptor(), view_of(data)
+        descriptor = self._open_descriptor()
+        rest = data if isinstance(data, bytearray | bytes) else view_of(data)
         try:
             while (count := os.pwrite(descriptor, rest, position)) < len(rest):
-                rest = rest[count:]
+                rest = memoryview(rest)[count:]
                 position += count
         except OSError as error:  # as `_named`, which costs as much as the call: a live log writes a lot of little
             error.filename = self.path

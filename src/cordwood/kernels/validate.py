@@ -157,12 +157,11 @@ def check_records(header, body, size, is_partial, limits, rows):
     return DONE, count, largest, found
 
 
-#: What `assign_plain` tells of a batch, by index.
-(
-    *(LAST_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, COUNT, ATTRIBUTES, CRC),
-    SENT_LEADER_EPOCH,
-) = range(10)
-TOLD = 10
+#: What `assign_plain` tells of a batch, by index: the leader epoch that it had, then the fields of a BATCH_ROW.
+(SENT_LEADER_EPOCH, POSITION, SIZE, BASE_OFFSET, LAST_OFFSET, BASE_TIMESTAMP) = range(6)
+(MAX_TIMESTAMP, PRODUCER_ID, LEADER_EPOCH, BASE_SEQUENCE, COUNT, CRC) = range(6, 12)
+(COMPUTED_CRC, ATTRIBUTES, PRODUCER_EPOCH, MAGIC, CONTROL_TYPE) = range(12, 17)
+TOLD = 17
 
 
 @njit(cache=True, nogil=True)
@@ -177,7 +176,7 @@ def assign_plain(address, size, offset, leader_epoch, limits, keyed, scratch, to
         limits: int64[LIMITS].
         keyed: whether each record must have a key.
         scratch: RECORD_ROW[1], overwritten.
-        told: int64[TOLD]; what the header says, and the leader epoch that it had.
+        told: int64[TOLD]; the batch as it is now, and the leader epoch that it had.
 
     Returns:
         whether the batch was such a one; otherwise nothing was changed.
@@ -209,13 +208,20 @@ def assign_plain(address, size, offset, leader_epoch, limits, keyed, scratch, to
     told[SENT_LEADER_EPOCH] = np.int64(be32(address + LEADER_EPOCH_AT))
     put64(address + BASE_OFFSET_AT, offset)
     put32(address + LEADER_EPOCH_AT, leader_epoch)
+    told[POSITION] = 0
+    told[SIZE] = size
+    told[BASE_OFFSET] = offset
     told[LAST_OFFSET] = offset + count - 1
     told[BASE_TIMESTAMP] = base_timestamp
     told[MAX_TIMESTAMP] = max_timestamp
     told[PRODUCER_ID] = producer_id
-    told[PRODUCER_EPOCH] = np.int64(be16(address + PRODUCER_EPOCH_AT))
+    told[LEADER_EPOCH] = leader_epoch
     told[BASE_SEQUENCE] = base_sequence
     told[COUNT] = count
-    told[ATTRIBUTES] = attributes
     told[CRC] = np.int64(crc)
+    told[COMPUTED_CRC] = np.int64(crc)
+    told[ATTRIBUTES] = attributes
+    told[PRODUCER_EPOCH] = np.int64(be16(address + PRODUCER_EPOCH_AT))
+    told[MAGIC] = 2
+    told[CONTROL_TYPE] = -1
     return True

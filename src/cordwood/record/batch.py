@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 import crc32c
 import numpy as np
@@ -65,8 +64,7 @@ def _as_int(number: int) -> int:
     return (number + MAX_SEQUENCE + 1) % (1 << 32) - MAX_SEQUENCE - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The header of one entry of a log; -1 for fields that its format lacks.
 
     Attributes:
@@ -150,7 +148,7 @@ class Batch:
         return advance_sequence(self.base_sequence, self.last_offset - self.base_offset)
 
 
-assert list(Batch.__dataclass_fields__) == list(BATCH_ROW.names or ())
+assert Batch._fields == BATCH_ROW.names
 
 
 def to_batches(rows: BatchRows) -> list[Batch]:

@@ -5,7 +5,8 @@ Source: Kafka UnifiedLog.analyzeAndValidateRecords, UnifiedLog.append.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from cordwood.errors import (
     IllegalArgumentError,
@@ -22,8 +23,7 @@ from cordwood.service.validation import Leader, check_crc, read_batches
 from cordwood.types import NONE, Codec
 
 
-@dataclass(frozen=True, slots=True)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     """What an append did.
 
     Attributes:
@@ -62,11 +62,6 @@ class Append:
     leader_epoch: int
     config: LogConfig
     magic: int | None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its batches may be such as `assign_plain` takes."""
-        return self.origin is AppendOrigin.CLIENT and self.magic == 2
 
     def analyse(self, data: bytearray, log_start_offset: int) -> tuple[AppendInfo, list[Batch]]:
         """Check batches by themselves.
@@ -158,8 +153,7 @@ class Append:
                     f"Message batch size is {batch.size_bytes} bytes in append to partition {self.name} which exceeds "
                     f"the maximum configured size of {self.config.max_message_bytes}."
                 )
-        placed = replace(
-            info,
+        placed = info._replace(
             first_offset=end_offset,
             last_offset=last_offset,
             max_timestamp=max_timestamp,

@@ -161,7 +161,7 @@ class LiveOffsetIndex(_IndexFile):
     @property
     def is_full(self) -> bool:
         """Whether there is no room for another entry."""
-        return self.entries >= self.max_entries
+        return len(self._columns[0]) >= self.max_entries
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry: the batch at a position ends with an offset."""
@@ -210,7 +210,7 @@ class LiveTimeIndex(_IndexFile):
     @property
     def is_full(self) -> bool:
         """Whether there is no room but for the entry at the end of the segment."""
-        return self.entries >= self.max_entries - 1
+        return len(self._columns[0]) >= self.max_entries - 1
 
     @property
     def last_entry(self) -> tuple[int, int]:

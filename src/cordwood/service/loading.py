@@ -12,7 +12,7 @@ Source: Kafka LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
@@ -74,7 +74,7 @@ def _of_producers(segment: LogSegment, rows: BatchRows) -> Iterator[tuple[Batch,
         marker = None
         if batch.is_control and batch.record_count != 0:
             entry = segment.read_bytes(batch.position, batch.size_bytes)
-            marker = read_marker(read_records(entry, replace(batch, position=0)))
+            marker = read_marker(read_records(entry, batch._replace(position=0)))
         yield batch, marker
 
 

@@ -100,6 +100,8 @@ class LocalLog:
         self.scheduler = scheduler
         self.failures = failures
         self._is_closed = False
+        #: One for all appends.
+        self.appending = self.guarded("appending records to")
         #: Held while the directory gets another name, or is synced under the one that it has.
         self._naming = threading.Lock()
 
@@ -128,7 +130,8 @@ class LocalLog:
         """The log ends where its active segment does; the recovery point is never above that."""
         active = self.segments.active
         self.end = Bound(offset, active.base_offset, active.size_bytes)
-        self.recovery_point = min(self.recovery_point, offset)
+        if self.recovery_point > offset:
+            self.recovery_point = offset
 
     def new_segment(self, base_offset: int) -> LogSegment:
         """Make the files of a segment, and open it."""
@@ -151,12 +154,11 @@ class LocalLog:
             timestamp: the largest of its records.
         """
         segment, config = self.segments.active, self.config
-        waited = segment.waited_ms(self.clock(), timestamp)
+        waited = segment.waited_ms(self.clock, timestamp)
         return (
             segment.size_bytes > config.segment_bytes - size_bytes
             or (segment.size_bytes > 0 and waited > config.max_segment_ms - segment.roll_jitter_ms)
-            or segment.offset_index.is_full
-            or segment.time_index.is_full
+            or segment.has_full_index
             or not segment.fits(last_offset)
         )
 

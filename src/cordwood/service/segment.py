@@ -173,6 +173,11 @@ class LogSegment:
                 self._transactions.entries()
         return self._transactions
 
+    @property
+    def has_full_index(self) -> bool:
+        """Whether the offset index or the time index has no room for another entry."""
+        return self.offset_index.is_full or self.time_index.is_full
+
     def _check_there(self) -> None:
         if self._is_gone:
             raise SegmentGoneError(self.path(FileKind.LOG))
@@ -275,7 +280,7 @@ class LogSegment:
         """Append batches.
 
         Args:
-            data: their bytes.
+            data: their bytes, nothing else.
 
         Raises:
             LogSegmentOffsetOverflowError: an offset is too far above the base; nothing was written.
@@ -289,17 +294,17 @@ class LogSegment:
         offset_index = self.offset_index  # a loader recovers a segment that has none
         position = self.size_bytes
         self._file.write(position, data)
-        self.size_bytes += sum(batch.size_bytes for batch in batches)
-        largest = self.largest_timestamp_so_far
-        for batch in batches:
-            if batch.max_timestamp > largest[0]:
-                self._largest = largest = (batch.max_timestamp, batch.last_offset)
+        self.size_bytes = position + len(data)
+        largest = self._largest or self.largest_timestamp_so_far
+        for _, size_bytes, _, last_offset, _, max_timestamp, *_ in batches:
+            if max_timestamp > largest[0]:
+                self._largest = largest = (max_timestamp, last_offset)
             if self._bytes_since_index_entry > self._index_interval_bytes:
-                offset_index.append(batch.last_offset, position)
+                offset_index.append(last_offset, position)
                 self.time_index.maybe_append(*largest)
                 self._bytes_since_index_entry = 0
-            position += batch.size_bytes
-            self._bytes_since_index_entry += batch.size_bytes
+            position += size_bytes
+            self._bytes_since_index_entry += size_bytes
 
     def fits(self, offset: int) -> bool:
         """Whether an offset can be in this segment."""
@@ -327,10 +332,10 @@ class LogSegment:
                 self._rolling_timestamp = first.max_timestamp
         return NONE if self._rolling_timestamp is None else self._rolling_timestamp
 
-    def waited_ms(self, now_ms: int, timestamp: int) -> int:
+    def waited_ms(self, clock: Clock, timestamp: int) -> int:
         """How long a segment that gets a record with this timestamp has been open."""
         first = self.first_timestamp
-        return timestamp - first if first >= 0 else now_ms - self.created_ms
+        return timestamp - first if first >= 0 else clock() - self.created_ms
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 

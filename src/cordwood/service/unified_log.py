@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from cordwood.config import TopicConfig
@@ -282,9 +282,16 @@ class UnifiedLog:
             LogError: the class says why it is refused; see the table of errors in the documentation.
         """
         assigned = None if origin is AppendOrigin.RAFT_LEADER else magic
-        append = Append(self.name, origin, leader_epoch, self.config, assigned)
-        with turns.Appending():
+        turns.begin_append(None)
+        try:
+            if origin is AppendOrigin.CLIENT and magic == 2:
+                info = self._append_plain(bytearray(memoryview(records)), leader_epoch, guard, transaction_version)
+                if info is not None:
+                    return info
+            append = Append(self.name, origin, leader_epoch, self.config, assigned)
             return self._append(append, records, guard, transaction_version)
+        finally:
+            turns.end_append()
 
     def append_as_follower(self, records: Bytes, leader_epoch: int) -> AppendInfo:
         """Append batches with the offsets that their leader gave them.
@@ -297,24 +304,23 @@ class UnifiedLog:
             OffsetsOutOfOrderError, UnexpectedAppendOffsetError, CorruptRecordError, LogError: it is refused.
         """
         append = Append(self.name, AppendOrigin.REPLICATION, leader_epoch, self.config, None)
-        with turns.Appending():
+        turns.begin_append(None)
+        try:
             return self._append(append, records, NO_GUARD, UNKNOWN_VERSION)
+        finally:
+            turns.end_append()
 
     def _append(self, append: Append, records: Bytes, guard: int, transaction_version: int) -> AppendInfo:
         self._maybe_flush_metadata_file()
         data = bytearray(view_of(records))
         size_bytes = len(data)
         try:
-            if append.is_plain:
-                info = self._append_plain(append, data, guard, transaction_version)
-                if info is not None:
-                    return info
             info, batches = append.analyse(data, self.log_start_offset)
             if not batches:
                 return info
             del data[info.valid_bytes :]
             local = self._local
-            with self._lock, local.guarded("appending records to"):
+            with self._lock, local.appending:
                 local.check_open()
                 data, batches, info = append.place(data, batches, info, local.log_end_offset, local.clock())
                 return self._append_placed(data, batches, info, append.origin, guard, transaction_version)
@@ -322,21 +328,33 @@ class UnifiedLog:
             self._stats.refused(self.name.rpartition("-")[0], error, size_bytes)
             raise
 
-    def _append_plain(self, append: Append, data: bytearray, guard: int, transaction_version: int) -> AppendInfo | None:
-        """Append one batch that needs no change but its offsets; None: it is not such a one."""
+    def _append_plain(
+        self, data: bytearray, leader_epoch: int, guard: int, transaction_version: int
+    ) -> AppendInfo | None:
+        """Append one batch of a client that needs no change but its offsets; None: it is not such a one.
+
+        Most appends are of this kind, and small: what is not needed for one is not made.
+        """
         local = self._local
-        with self._lock, local.guarded("appending records to"):
-            local.check_open()
-            offset = local.log_end_offset
-            plain = assign_plain(data, append.config, offset, append.leader_epoch, local.clock())
-            if plain is None:
-                return None
-            batch = plain.batch
-            info = AppendInfo(
-                *(offset, batch.last_offset, batch.max_timestamp, NONE, self.log_start_offset),
-                *(plain.sent_leader_epoch, Codec.NONE, len(data), batch.record_count - 1),
-            )
-            return self._append_placed(data, [batch], info, append.origin, guard, transaction_version)
+        if self._topic_id.is_pending:
+            self._maybe_flush_metadata_file()
+        try:
+            with self._lock, local.appending:
+                local.check_open()
+                end = local.end.offset
+                plain = assign_plain(data, local.config, end, leader_epoch, local.clock())
+                if plain is None:
+                    return None
+                batch, sent_leader_epoch = plain
+                _, size_bytes, _, last_offset, _, max_timestamp, *_ = batch
+                info = AppendInfo(
+                    *(end, last_offset, max_timestamp, NONE, self._watermarks.now.log_start_offset, sent_leader_epoch),
+                    *(Codec.NONE, size_bytes, last_offset - end),
+                )
+                return self._append_placed(data, [batch], info, AppendOrigin.CLIENT, guard, transaction_version)
+        except LogError as error:
+            self._stats.refused(self.name.rpartition("-")[0], error, len(data))
+            raise
 
     def _append_placed(
         self,
@@ -359,31 +377,27 @@ class UnifiedLog:
                 f"Message batch size is {len(data)} bytes in append to partition {self.name}, which exceeds the "
                 f"maximum configured segment size of {local.config.segment_bytes}."
             )
-        self._maybe_roll(len(data), info)
+        if local.must_roll(len(data), info.max_timestamp, info.last_offset):
+            # A message set of magic 0 or 1 does not say where it begins.
+            self.roll(info.first_offset if info.first_offset != NONE else info.last_offset - _INT_MAX)
         duplicate, appends, completed = self._check_producers(data, batches, origin, guard, transaction_version)
         if duplicate is not None:
-            return replace(
-                info,
+            return info._replace(
                 first_offset=duplicate.first_offset,
                 last_offset=duplicate.last_offset,
                 append_time=duplicate.timestamp,
                 log_start_offset=self.log_start_offset,
                 is_duplicate=True,
             )
-        segment = local.segments.active
+        segment, end = local.segments.active, info.last_offset + 1
         segment.append(info.last_offset, data, batches)
-        local.move_end(info.last_offset + 1)
-        if self.high_watermark >= local.log_end_offset:
-            self._set_high_watermark(local.log_end_offset)
+        local.move_end(end)
+        if self._watermarks.now.high_watermark >= end:
+            self._set_high_watermark(end)
         self._finish_append(segment, appends, completed)
-        if local.log_end_offset - local.recovery_point >= local.config.flush_messages:
+        if end - local.recovery_point >= local.config.flush_messages:
             self.flush()
         return info
-
-    def _maybe_roll(self, size_bytes: int, info: AppendInfo) -> None:
-        if self._local.must_roll(size_bytes, info.max_timestamp, info.last_offset):
-            # A message set of magic 0 or 1 does not say where it begins.
-            self.roll(info.first_offset if info.first_offset != NONE else info.last_offset - _INT_MAX)
 
     def _check_producers(
         self, data: bytearray, batches: Sequence[Batch], origin: AppendOrigin, guard: int, transaction_version: int
@@ -436,7 +450,8 @@ class UnifiedLog:
             if aborted is not None:
                 segment.transactions.append(aborted)
         state.end_offset = self._local.log_end_offset
-        self._update_first_unstable()
+        if appends:
+            self._update_first_unstable()
 
     def maybe_start_transaction_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool

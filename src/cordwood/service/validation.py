@@ -70,6 +70,7 @@ from cordwood.service.log_config import LogConfig
 from cordwood.service.producer_state import AppendOrigin
 from cordwood.types import NONE, Codec, TimestampType
 
+_c_char = ctypes.c_char
 _LONG, _INT, _SHORT, _UINT = Struct(">q"), Struct(">i"), Struct(">h"), Struct(">I")
 #: What stays of attributes that are changed.
 _KNOWN_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL | CONTROL | DELETE_HORIZON
@@ -179,37 +180,27 @@ class _Arrays(threading.local):
 _arrays = _Arrays()
 
 
-def assign_plain(data: bytearray, config: LogConfig, offset: int, leader_epoch: int, now_ms: int) -> _Plain | None:
+def assign_plain(
+    data: bytearray, config: LogConfig, offset: int, leader_epoch: int, now_ms: int
+) -> tuple[Batch, int] | None:
     """Give the batch of a client's append its offsets, if it is one that the log takes as it is: most are.
 
     Args:
         data: the append; changed in place.
 
     Returns:
-        its header as it is now; None: nothing was changed, `Leader.validate` says what becomes of it.
+        its header as it is now, and the leader epoch that it had; None: nothing was changed, `Leader.validate` says
+        what becomes of it.
     """
     size = len(data)
-    if config.log_append_time or (config.codec or Codec.NONE) is not Codec.NONE or not HEADER.size <= size:
+    if not HEADER.size <= size <= config.max_message_bytes or config.log_append_time or config.codec:
         return None
-    if size > config.max_message_bytes:
+    told, limits, rows = _arrays.told, _limits(config, now_ms), _arrays.rows
+    address = ctypes.addressof(_c_char.from_buffer(data))
+    if not validate.assign_plain(address, size, offset, leader_epoch, limits, config.compact, rows, told):
         return None
-    told, limits = _arrays.told, _limits(config, now_ms)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(data))
-    if not validate.assign_plain(address, size, offset, leader_epoch, limits, config.compact, _arrays.rows, told):
-        return None
-    last_offset, base_timestamp, max_timestamp, id, epoch, sequence, count, attributes, crc, sent_epoch = told.tolist()
-    batch = Batch(
-        *(0, size, offset, last_offset, base_timestamp, max_timestamp, id, leader_epoch, sequence, count),
-        *(crc, crc, attributes, epoch, 2),
-    )
-    return _Plain(batch, sent_epoch)
-
-
-class _Plain(NamedTuple):
-    """A batch that `assign_plain` took, and the leader epoch that its header had."""
-
-    batch: Batch
-    sent_leader_epoch: int
+    sent_leader_epoch, *fields = told.tolist()
+    return Batch._make(fields), sent_leader_epoch
 
 
 def _limits(config: LogConfig, now_ms: int) -> npt.NDArray[np.int64]:
