@@ -15,7 +15,7 @@ def compute() -> None:
         pass
 
 
-def test_a_reader_that_has_computed_sleeps_if_an_append_is_in_progress_and_not_otherwise() -> None:
+def test_a_reader_that_has_computed_sleeps_only_if_an_append_is_in_progress() -> None:
     slept: list[float] = []
     compute()
     turns.give_way(slept.append)
