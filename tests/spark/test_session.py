@@ -6,13 +6,18 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from cordwood.jobs.hanging import looked_at
 from cordwood.spark.gateway import raise_if_ended
-from cordwood.spark.session import session
+from cordwood.spark.session import collect, session
+from tests.service.nodes import until
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -98,6 +103,25 @@ def test_a_users_session_is_taken_as_it_is_and_left_running(spark: SparkSession)
     for given in (spark, None):
         with session(given) as found:
             assert found is spark
+    assert spark.range(3).count() == 3
+
+
+def test_a_job_in_a_users_session_ends_at_once_when_the_call_that_waits_for_it_fails(spark: SparkSession) -> None:
+    def sleep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        time.sleep(600)
+        yield from batches
+
+    tracker = spark.sparkContext.statusTracker()
+
+    def stop_once_it_runs(_: object) -> None:
+        if tracker.getActiveStageIds():
+            raise TimeoutError
+
+    began = time.monotonic()
+    with looked_at(stop_once_it_runs), pytest.raises(TimeoutError):
+        collect(spark.range(0, 1, 1, 1).mapInArrow(sleep, "id long"))
+    assert time.monotonic() - began < 60
+    until(lambda: tracker.getActiveJobsIds() == [])
     assert spark.range(3).count() == 3
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -225,7 +225,8 @@ def collect(rows: DataFrame) -> list[Row]:
         except BaseException as error:
             failed.append(error)
 
-    spark.addTag(tag)  # the thread inherits it
+    add, remove, cancel = _tagging(spark)
+    add(tag)  # the thread inherits it
     try:
         thread = InheritableThread(run, session=spark, daemon=True)
         thread.start()
@@ -240,12 +241,12 @@ def collect(rows: DataFrame) -> list[Row]:
             # Again and again: a query that has just ended one job begins its next one.
             while thread.is_alive() and time.monotonic() < end:
                 with contextlib.suppress(Exception):  # Java may be gone
-                    spark.interruptTag(tag)
+                    cancel(tag)
                 thread.join(_WAIT_SECONDS)
             raise
     finally:
         with contextlib.suppress(Exception):
-            spark.removeTag(tag)
+            remove(tag)
     for error in failed:
         # Spark has made words of the error of its worker. It has them only as long as it runs.
         if (words := re.search(r"cordwood\.errors\.Store(?:Access)?Error: (.+)", str(error))) is not None:
@@ -263,3 +264,16 @@ def _tasks_ended(spark: SparkSession) -> int:
     jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
     return sum(stage.numCompletedTasks for stage in stages if stage is not None)
+
+
+def _tagging(spark: SparkSession) -> tuple[Callable[[str], object], Callable[[str], object], Callable[[str], object]]:
+    """How jobs of this thread, and of threads that it starts, get a tag; how they lose it; how jobs with it end.
+
+    A session of Spark Classic adds the id of its Java thread to each tag, and every Python thread has a Java thread of
+    its own. So one thread cannot end the jobs of another by a tag of the session, but by one of the context it can.
+    """
+    try:
+        context = spark.sparkContext
+    except Exception:  # Spark Connect has none
+        return spark.addTag, spark.removeTag, spark.interruptTag
+    return context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
