@@ -7,6 +7,7 @@
     two       many tasks; a segment is two runs, cut between any two batches
     seven     many tasks; a segment is seven runs
     batches   many tasks; every batch is a run of its own, with chunks of eight records
+    here      many tasks, in a pool of processes; elsewhere a test plays all tasks in its own process
 
 Large logs have longer chunks and runs; with such short ones they would take minutes.
 
@@ -16,6 +17,7 @@ where one leaves anything else than the first. `using` chooses for some lines of
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import pickle
@@ -34,6 +36,8 @@ from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
+from cordwood.jobs.jobs import run_each
+from cordwood.pool.runner import PoolRunner, running_in_pool
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -43,7 +47,7 @@ from tests.knobs import IS_FULL
 
 #: Runs of a segment, and what is not large.
 _RUNS_MAX, _SMALL_BYTES = 100, 200_000
-MODES = ("whole", "chunks", "stages", "batches", "one", "two", "seven")
+MODES = ("whole", "chunks", "stages", "batches", "one", "two", "seven", "here")
 #: Runs of a segment in these modes.
 RUNS = {"one": 1, "two": 2, "seven": 7, "batches": _RUNS_MAX}
 EVERY = "every"
@@ -132,6 +136,16 @@ def _clean_in_every_mode(fs: LocalFileSystem, log: LogView, target: str, **choic
     raise first
 
 
+_open = contextlib.ExitStack()
+atexit.register(_open.close)
+
+
+@functools.cache
+def pool() -> PoolRunner:
+    """The pool of this process, which ends with it."""
+    return _open.enter_context(running_in_pool(2))
+
+
 def _attempt(mode: str, fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned | CordwoodError:
     try:
         # Few ranges, as each costs some time per run however little is in it.
@@ -176,28 +190,25 @@ def by_stages(
     def through_a_pickle(value: Any) -> Any:
         return value if location.in_this_process else pickle.loads(pickle.dumps(value))
 
+    in_pool = _mode[0] == "here" and not location.in_this_process
+
     def each(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
         assert len(sizes) == len(items)
-        found = [through_a_pickle(do(through_a_pickle(item))) for item in items]
+        if in_pool:
+            found = run_each(pool(), do, items, sizes)
+        else:
+            found = [through_a_pickle(do(through_a_pickle(item))) for item in items]
         for info in fs.list(aside):
             if info.name.endswith(".blobs"):
                 spoil(f"{aside}/{info.name}")
         return found
 
-    def clean_each(tasks: Sequence[PartitionTask]) -> list[Output | Failure]:
-        return [clean_group(through_a_pickle(task)) for task in tasks]
+    clean_one = functools.partial(_clean_group, aside, producers)
 
-    def clean_group(task: PartitionTask) -> Output | Failure:
-        assert task.scanned is not None
-        folder = f"{aside}/{uuid4().hex}"
-        fs.make_directory(folder)
-        again = LogView(log.path, fs=fs, log_start_offset=log.log_start_offset)
-        try:
-            cleaned = clean_partition(fs, again, folder, replace(task.request, producers=producers))
-        except LostSectionError as error:
-            fs.remove_directory(folder)
-            return Failure(FailureKind.LOST, str(error), lost=error.where)
-        return Output(cleaned, folder, tuple((info.name, info.size_bytes) for info in fs.list(folder)))
+    def clean_each(tasks: Sequence[PartitionTask]) -> list[Output | Failure]:
+        if in_pool:
+            return run_each(pool(), clean_one, tasks, [1] * len(tasks))
+        return [clean_one(through_a_pickle(task)) for task in tasks]
 
     task = PartitionTask(
         location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part
@@ -218,3 +229,17 @@ def by_stages(
         return outcome.cleaned
     finally:
         remove_tree(fs, aside)
+
+
+def _clean_group(aside: str, producers: Producers, task: PartitionTask) -> Output | Failure:
+    assert task.scanned is not None
+    folder = f"{aside}/{uuid4().hex}"
+    fs: Any = task.location.open()
+    fs.make_directory(folder)
+    again = LogView(task.path, fs=fs, log_start_offset=task.log_start_offset)
+    try:
+        cleaned = clean_partition(fs, again, folder, replace(task.request, producers=producers))
+    except LostSectionError as error:
+        fs.remove_directory(folder)
+        return Failure(FailureKind.LOST, str(error), lost=error.where)
+    return Output(cleaned, folder, tuple((info.name, info.size_bytes) for info in fs.list(folder)))
