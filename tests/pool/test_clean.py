@@ -44,12 +44,13 @@ def test_a_pool_cleans_in_place_what_it_cleans_into_a_copy(tmp_path: Path) -> No
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     copy = clean(str(mine), output=str(tmp_path / "copy"), engine="here", **OPTIONS)
     exact = plan_exact(str(mine), engine="here", **OPTIONS)
-    result = clean_in_place(str(mine), engine="here", verify=False, **OPTIONS)
+    result = clean_in_place(str(mine), engine="here", **OPTIONS)
     found, expected = contents(mine), contents(tmp_path / "copy")
     assert {name: found[name] for name in found if name.endswith(".log")} == {
         name: expected[name] for name in expected if name.endswith(".log")
     }
     assert result.counts == copy.counts == exact.result.counts
+    assert result.in_place is not None and result.in_place.verified, "it was proved, in the pool, too"
 
 
 @pytest.mark.parametrize(

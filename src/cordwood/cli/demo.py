@@ -27,6 +27,7 @@ from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision, Plan, utc
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cli.options import Json
+from cordwood.commands.engines import Where
 from cordwood.config import DAY_MS
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.errors import RequestError
@@ -70,7 +71,7 @@ def main(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a small log, clean it on Spark, and show which records stay, which are removed, and why.
+    """Make a small log, clean it, and show which records stay, which are removed, and why.
 
     Leaves nothing behind, unless --dir is given.
     """
@@ -335,7 +336,8 @@ def _story() -> Iterator[str]:
     yield from (f"   {line}" for line in _plan_lines(plan))
     yield ""
     yield f"3  The clean:  cordwood clean {BEFORE} --output {AFTER} …"
-    yield "   It applies the rules of Kafka's cleaner, on Spark, which takes some seconds to start."
+    engine = "on Spark, which takes some seconds to start" if Where().is_spark else "in a pool of processes"
+    yield f"   It applies the rules of Kafka's cleaner, {engine}."
     yield ""
     result = _clean()
     fates = _told(before, result)

@@ -71,15 +71,11 @@ class Jobs:
     def runner(self) -> Runner:
         """Return the runner; the first call starts it."""
         if self._runner is None:
-            self._runner = self.start(self._start)
+            self._runner = self._open.enter_context(self._start())
             if self._task_timeout is not None:
                 self._open.enter_context(given_up_after(self.fs, self.progress, self._task_timeout))
             self._open.enter_context(progress.Watch(self.fs, self.progress, self._on_progress))
         return self._runner
-
-    def start(self, start: Start | None = None) -> Runner:
-        """Start another runner, by default of the kind that was asked for; it ends with this one."""
-        return self._open.enter_context((start or self._start)())
 
     def each(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
         """See `engine.exchange.Each`."""
