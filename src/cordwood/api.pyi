@@ -38,7 +38,7 @@ def ls(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        index_entries: Count the entries of indexes, which reads them.
+        index_entries: Read all batch headers in object stores, too, and count the entries of indexes.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.

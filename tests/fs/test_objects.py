@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -261,16 +262,36 @@ def test_a_command_says_of_a_bucket_what_it_says_of_a_directory(uploaded: tuple[
     assert len(local[1]) > 100
 
 
-def test_ls_lists_a_partition_once_and_reads_the_headers_of_a_small_segment_once(server: Server) -> None:
+def test_ls_with_segments_lists_partitions_once_and_reads_small_segments_once(server: Server) -> None:
     url = server.upload(fixture("legacy-v0-before"), "counted")
     with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
-        assert (
-            CliRunner()
-            .invoke(app, ["ls", url])
-            .stdout.endswith("12 partitions, 50 segments, 369.9 kB, 12,164 records\n")
-        )
+        listed = json.loads(CliRunner().invoke(app, ["ls", url, "--segments", "--json"]).stdout)
+    assert listed["totals"] == {
+        **{"partitions": 12, "segments": 50, "bytes": 369_918},
+        **{"records": 12_164, "records_exact": True},
+    }
+    entries = [one["index_entries"] for partition in listed["partitions"] for one in partition["by_segment"]]
     # One segment is large; the rest is for the directory itself: what is above it, its listing, and its properties.
-    assert asked.requests <= 12 + 50 + 2 + 5
+    assert asked.requests <= 12 + 50 + sum(map(len, entries)) + 2 + 5
+
+
+@pytest.mark.parametrize("name", ["legacy-v0-before", "kraft-jbod-before"])
+def test_ls_of_a_bucket_takes_at_most_four_requests_a_partition(server: Server, name: str) -> None:
+    url = server.upload(fixture(name), f"few-{name}")
+    with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
+        out = CliRunner().invoke(app, ["ls", url]).stdout
+        requests = asked.requests
+        brief = json.loads(CliRunner().invoke(app, ["ls", url, "--json"]).stdout)
+    whole = json.loads(CliRunner().invoke(app, ["ls", str(fixture(name)), "--json"]).stdout)
+    assert len(whole["partitions"]) == len(brief["partitions"]) > 4
+    assert requests <= 4 * len(brief["partitions"]) + 1
+    unknown = {"records", "records_exact", "codecs", "oldest_ms", "newest_ms"}
+    unknown |= {"path", "policy_source", "recovery", "notes"}  # with paths
+    for few, all_ in zip(brief["partitions"], whole["partitions"], strict=True):
+        assert {key: few[key] for key in few.keys() - unknown} == {key: all_[key] for key in few.keys() - unknown}
+        assert few["records"] is few["codecs"] is few["oldest_ms"] is None
+    assert "RECORDS" not in out and "CODECS" not in out and "NEWEST" not in out
+    assert "\nrecords, codecs, times and damage: give --segments, which reads every segment\n" in out
 
 
 def test_commands_read_what_is_in_memory() -> None:

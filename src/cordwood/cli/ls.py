@@ -20,7 +20,8 @@ def main(
     """List partitions: offsets, sizes, records, policy, dirty bytes, codecs, times and state.
 
     The directories are taken as those of one broker. Changes nothing; a broker may be running. Exit status 1 if the
-    batches of a log are not contiguous, 2 if something could not be read.
+    batches of a log are not contiguous, 2 if something could not be read. In an object store, records, codecs, times
+    and damage take a request per segment, so they are left out without --segments.
     """
     segments = options.index_entries
     listing = ls([named(directory) for directory in directories], options)

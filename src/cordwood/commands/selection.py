@@ -69,5 +69,9 @@ class ListOptions:
     selection: Selection = field(default_factory=Selection)
     index_entries: Annotated[
         bool,
-        Option("Count the entries of indexes, which reads them.", flag="--segments", flag_help="One line per segment."),
+        Option(
+            "Read all batch headers in object stores, too, and count the entries of indexes.",
+            flag="--segments",
+            flag_help="One line per segment. In an object store, only this reads every segment's batch headers.",
+        ),
     ] = False

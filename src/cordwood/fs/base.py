@@ -275,6 +275,10 @@ class Store(Protocol):
         """The path by which other programs on this machine find the file; None: it is on no disk of this machine."""
         return None
 
+    def reads_by_request(self, path: str) -> bool:
+        """Whether each read of a file is a request to a server, so that few reads matter more than few bytes."""
+        return False
+
     def lock_holder(self, path: str) -> LockHolder | None:
         """The process that holds the lock of a log directory; None: no process holds it, or the holder is unknown.
 

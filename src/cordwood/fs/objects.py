@@ -301,6 +301,10 @@ class ObjectStore(Store):
         return _REQUESTS
 
     @override
+    def reads_by_request(self, path: str) -> bool:
+        return True
+
+    @override
     def location(self) -> Location[Store]:
         return ObjectLocation(self.patience, self.run)
 

@@ -127,6 +127,11 @@ class WrappedStore(Store):
         return store.real_path(path)
 
     @override
+    def reads_by_request(self, path: str) -> bool:
+        store, path = self._at(path)
+        return store.reads_by_request(path)
+
+    @override
     def path_on_disk(self, path: str) -> str | None:
         store, path = self._at(path)
         return store.path_on_disk(path)

@@ -56,7 +56,7 @@ def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
             "partitions": len(listing.partitions),
             "segments": sum(len(one.segments) for one in listing.partitions),
             "bytes": sum(one.size_bytes for one in listing.partitions),
-            "records": sum(one.records for one in listing.partitions),
+            "records": sum(one.records for one in listing.partitions) if _headers_read(listing) else None,
             "records_exact": all(one.records_exact for one in listing.partitions),
         },
     }
@@ -73,7 +73,7 @@ def _partition(listing: PartitionListing, segments: bool) -> dict[str, Any]:
         "bytes": listing.size_bytes,
         "log_start_offset": listing.log_start_offset,
         "next_offset": listing.next_offset,
-        "records": listing.records,
+        "records": listing.records if listing.headers_read else None,
         "records_exact": listing.records_exact,
         "policy": None if listing.policy.value is None else list(listing.policy.value),
         "policy_source": listing.policy.source,
@@ -81,7 +81,7 @@ def _partition(listing: PartitionListing, segments: bool) -> dict[str, Any]:
         "first_dirty_offset": listing.first_dirty_offset,
         "clean_bytes": listing.clean_bytes,
         "dirty_bytes": listing.dirty_bytes,
-        "codecs": list(listing.codecs),
+        "codecs": list(listing.codecs) if listing.headers_read else None,
         "oldest_ms": listing.oldest_ms,
         "newest_ms": listing.newest_ms,
         "damage": [_damage(error) for error in listing.damage],
@@ -109,6 +109,10 @@ def _segment(segment: SegmentListing) -> dict[str, Any]:
         "damage": [_damage(error) for error in segment.damage],
         "unreadable": segment.unreadable,
     }
+
+
+def _headers_read(listing: Listing) -> bool:
+    return all(one.headers_read for one in listing.partitions)
 
 
 def _damage(error: DataError) -> dict[str, Any]:
@@ -139,6 +143,9 @@ _PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] =
     (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
 )
 
+#: What comes from batch headers.
+_OF_HEADERS = ("RECORDS", "CODECS", "OLDEST (UTC)", "NEWEST (UTC)")
+
 _SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
     (Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
     (Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
@@ -168,11 +175,14 @@ def lines(listing: Listing, *, segments: bool) -> Iterable[str]:
             for segment in one.segments
         ]
     else:
-        columns = [column for column, _ in _PARTITION_COLUMNS]
-        rows = [[cell(one) for _, cell in _PARTITION_COLUMNS] for one in listing.partitions]
+        shown = [one for one in _PARTITION_COLUMNS if _headers_read(listing) or one[0].title not in _OF_HEADERS]
+        columns = [column for column, _ in shown]
+        rows = [[cell(one) for _, cell in shown] for one in listing.partitions]
     yield from table(columns, rows)
     yield ""
     yield _totals(listing)
+    if not _headers_read(listing):
+        yield "records, codecs, times and damage: give --segments, which reads every segment"
     yield from _footnotes(listing)
 
 
@@ -190,15 +200,15 @@ def _metadata_lines(listing: Listing) -> Iterable[str]:
 
 def _totals(listing: Listing) -> str:
     partitions = listing.partitions
-    records = _count(sum(one.records for one in partitions), all(one.records_exact for one in partitions))
-    return ", ".join(
-        (
-            number(len(partitions), "partition"),
-            number(sum(len(one.segments) for one in partitions), "segment"),
-            bytes_text(sum(one.size_bytes for one in partitions)),
-            f"{records} records",
-        )
-    )
+    parts = [
+        number(len(partitions), "partition"),
+        number(sum(len(one.segments) for one in partitions), "segment"),
+        bytes_text(sum(one.size_bytes for one in partitions)),
+    ]
+    if _headers_read(listing):
+        records = _count(sum(one.records for one in partitions), all(one.records_exact for one in partitions))
+        parts.append(f"{records} records")
+    return ", ".join(parts)
 
 
 def _footnotes(listing: Listing) -> Iterable[str]:

@@ -1,7 +1,9 @@
 """The contents of log directories, partition by partition: the facts behind `cordwood ls`.
 
 Batch headers are walked from one to the next; CRCs are not checked, and records are not looked at. One exception: a
-wrapper (compressed messages of magic 0 or 1) does not say how many messages it holds, so a few are opened.
+wrapper (compressed messages of magic 0 or 1) does not say how many messages it holds, so a few are opened. In an object
+store, where each segment's headers take a request, they are walked only if all is asked for; otherwise just the end of
+the last segment is read.
 
 The node adds a partition's policy and its source, the replicas, and the first dirty offset of the cleaner's checkpoint.
 Bytes below that are clean, as Kafka counts: a segment that starts below the first dirty offset is clean as a whole.
@@ -77,6 +79,7 @@ class SegmentListing:
         index_entries: by index, those in use; None when not asked for, or for an index that cannot be read.
         files: kinds of files it has, by the ends of their names.
         damage: where its batches do not follow each other.
+        headers_read: False: its batches were not read. Then all that comes from them is 0, None or empty.
         unreadable: why its batches cannot be read, so that nothing is known of them; None if they can.
     """
 
@@ -94,6 +97,7 @@ class SegmentListing:
     files: tuple[str, ...]
     damage: tuple[DataError, ...]
     unreadable: str | None = None
+    headers_read: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,11 @@ class PartitionListing:
     def records_exact(self) -> bool:
         """Whether `records` is exact; otherwise there are at least so many."""
         return not self.unreadable and all(segment.records_exact for segment in self.segments)
+
+    @property
+    def headers_read(self) -> bool:
+        """Whether batches were read, so that records, codecs, times and damage are known."""
+        return all(segment.headers_read for segment in self.segments)
 
     @property
     def oldest_ms(self) -> int | None:
@@ -310,8 +319,14 @@ def _partition(node: Node, place: LocatedPartition, index_entries: bool) -> Part
     for _ in range(_ATTEMPTS):
         try:
             log = place.log()
-            segments = tuple(_segments(log, index_entries))
-            log_start = next_offset = log.log_start_offset
+            if index_entries or not node.fs.reads_by_request(place.path):
+                segments = tuple(_segments(log, index_entries))
+            else:
+                segments = tuple(
+                    _segment(log, one, _Tally(), index_entries=False, is_read=False) for one in log.segments
+                )
+            log_start = log.log_start_offset
+            next_offset = _next_offset(log, segments)
             recovery = log.recovery.actions
             unreadable = tuple(one.unreadable for one in segments if one.unreadable is not None)
             break
@@ -327,9 +342,6 @@ def _partition(node: Node, place: LocatedPartition, index_entries: bool) -> Part
         return None
     directory, name = place.directory, place.name
     topic_partition = None if name is None else name.topic_partition
-    if segments:
-        last = segments[-1].last_offset
-        next_offset = segments[-1].base_offset if last is None else last + 1
     policy = _policy(node, place.topic)
     current = topic_partition is not None and name is not None and name.state is DirectoryState.CURRENT
     return PartitionListing(
@@ -407,6 +419,15 @@ def _first_dirty(
     return said if said is not None and log_start <= said <= next_offset else log_start
 
 
+def _next_offset(log: LogView, segments: Sequence[SegmentListing]) -> int:
+    if not segments:
+        return log.log_start_offset
+    if not segments[-1].headers_read:
+        return log.next_offset
+    last = segments[-1].last_offset
+    return segments[-1].base_offset if last is None else last + 1
+
+
 # ---- segments --------------------------------------------------------------------------------------------------------
 
 
@@ -461,8 +482,10 @@ class _Tally:
             self.times += [int(first.min()), int(data["max_timestamp"].max())]
 
 
-def _segment(log: LogView, segment: Segment, tally: _Tally, index_entries: bool) -> SegmentListing:
-    records, exact = tally.records, tally.wrapper_bytes == 0 and tally.unreadable is None
+def _segment(
+    log: LogView, segment: Segment, tally: _Tally, index_entries: bool, *, is_read: bool = True
+) -> SegmentListing:
+    records, exact = tally.records, is_read and tally.wrapper_bytes == 0 and tally.unreadable is None
     if tally.unreadable is None and 0 < tally.wrapper_bytes <= WRAPPER_BYTES_MAX:
         more, exact = _in_wrappers(segment)
         records += more
@@ -481,6 +504,7 @@ def _segment(log: LogView, segment: Segment, tally: _Tally, index_entries: bool)
         files=tuple(_files(log, segment)),
         damage=tuple(tally.damage),
         unreadable=tally.unreadable,
+        headers_read=is_read,
     )
 
 
