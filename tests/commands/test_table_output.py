@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import dataset
 from typer.testing import CliRunner
 
 import cordwood
@@ -33,6 +34,43 @@ def test_a_struct_is_refused_for_csv_and_taken_for_other_formats() -> None:
         check_format("CSV", schema, is_own_session=False)
     for name in ("json", "parquet", "org.example.Format"):
         check_format(name, schema, is_own_session=True)
+
+
+@pytest.mark.parametrize(
+    ("format_name", "value", "sentence"),
+    [
+        ("xlsx", "utf8", "--format xlsx: Spark cannot write this. Give avro or csv or "),
+        (
+            "csv",
+            "avro:{schemas}",
+            "--format csv: the value has fields, for which CSV has no place. Give json or parquet",
+        ),
+    ],
+)
+def test_the_command_refuses_such_a_table_in_one_line_before_spark_starts(
+    format_name: str, value: str, sentence: str, tmp_path: Path
+) -> None:
+    append(tmp_path / "users-0", (b"anna", b"Rome"))
+    (tmp_path / "schemas").mkdir()
+    schema = {"type": "record", "name": "User", "fields": [{"name": "city", "type": "string"}]}
+    (tmp_path / "schemas" / "1.avsc").write_text(json.dumps(schema))
+    how = ["--format", format_name, "--value", value.format(schemas=tmp_path / "schemas")]
+    # Spark would need minutes to find that there is no such master.
+    where = ["--output", str(tmp_path / "table"), "--master", "spark://nowhere:1"]
+    done = CliRunner().invoke(app, ["table", str(tmp_path / "users-0"), *how, *where])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert sentence in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize("format_name", ["json", "parquet"])
+def test_a_limit_is_one_of_files_in_every_format(format_name: str, tmp_path: Path) -> None:
+    append(tmp_path / "users-0", (b"anna", b"Rome"), (b"ben", b"Oslo"), (b"cleo", b"Kyiv"))
+    how = ["--format", format_name, "--limit", "2", "--engine", "here", "--json"]
+    done = CliRunner().invoke(app, ["table", str(tmp_path / "users-0"), "--output", str(tmp_path / "table"), *how])
+    assert (done.exit_code, json.loads(done.stdout)["rows"]) == (0, 2)
+    written = [str(path) for path in (tmp_path / "table").iterdir() if path.name[0] not in "._"]
+    assert dataset.dataset(written, format=format_name).count_rows() == 2
 
 
 def test_a_limit_is_one_of_json_lines_too(tmp_path: Path) -> None:
