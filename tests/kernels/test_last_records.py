@@ -24,6 +24,7 @@ from cordwood.kernels.last_records import (
     WENT,
     divide,
     enter_records,
+    keep_last,
     merge_entries,
     move_slots,
 )
@@ -139,6 +140,23 @@ def test_sections_hold_what_went_and_what_is_there_of_each_hash_range(records, r
             assert bool(one["low"] & WENT) == (section % 2 == 0)
             ranges_of.setdefault(int(one["low"]) & P, set()).add(section // 2)
     assert all(len(found) == 1 for found in ranges_of.values())
+
+
+@given(RECORDS, st.integers(1, 5))
+def test_of_what_went_the_last_record_of_each_key_stays_in_its_section(records, ranges: int) -> None:
+    # Entries are made in the order of their offsets.
+    entries = entries_of(sorted(records, key=lambda one: one[-1]))
+    divided, starts = np.empty(entries.size, ENTRY), np.zeros(2 * ranges + 1, np.int64)
+    divide(entries, ranges, divided, starts)
+    expected: list[list[tuple[int, int, int]]] = []
+    for section, (start, end) in enumerate(itertools.pairwise(starts.tolist())):
+        some = divided[start:end].tolist()
+        if section % 2 == 0:
+            some = list({(low & P, high & P): (low, high, offset) for low, high, offset in some}.values())
+        expected.append(some)
+    count = keep_last(divided, starts, np.empty(128, np.int32))
+    assert [divided[start:end].tolist() for start, end in itertools.pairwise(starts.tolist())] == expected
+    assert starts[-1] == count
 
 
 def empty_table(slots: int) -> npt.NDArray[np.void]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from cordwood.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.last_records import COUNTS, TOMBSTONES_MAY_GO
-from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
+from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW, TRANSACTIONAL
 from cordwood.verification.facts import Facts, Piece
 from cordwood.verification.keys import KeyEntries, KeyRules, Uncommitted, judge_hash_ranges
 from cordwood.verification.pairs import Count, ViolationKind
@@ -29,8 +30,10 @@ RECORDS = st.lists(
 ALL_OFFSETS = np.array([0, 1 << 62], np.int64)
 
 
-def piece_of(records: list[Made], first_offset: int) -> tuple[Piece, npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """Records, each in a batch of its own."""
+def piece_of(
+    records: list[Made], first_offset: int, hidden: Set[int] = frozenset()
+) -> tuple[Piece, npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Records, each in a batch of its own; those at some offsets are of transactions."""
     data = np.frombuffer(b"".join(key for key, *_ in records) or b"none", np.uint8)
     rows = np.zeros(len(records), RECORD_ROW)
     rows["offset"] = np.arange(first_offset, first_offset + len(records))
@@ -40,18 +43,25 @@ def piece_of(records: list[Made], first_offset: int) -> tuple[Piece, npt.NDArray
     rows["value_size"] = [0 if value else -1 for _, value, *_ in records]
     rules = np.array([COUNTS | (TOMBSTONES_MAY_GO if may_go else 0) for *_, may_go in records], np.uint8)
     there = np.array([there for _, _, there, _ in records], np.bool_)
-    return Piece(data, rows, np.zeros(len(records), BATCH_ROW), 0), rules, there
+    batches = np.zeros(len(records), BATCH_ROW)
+    batches["attributes"][[offset in hidden for offset in rows["offset"].tolist()]] = TRANSACTIONAL
+    return Piece(data, rows, batches, 0), rules, there
 
 
 def chunks_of(
-    parts: list[tuple[list[Made], int]], rules: KeyRules, scratch: Scratch, chunk_entries: int, here_max: int
+    parts: list[tuple[list[Made], int]],
+    rules: KeyRules,
+    scratch: Scratch,
+    chunk_entries: int,
+    here_max: int,
+    hidden: Set[int] = frozenset(),
 ) -> list[Kept]:
     found = []
     for records, first_offset in parts:
         with scratch.writer() as writer:
             entries = KeyEntries(rules, writer, ALL_OFFSETS, chunk_entries)
             for at in range(0, len(records), 3):
-                entries.add(*piece_of(records[at : at + 3], first_offset + at))
+                entries.add(*piece_of(records[at : at + 3], first_offset + at, hidden))
             found += entries.finish(here_max=here_max)
     return found
 
@@ -91,7 +101,7 @@ def test_keys_are_judged_the_same_however_they_are_divided(
     scratch, records, cut, hash_ranges, chunk_entries, here_max, hidden
 ) -> None:
     rules = KeyRules(KeyRules.of(1).points, hash_ranges)
-    chunks = chunks_of([(records[:cut], 0), (records[cut:], cut)], rules, scratch, chunk_entries, here_max)
+    chunks = chunks_of([(records[:cut], 0), (records[cut:], cut)], rules, scratch, chunk_entries, here_max, hidden)
     places = np.array(sorted(hidden), np.int64)
     facts = Facts()
     for number in range(hash_ranges):

@@ -147,6 +147,52 @@ def divide(entries, ranges, target, starts):
 
 
 @njit(inline="always")
+def _is_same_key(left, right):
+    return (left["low"] ^ right["low"]) & PRIME == U64(0) and (left["high"] ^ right["high"]) & PRIME == U64(0)
+
+
+@njit(cache=True, nogil=True)
+def keep_last(entries, starts, slots):
+    """Of records that went, keep the last one of each key: an older one says nothing that the last does not say.
+
+    Args:
+        entries: ENTRY[n] in sections, see `divide`; the offsets of a section ascend. Moved to the front.
+        starts: int64[sections + 1], changed to where each section starts now, and the end.
+        slots: int32[a power of two, above the size of each section of what went].
+
+    Returns:
+        how many entries there are now.
+    """
+    to = np.int64(0)
+    start = starts[0]
+    for section in range(starts.size - 1):
+        end = starts[section + 1]
+        starts[section] = to
+        is_there = section & 1 == 1
+        size = 2
+        while not is_there and size < min(2 * (end - start), slots.size):
+            size *= 2
+        if not is_there:
+            slots[:size] = FREE
+        for i in range(start, end):
+            one = entries[i]
+            place = to
+            if not is_there:
+                at = np.int64(_mixed(one["low"]) & U64(size - 1))
+                while slots[at] != FREE and not _is_same_key(entries[slots[at]], one):
+                    at = (at + 1) & (size - 1)
+                if slots[at] == FREE:
+                    slots[at] = to
+                place = np.int64(slots[at])
+            kept = entries[place]
+            kept["low"], kept["high"], kept["offset"] = one["low"], one["high"], one["offset"]
+            to += place == to
+        start = end
+    starts[starts.size - 1] = to
+    return to
+
+
+@njit(inline="always")
 def _home(table, low):
     # Within a hash range the upper bits are much the same.
     return np.int64(_mixed(low) & U64(table.size - 1))

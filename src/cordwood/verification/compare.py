@@ -43,7 +43,7 @@ from cordwood.verification.scratch import Kept, Scratch
 from cordwood.verification.transactions import ABORTED
 
 #: One batch in this many, and the first of each range, is also read by the plain reader.
-_SAMPLE_EVERY = 1024
+_SAMPLE_EVERY = 2048
 _SAMPLE_RECORDS_MAX = 2000
 _SAMPLE_BYTES_MAX = 1 << 20
 #: Windows and decoded buffers larger than this are freed before the other state is read.

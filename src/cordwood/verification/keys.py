@@ -26,9 +26,11 @@ from cordwood.kernels.last_records import (
     WENT,
     divide,
     enter_records,
+    keep_last,
     merge_entries,
     move_slots,
 )
+from cordwood.kernels.layout import TRANSACTIONAL
 from cordwood.verification.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.scratch import Kept, Reader, Scratch, Writer, kept_here
@@ -40,6 +42,8 @@ _RANGE_RECORDS = 1 << 16
 #: With more hash ranges than that, they have more records each.
 _RANGES_MAX = 1 << 10
 _RANGE_RECORDS_MAX = 1 << 20
+#: Hash ranges of so many entries together are read at once, 24 MB.
+_READ_ENTRIES = 1 << 20
 _SLOTS_MIN, _SLOTS_MAX = 1 << 10, 1 << 16
 _FULL = 0.6
 _GROWTH = 4
@@ -83,6 +87,7 @@ class KeyEntries:
     _points: npt.NDArray[np.uint64] = field(init=False)
     _entries: npt.NDArray[np.void] = field(init=False)
     _used: int = field(default=0, init=False)
+    _all_committed: bool = field(default=True, init=False)
     _chunks: list[Kept] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -91,10 +96,12 @@ class KeyEntries:
 
     def add(self, piece: Piece, rules: npt.NDArray[np.uint8], there: BoolArray) -> None:
         """Add records of the state before; `rules` and `there` as for `enter_records`."""
+        committed = not (piece.batches["attributes"] & TRANSACTIONAL).any()
         for start in range(0, piece.rows.size, self.chunk_entries):
             rows, known = (one[start : start + self.chunk_entries] for one in (piece.rows, there))
             if self._used + rows.size > self.chunk_entries:
                 self._chunks.append(self.writer.write(*self._divided()))
+            self._all_committed &= committed
             self._used = enter_records(
                 piece.data.ctypes.data, rows, rules, known, self.between, self._points, self._entries, self._used
             )
@@ -112,6 +119,11 @@ class KeyEntries:
         starts = np.zeros(2 * self.rules.hash_ranges + 1, np.int64)
         divide(self._entries[: self._used], self.rules.hash_ranges, target, starts)
         self._used = 0
+        went = int(np.diff(starts)[::2].max())
+        # Of a record of a transaction it is not known yet whether it counts; an older one may be the last that does.
+        if self._all_committed and went:
+            target = target[: keep_last(target, starts, np.empty(2 << went.bit_length(), np.int32))]
+        self._all_committed = True
         return target, starts
 
 
@@ -183,9 +195,16 @@ def judge_hash_ranges(chunks: Sequence[Kept], hash_ranges: int, scratch: Scratch
         uncommitted: records that do not count.
     """
     facts = Facts()
+    entries = sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in chunks)
+    at_once = max(1, hash_ranges * _READ_ENTRIES // max(entries, 1))
     with scratch.reader() as reader:
-        for number in range(hash_ranges):
-            judge(_merged(chunks, number, reader, uncommitted), facts)
+        for first in range(0, hash_ranges, at_once):
+            end = min(first + at_once, hash_ranges)
+            some = [chunk.sections(2 * first, 2 * end) for chunk in chunks]
+            if at_once > 1:
+                some = [reader.load(chunk, ENTRY) for chunk in some]
+            for number in range(end - first):
+                judge(_merged(some, number, reader, uncommitted), facts)
     return facts
 
 

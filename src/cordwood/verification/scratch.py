@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -90,7 +91,7 @@ class Writer:
         starts = np.asarray(starts, np.int64)
         crcs = np.empty(starts.size - 1, np.uint32)
         places = array.ctypes.data + starts * array.itemsize
-        for section, (start, end) in enumerate(zip(places[:-1].tolist(), places[1:].tolist(), strict=True)):
+        for section, (start, end) in enumerate(itertools.pairwise(places.tolist())):
             crcs[section] = crc32c(start, end - start)
         kept = Kept(self._file.path, self._position, starts, crcs)
         self._file.write(self._position, array.view(np.uint8))
@@ -114,20 +115,34 @@ class Reader:
     ) -> None:
         self._open.__exit__(kind, error, trace)
 
+    def load(self, kept: Kept, dtype: npt.DTypeLike) -> Kept:
+        """All sections of an array, read at once into this process.
+
+        Raises:
+            DataError: they are not what was written.
+        """
+        if kept.here is not None:
+            return kept
+        first = int(kept.starts[0])
+        array = np.empty(int(kept.starts[-1]) - first, dtype)
+        file = self._files.get(kept.path)
+        if file is None:
+            file = self._files[kept.path] = self._open.enter_context(self.scratch.location.open().open(kept.path))
+        read = file.read_into(kept.position + first * array.itemsize, memoryview(array.view(np.uint8)))
+        starts = kept.starts - first
+        places = (array.ctypes.data + starts * array.itemsize).tolist()
+        crcs = [crc32c(start, end - start) for start, end in itertools.pairwise(places)]
+        if read != array.nbytes or crcs != kept.crcs.tolist():
+            raise DataError("what another task of this proof wrote is damaged", path=kept.path)
+        return kept_here(array, starts)
+
     def read(self, kept: Kept, section: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """The elements of a section.
 
         Raises:
             DataError: they are not what was written.
         """
-        start, count = int(kept.starts[section]), kept.size(section)
-        if kept.here is not None:
-            return kept.here[start : start + count]
-        array = np.empty(count, dtype)
-        file = self._files.get(kept.path)
-        if file is None:
-            file = self._files[kept.path] = self._open.enter_context(self.scratch.location.open().open(kept.path))
-        read = file.read_into(kept.position + start * array.itemsize, memoryview(array.view(np.uint8)))
-        if read != array.nbytes or crc32c(array.ctypes.data, array.nbytes) != kept.crcs[section]:
-            raise DataError("what another task of this proof wrote is damaged", path=kept.path)
-        return array
+        one = self.load(kept.sections(section, section + 1), dtype)
+        assert one.here is not None
+        found: npt.NDArray[Any] = one.here[one.starts[0] : one.starts[1]]
+        return found
