@@ -350,10 +350,10 @@ def wait_for(condition: Callable[[], object], running: subprocess.Popen[str] | N
 def main() -> None:
     """The command line, on a slow disk."""
     from cordwood.cli.main import main as cli
-    from cordwood.spark import session
+    from cordwood.spark import settings
 
     be_slow()
-    session.SETTINGS = {**session.SETTINGS, "spark.python.daemon.module": DAEMON}
+    settings.SETTINGS = {**settings.SETTINGS, "spark.python.daemon.module": DAEMON}
     sys.argv[0] = "cordwood"
     cli()
 

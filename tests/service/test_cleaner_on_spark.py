@@ -25,6 +25,7 @@ from cordwood.service.log_manager import LogManager
 from cordwood.service.metrics import MeterReading
 from cordwood.spark import runner
 from cordwood.spark.executors import check_executors
+from cordwood.spark.runner import SessionRunner
 from cordwood.types import TopicPartition
 from tests.service.cleaner_nodes import layers, newest, send
 from tests.service.live_logs import read_all
@@ -101,7 +102,7 @@ def test_small_logs_are_cleaned_by_the_thread_however_many_and_take_their_own_ti
 @pytest.mark.slow
 def test_a_large_log_is_cleaned_in_a_job_of_the_users_session(dirty: Dirty, spark: SparkSession) -> None:
     context = spark.sparkContext
-    check_executors(spark, None, "", ())  # once for a user's session, by a job of its own
+    check_executors(SessionRunner(spark), None, "", ())  # once for a user's session, by a job of its own
     context.setJobDescription("the user's")
     cleaner = dirty.cleaner(spark)
     assert cleaner.clean_filthiest_log()

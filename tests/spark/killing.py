@@ -288,13 +288,13 @@ _OPTIONS: dict[str, Any] = {
 def main() -> None:
     """Clean what is asked for, until nothing is."""
     from cordwood.jobs import jobs
-    from cordwood.spark import session
+    from cordwood.spark import session, settings
 
     master = sys.argv[1]
     if master == HERE:
         plant()  # workers are forks of this process
-    session.SETTINGS = {
-        **session.SETTINGS,
+    settings.SETTINGS = {
+        **settings.SETTINGS,
         "spark.python.daemon.module": DAEMON,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         f"spark.executorEnv.{_ORDERS}": os.environ[_ORDERS],

@@ -14,6 +14,7 @@ from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.spark import executors, probe
 from cordwood.spark.executors import check_executors, faults
+from cordwood.spark.runner import SessionRunner
 
 FOLDER = "/shared/run"
 
@@ -79,7 +80,7 @@ def test_a_log_is_known_by_its_closed_segments(tmp_path: Path) -> None:
 def test_a_users_local_session_is_asked_once(spark: SparkSession, tmp_path: Path) -> None:
     executors._passed.clear()
     for _ in range(2):
-        check_executors(spark, PosixFileSystem(), str(tmp_path), ["/missing"])
+        check_executors(SessionRunner(spark), PosixFileSystem(), str(tmp_path), ["/missing"])
     assert executors._passed == {spark.sparkContext.applicationId}
     assert os.listdir(tmp_path) == []
 
@@ -90,6 +91,6 @@ def test_workers_that_cannot_run_are_refused_in_words(spark: SparkSession, tmp_p
     spark.sparkContext.pythonExec = str(tmp_path / "python")
     try:
         with pytest.raises(RequestError, match=f"there is no Python {tmp_path}/python. Give the executors"):
-            check_executors(spark, None, "", ())
+            check_executors(SessionRunner(spark), None, "", ())
     finally:
         spark.sparkContext.pythonExec = python

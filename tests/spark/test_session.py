@@ -23,7 +23,8 @@ SRC = Path(__file__).parents[2] / "src"
 
 OURS = """
 import os, sys
-from cordwood.spark.session import SETTINGS, session
+from cordwood.spark.session import session
+from cordwood.spark.settings import SETTINGS
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 

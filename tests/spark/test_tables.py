@@ -21,7 +21,7 @@ from cordwood.engine.exchange import BlobFolder
 from cordwood.errors import CorruptBatchError, CorruptFileError, NotFoundError, RequestError, UndecodableError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.jobs.jobs import run_each
-from cordwood.spark.runner import SparkRunner
+from cordwood.spark.runner import SessionRunner
 from cordwood.spark.tables import table_dataframe
 from cordwood.tables.newest import scan_by_tasks
 from cordwood.tables.runs import cut
@@ -51,7 +51,7 @@ def test_many_tasks_make_the_table_of_all_partitions(spark: SparkSession, tmp_pa
     assert sum(map(len, runs)) > 2 * len(logs)
     folder = BlobFolder(PosixFileSystem().location(), str(tmp_path / "blobs"))
     (tmp_path / "blobs").mkdir()
-    tasks = scan_by_tasks(partial(run_each, SparkRunner(spark)), runs, folder, 2)
+    tasks = scan_by_tasks(partial(run_each, SessionRunner(spark)), runs, folder, 2)
     found = table_dataframe(spark, tasks, made.rows_format)
     assert rows_of(found.collect()) == replayed(logs)
     # It can be used again, and in part.
@@ -253,5 +253,5 @@ def test_the_error_of_a_task_is_raised_as_it_is(spark: SparkSession, tmp_path: P
     (tmp_path / "blobs").mkdir()
     folder = BlobFolder(PosixFileSystem().location(), str(tmp_path / "blobs"))
     with pytest.raises(CorruptBatchError, match="CRC-32C mismatch") as raised:
-        scan_by_tasks(partial(run_each, SparkRunner(spark)), made.logs, folder, 2)
+        scan_by_tasks(partial(run_each, SessionRunner(spark)), made.logs, folder, 2)
     assert (raised.value.path, raised.value.position) == (str(segment), 0)

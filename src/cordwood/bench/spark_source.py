@@ -22,8 +22,8 @@ from cordwood.bench.generate import Shape, write_log
 from cordwood.commands.register import register
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.collecting import collect
 from cordwood.spark.gateway import Gateway, without_words_of_py4j
-from cordwood.spark.session import collect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from cordwood.errors import RequestError
 from cordwood.jobs.runner import Runner, Start
 from cordwood.option import Option
-from cordwood.spark.session import LOCAL_MASTER, runs_here
+from cordwood.spark.session import runs_here
+from cordwood.spark.settings import LOCAL_MASTER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

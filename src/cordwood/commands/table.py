@@ -36,8 +36,7 @@ from cordwood.fs.folders import remove_tree, temporary_directory
 from cordwood.jobs.jobs import run_each
 from cordwood.jobs.runner import InThisProcess, Runner
 from cordwood.spark.requirements import check_version
-from cordwood.spark.runner import SparkRunner
-from cordwood.spark.session import session
+from cordwood.spark.runner import SessionRunner, SparkRunner, running_on_spark
 from cordwood.spark.tables import raise_data_error, table_dataframe
 from cordwood.storage.node.node import Node
 from cordwood.tables.files import FileFormat, RowCounts
@@ -195,7 +194,7 @@ def latest_table(
 ) -> DataFrame:
     """A table as a DataFrame; see `cordwood.latest_table`."""
     check_version(spark.version)
-    runner = SparkRunner(spark)
+    runner = SessionRunner(spark)
     made = prepare(paths, options, runner=runner, fs=fs)
     with ExitStack() as kept:
         if made.is_small:
@@ -340,8 +339,8 @@ def write_table(
 def _writing_runner(where: Where, made: PreparedTable) -> Iterator[Runner]:
     """What runs the tasks of a table that is written to files."""
     if where.is_spark:
-        with session(where.spark, master=where.master, settings=_WRITER_SETTINGS) as spark:
-            yield SparkRunner(spark)
+        with running_on_spark(where.spark, master=where.master, settings=_WRITER_SETTINGS) as runner:
+            yield runner
     elif made.is_small:
         yield InThisProcess()
     else:

@@ -23,8 +23,7 @@ from cordwood.jobs.jobs import Jobs
 from cordwood.jobs.runner import Runner
 from cordwood.service.clean import LiveClean, run_here
 from cordwood.service.metrics import Meter
-from cordwood.spark.runner import SparkRunner
-from cordwood.spark.session import is_alive, named_jobs
+from cordwood.spark.runner import SessionRunner, SparkRunner
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class CleanRunner:
         self.io = Meter(clock)
         self._fs = fs
         self._where, self._tasks_bytes_min = where, tasks_bytes_min
-        self._given: Runner | None = None if where.spark is None else SparkRunner(where.spark)
+        self._given: Runner | None = None if where.spark is None else SessionRunner(where.spark)
         self._runner: Runner | None = self._given
         #: Held while the engine starts, and while the broken one is put away.
         self._starting = threading.Lock()
@@ -107,7 +106,7 @@ class CleanRunner:
         if runner is None or (self.limit is not None and not runner.is_on_this_machine):
             return None  # other machines do not see the counters of the limit
         what = f"clean {clean.task.path}"
-        spark = runner.session if isinstance(runner, SparkRunner) else None
+        spark = runner if isinstance(runner, SparkRunner) else None
 
         def start() -> AbstractContextManager[Runner]:
             return nullcontext(runner)
@@ -119,7 +118,7 @@ class CleanRunner:
 
         try:
             with (
-                nullcontext() if spark is None else named_jobs(spark, name, what),
+                nullcontext() if spark is None else spark.named(name, what),
                 looked_at(look),
                 Jobs(throttled(self._fs, self.limit), f"{clean.folder}/{PROGRESS}", start, None) as jobs,
             ):
@@ -146,6 +145,6 @@ class CleanRunner:
         if not isinstance(runner, SparkRunner):
             return
         with self._starting:
-            if self._runner is runner and self._given is None and not is_alive(runner.session):
+            if self._runner is runner and self._given is None and not runner.is_alive():
                 self._runner = None
                 self._open.close()

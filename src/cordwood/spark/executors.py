@@ -7,22 +7,19 @@ names as this machine's. The check refuses such executors with a reason.
 
 from __future__ import annotations
 
+import functools
 import json
 import posixpath
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from cordwood.errors import RequestError
 from cordwood.fs.base import TargetStore
 from cordwood.spark import probe
-from cordwood.spark.session import SETTINGS, collect, is_on_this_machine
-from cordwood.spark.session import cores as cores_of
+from cordwood.spark.settings import SETTINGS
 from cordwood.storage.log.files import write_file
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 #: Tasks per core of the check, and how long each waits, so that no executor is left out.
 _TASKS_PER_CORE = 2
@@ -46,8 +43,30 @@ _ADVICE = (
 )
 
 
+class Executors(Protocol):
+    """The executors of a session."""
+
+    @property
+    def cores(self) -> int:
+        """How many tasks they run at a time."""
+        ...
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether all of them are on this machine."""
+        ...
+
+    def setting(self, name: str) -> str:
+        """The value of one of Spark's settings; empty: it has none."""
+        ...
+
+    def ask(self, question: Callable[[], str], count: int) -> list[str]:
+        """The answers of so many tasks. The question is pickled with `probe`, which makes tasks of it."""
+        ...
+
+
 def check_executors(
-    spark: SparkSession, fs: TargetStore | None, folder: str, paths: Sequence[str], needs: str = ""
+    spark: Executors, fs: TargetStore | None, folder: str, paths: Sequence[str], needs: str = ""
 ) -> None:
     """Ask each executor what it is and what it finds, unless the session is local and ours.
 
@@ -60,10 +79,10 @@ def check_executors(
     Raises:
         RequestError: an executor cannot do it; the message says which, why, and what to do.
     """
-    is_local = is_on_this_machine(spark)
-    if is_local and spark.conf.get(_DAEMON, "") == SETTINGS[_DAEMON]:
+    is_local = spark.is_on_this_machine
+    if is_local and spark.setting(_DAEMON) == SETTINGS[_DAEMON]:
         return
-    application = spark.conf.get("spark.app.id", "") or ""
+    application = spark.setting("spark.app.id")
     if is_local and application in _passed:
         return
     if is_local:  # the same machine
@@ -89,16 +108,15 @@ def check_executors(
         _passed.add(application)
 
 
-def _ask(spark: SparkSession, file: str, paths: Sequence[str], *, wait: bool) -> list[Any]:
+def _ask(spark: Executors, file: str, paths: Sequence[str], *, wait: bool) -> list[Any]:
     from pyspark import cloudpickle
 
-    count = cores_of(spark) * _TASKS_PER_CORE if wait else 1
+    count = spark.cores * _TASKS_PER_CORE if wait else 1
     # By value: workers may lack the module.
     cloudpickle.register_pickle_by_value(probe)  # type: ignore[no-untyped-call]
     try:
-        answering = probe.answering(file, list(paths), _SECONDS if wait else 0)
-        rows = spark.range(0, count, 1, count).mapInArrow(answering, "answer string")
-        return [json.loads(row["answer"]) for row in collect(rows)]
+        question = functools.partial(probe.answer, file, list(paths), _SECONDS if wait else 0)
+        return [json.loads(answer) for answer in spark.ask(question, count)]
     except Exception as error:
         said = str(error)
         for pattern, words in _KNOWN:
@@ -116,7 +134,7 @@ def faults(
     """Yield the faults of an executor, each with advice.
 
     Args:
-        answer: of a worker; see `probe.answering`.
+        answer: of a worker; see `probe.answer`.
         here: the environment of this process.
         known: the identities of directories, as this process sees them.
         word: what the small file holds.

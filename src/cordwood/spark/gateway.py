@@ -19,12 +19,15 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from cordwood.errors import RequestError
 from cordwood.spark.java import find_java
+from cordwood.spark.launch import command_for, connect, start_java
+from cordwood.spark.requirements import NOT_INSTALLED, check_version
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 #: Comma-separated folders for Spark's temporary files, shuffles for the most part; default: the temporary folder.
@@ -41,45 +44,100 @@ _GOES_SECONDS_MAX = 0.5
 
 
 class Gateway:
-    """A Java process that runs Spark, and what belongs to it."""
+    """A Java process that runs Spark, and what belongs to it.
 
-    session: SparkSession
+    It begins to start, in a thread of its own, when this is made; who needs it waits for `context`.
+    """
 
     def __init__(self, settings: Mapping[str, str], worker_python: str = sys.executable) -> None:
-        """Start Java and a session.
+        """Begin to start Java and Spark.
 
         Args:
+            settings: of Spark.
             worker_python: the Python of its workers.
+        """
+        self._settings, self._worker_python = settings, worker_python
+        self._process: subprocess.Popen[bytes] | None = None
+        self._context: SparkContext | None = None
+        self._error: Exception | None = None
+        self._is_killed = False
+        self._others: tuple[Any, Any] | None = None
+        # Java removes its temporary files when it ends, but not when it is killed: they all are in folders of ours.
+        self._folders = [tempfile.mkdtemp(prefix="cordwood-spark-")]
+        self._handlers = _handlers()
+        self._take_signals()
+        self._starting = threading.Thread(target=self._start, name="start of Spark", daemon=True)
+        self._starting.start()
+
+    def wait(self) -> None:
+        """Wait until Spark runs.
 
         Raises:
             RequestError: Spark or Java is missing, or does not start.
         """
-        from pyspark import SparkContext
+        self._starting.join()
+        if self._error is not None:
+            raise self._error
 
+    @property
+    def context(self) -> SparkContext:
+        """Spark; see `wait`."""
+        self.wait()
+        assert self._context is not None, "it runs"
+        return self._context
+
+    @property
+    def session(self) -> SparkSession:
+        """The session of Spark, which takes seconds to load the first time."""
+        from pyspark.sql import SparkSession
+
+        self.wait()
+        return SparkSession.builder.getOrCreate()
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What it was started with."""
+        return self._settings
+
+    def _start(self) -> None:
+        # Spark says much while it starts. It is shown only if it fails.
+        with tempfile.TemporaryFile() as log:
+            try:
+                self._context = self._started(log)
+            except RequestError as error:
+                self._error = error
+            except ImportError:
+                self._error = RequestError(NOT_INSTALLED)
+            except Exception as error:
+                log.seek(0)
+                said = log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+                self._error = RequestError(f"Spark does not start: {error}\n{said}")
+                self._error.__cause__ = error
+
+    def _started(self, log: IO[bytes]) -> SparkContext:
+        folder = self._folders[0]
         java = find_java()
-        self._worker_python = worker_python
+        settings = {**(_sockets(folder) if _SOCKETS in self._settings else {}), **self._settings}
+        environment = java.environment({**os.environ, **self._variables(folder)})
+        self._process = start_java(command_for(java, settings, environment), environment, folder, log)
+        if self._is_killed:
+            self._process.kill()
+        # Java starts while this is imported.
+        from pyspark import SparkConf, SparkContext, __version__
+
+        check_version(__version__)
         # PySpark keeps the Java of a session that was stopped, and would use it again.
         self._others = SparkContext._gateway, SparkContext._jvm
         SparkContext._gateway = SparkContext._jvm = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._handlers = _handlers()
-        # Java removes its temporary files when it ends, but not when it is killed: they all are in folders of ours.
-        folder = tempfile.mkdtemp(prefix="cordwood-spark-")
-        self._folders = [folder]
-        try:
-            # Spark says much while it starts. It is shown only if it fails.
-            with _environment({**java.settings, **self._variables(folder)}), tempfile.TemporaryFile() as log:
-                try:
-                    sockets = _sockets(folder) if _SOCKETS in settings else {}
-                    self._start({**sockets, **settings}, log.fileno())
-                except Exception as error:
-                    raise_if_ended(error)
-                    log.seek(0)
-                    said = log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
-                    raise RequestError(f"Spark does not start: {error}\n{said}") from error
-        except BaseException:
-            self.kill()
-            raise
+        gateway = connect(self._process, folder)
+        _convert_no_arrays(gateway)
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        # Items go to the next step one by one.
+        context = SparkContext(conf=conf, gateway=gateway, batchSize=1)
+        context.pythonExec = self._worker_python
+        context.setLogLevel("OFF")
+        _silence_accumulators(context)
+        return context
 
     def _variables(self, folder: str) -> dict[str, str]:
         """Environment variables for Java and its Python workers."""
@@ -92,24 +150,6 @@ class Gateway:
             variables[LOCAL_DIRS] = ",".join(self._folders[1:])
         return variables
 
-    def _start(self, settings: Mapping[str, str], log: int) -> None:
-        from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
-        from pyspark.sql import SparkSession
-
-        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        # Until it answers only `launch_gateway` knows its process, so a signal waits for that second.
-        with _signals_held(self._handlers):
-            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
-            self._process = getattr(gateway, "proc", None)
-        self._take_signals()
-        SparkContext(conf=conf, gateway=gateway)
-        self.session = SparkSession.builder.getOrCreate()
-        # SparkContext has a handler for Ctrl-C, which asks Java to cancel all jobs, and waits for the answer.
-        self._take_signals()
-        self.session.sparkContext.setLogLevel("OFF")
-        _silence_accumulators(self.session.sparkContext)
-
     def is_gone(self) -> bool:
         """Whether Java has ended or is about to: a socket may tell of its end before the process has ended."""
         if self._process is None:
@@ -121,20 +161,18 @@ class Gateway:
         return True
 
     def stop(self) -> None:
-        """Stop the session, then Java. If Java has ended already, there is nothing to stop."""
-        from pyspark import SparkContext
+        """End Spark and Java.
 
-        with contextlib.suppress(Exception):
-            self.session.stop()
-        with contextlib.suppress(Exception):
-            gateway: Any = SparkContext._gateway
-            gateway.shutdown()
-        if self._process is not None:
-            if self._process.stdin is not None:
+        On this machine nobody needs what Spark does when it is stopped, which takes a second. A cluster is told.
+        """
+        if self._context is not None and not self._settings["spark.master"].startswith("local"):
+            with contextlib.suppress(Exception):
+                self._context.stop()
+            if self._process is not None and self._process.stdin is not None:
                 with contextlib.suppress(OSError):
                     self._process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOPS_SECONDS_MAX)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_STOPS_SECONDS_MAX)
         self.kill()
 
     def kill(self) -> None:
@@ -142,8 +180,9 @@ class Gateway:
 
         No call to Java may come after this.
         """
+        self._end_java()
+        self._starting.join()
         if self._process is not None:
-            self._process.kill()
             self._process.wait()
         self._forget()
         for number, handler in self._handlers.items():
@@ -151,11 +190,25 @@ class Gateway:
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def _end_java(self) -> None:
+        self._is_killed = True
+        if self._process is not None:
+            self._process.kill()
+
     def _forget(self) -> None:
         """Let PySpark have the gateway that it had before."""
+        if self._others is None:
+            return
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
+        gateway: Any = SparkContext._gateway
+        if gateway is not None:
+            with contextlib.suppress(Exception):
+                gateway.shutdown()
+        if self._context is not None:
+            # It looks only now and then whether it is to end.
+            threading.Thread(target=self._context._accumulatorServer.shutdown, daemon=True).start()
         SparkContext._gateway, SparkContext._jvm = self._others
         SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = None
@@ -169,8 +222,7 @@ class Gateway:
                 assert callable(handler), "others stay as they are"
                 handler(number, frame)
             except BaseException:
-                if self._process is not None:
-                    self._process.kill()
+                self._end_java()
                 raise
 
         for number, handler in self._handlers.items():
@@ -213,19 +265,10 @@ def _handlers() -> dict[int, Handler]:
     return {number: handler for number, handler in found.items() if handler is not None}
 
 
-@contextlib.contextmanager
-def _signals_held(handlers: Mapping[int, Handler]) -> Iterator[None]:
-    """A signal waits for the end of the block."""
-    held: list[int] = []
-    for number in handlers:
-        signal.signal(number, lambda number, _frame: held.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for first in held[:1]:
-            signal.raise_signal(first)
+def _convert_no_arrays(gateway: Any) -> None:
+    """Java is given no arrays of numpy, and to look whether a value is one, PySpark imports pandas, for a second."""
+    client = gateway._gateway_client
+    client.converters = [one for one in client.converters or () if not type(one).__name__.startswith("Numpy")]
 
 
 def _sockets(folder: str) -> dict[str, str]:
@@ -239,22 +282,3 @@ def _silence_accumulators(context: object) -> None:
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
-
-
-@contextlib.contextmanager
-def _environment(settings: Mapping[str, str | None]) -> Iterator[None]:
-    """These environment variables (None: unset), as long as the block runs."""
-    before = {name: os.environ.get(name) for name in settings}
-    _set(settings)
-    try:
-        yield
-    finally:
-        _set(before)
-
-
-def _set(settings: Mapping[str, str | None]) -> None:
-    for name, value in settings.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

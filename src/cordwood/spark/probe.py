@@ -1,7 +1,7 @@
 """Probes a Python worker before the first real task: its user, its packages, and the files that it finds at paths.
 
 It is sent to workers as code, as Cordwood may not be installed there. So it uses only the standard library, and
-pyarrow, without which a worker cannot return anything.
+pyarrow, without which a worker cannot return any row.
 """
 
 from __future__ import annotations
@@ -63,22 +63,37 @@ def content(path: str) -> str:
         return f"{error.strerror}"
 
 
-def answering(file: str, paths: Sequence[str], seconds: float) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Make the function that answers once per batch, as JSON.
+def answer(file: str, paths: Sequence[str], seconds: float) -> str:
+    """What this process is and finds, as JSON.
 
     Args:
         file: a small file that the driver wrote; empty: there is none.
         seconds: to wait, so that one executor does not answer for all.
     """
+    found = environment()
+    found["file"] = content(file) if file else ""
+    found["paths"] = {path: identity(path) for path in paths}
+    time.sleep(seconds)
+    return json.dumps(found)
+
+
+def in_batches(ask: Callable[[], str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Make the function that answers once per Arrow batch."""
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         for _ in batches:
-            answer = environment()
-            answer["file"] = content(file) if file else ""
-            answer["paths"] = {path: identity(path) for path in paths}
-            time.sleep(seconds)
-            yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer)])], ["answer"])
+            yield pa.RecordBatch.from_arrays([pa.array([ask()])], ["answer"])
+
+    return run
+
+
+def in_items(ask: Callable[[], str]) -> Callable[[Iterable[Any]], Iterator[str]]:
+    """Make the function that answers once per item."""
+
+    def run(items: Iterable[Any]) -> Iterator[str]:
+        for _ in items:
+            yield ask()
 
     return run

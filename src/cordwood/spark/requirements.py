@@ -13,6 +13,7 @@ from cordwood.errors import RequestError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+NOT_INSTALLED = "This runs on Spark, which is not installed:  pip install 'cordwood[spark]'"
 _SPARK_MIN = (4, 2)
 _LOOK_SECONDS = 60
 _HAS_CORDWOOD = "import importlib.util as u, sys; sys.exit(u.find_spec('cordwood') is None)"

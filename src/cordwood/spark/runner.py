@@ -8,20 +8,31 @@ from __future__ import annotations
 import contextlib
 import pickle
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cordwood.fs.base import TargetStore
 from cordwood.jobs.runner import Numbered, Step
+from cordwood.spark import probe
+from cordwood.spark.collecting import collect, collect_rdd
 from cordwood.spark.executors import check_executors
-from cordwood.spark.session import LOCAL_MASTER, collect, is_on_this_machine, session
+from cordwood.spark.gateway import Gateway
 from cordwood.spark.session import cores as cores_of
+from cordwood.spark.session import running
+from cordwood.spark.settings import LOCAL_MASTER
+from cordwood.types import override
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+_POOL = "spark.scheduler.pool"
+#: The properties of a thread that name its jobs.
+_NAMES_OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", _POOL)
 #: Schema of the rows that tasks return.
 _RESULT_SCHEMA = "at bigint, outcome binary"
 
@@ -31,39 +42,193 @@ Worker = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 @contextlib.contextmanager
 def running_on_spark(
-    given: SparkSession | None = None, *, master: str = LOCAL_MASTER, archive: str | None = None
+    given: SparkSession | None = None,
+    *,
+    master: str = LOCAL_MASTER,
+    archive: str | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkRunner]:
-    """What runs tasks on a session; see `session`."""
-    with session(given, master=master, archive=archive) as spark:
-        yield SparkRunner(spark)
+    """What runs tasks on Spark; see `session.running`.
+
+    One of our own runs them as RDDs, as Java takes 4 to 5 seconds to load Catalyst, which RDDs do not need. A user's
+    session may be one of Spark Connect, or of a platform without RDDs.
+    """
+    with running(given, master=master, archive=archive, settings=settings) as spark:
+        yield ContextRunner(spark) if isinstance(spark, Gateway) else SessionRunner(spark)
 
 
-@dataclass(frozen=True, slots=True)
-class SparkRunner:
-    """Runs tasks on a session, as a DataFrame; see `jobs.runner`."""
+class SparkRunner(ABC):
+    """Runs tasks on Spark; see `jobs.runner` and `executors.Executors`."""
 
-    session: SparkSession
+    __slots__ = ()
 
     @property
+    @abstractmethod
+    def session(self) -> SparkSession:
+        """The session, which takes seconds to load if nothing has asked for it before."""
+
+    @property
+    @abstractmethod
     def cores(self) -> int:
         """See `Runner`."""
-        return cores_of(self.session)
 
     @property
     def is_on_this_machine(self) -> bool:
         """See `Runner`."""
-        return is_on_this_machine(self.session)
+        return self.setting("spark.master").startswith("local")
+
+    @abstractmethod
+    def setting(self, name: str) -> str:
+        """See `Executors`."""
+
+    @abstractmethod
+    def ask(self, question: Callable[[], str], count: int) -> list[str]:
+        """See `Executors`."""
 
     def check(self, fs: TargetStore, folder: str, paths: Sequence[str], needs: str = "") -> None:
         """See `Runner`."""
-        check_executors(self.session, fs, folder, paths, needs)
+        check_executors(self, fs, folder, paths, needs)
 
+    @abstractmethod
     def run(self, packs: Sequence[Sequence[Numbered]], steps: Sequence[Step]) -> dict[int, Any]:
         """See `Runner`."""
+
+    @abstractmethod
+    def named(self, name: str, what: str) -> AbstractContextManager[None]:
+        """In the block, jobs of this thread have a name, and where jobs share the cores fairly, a share of their own.
+
+        Args:
+            name: of the jobs' group, and of their pool.
+        """
+
+    @abstractmethod
+    def is_alive(self) -> bool:
+        """Whether Spark still answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRunner(SparkRunner):
+    """Runs tasks on a user's session, as a DataFrame."""
+
+    given: SparkSession
+
+    @property
+    @override
+    def session(self) -> SparkSession:
+        return self.given
+
+    @property
+    @override
+    def cores(self) -> int:
+        return cores_of(self.session)
+
+    @override
+    def setting(self, name: str) -> str:
+        return self.session.conf.get(name, "") or ""
+
+    @override
+    def ask(self, question: Callable[[], str], count: int) -> list[str]:
+        rows = self.session.range(0, count, 1, count).mapInArrow(probe.in_batches(question), "answer string")
+        return [row["answer"] for row in collect(rows)]
+
+    @override
+    def run(self, packs: Sequence[Sequence[Numbered]], steps: Sequence[Step]) -> dict[int, Any]:
         rows = self.session.range(0, len(packs), 1, len(packs)).mapInArrow(_first(packs, steps[0]), _RESULT_SCHEMA)
         for step in steps[1:]:
             rows = rows.mapInArrow(_next(step), _RESULT_SCHEMA)
         return {row["at"]: pickle.loads(row["outcome"]) for row in collect(rows)}
+
+    @override
+    def named(self, name: str, what: str) -> AbstractContextManager[None]:
+        try:
+            context = self.session.sparkContext
+        except Exception:  # Spark Connect has none
+            return contextlib.nullcontext()
+        return _named(context, name, what)
+
+    @override
+    def is_alive(self) -> bool:
+        try:
+            self.session.range(1).collect()
+        except Exception:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRunner(SparkRunner):
+    """Runs tasks on a Spark of our own, as RDDs."""
+
+    gateway: Gateway
+
+    @property
+    @override
+    def session(self) -> SparkSession:
+        return self.gateway.session
+
+    @property
+    @override
+    def cores(self) -> int:
+        return int(self.gateway.context.defaultParallelism)
+
+    @override
+    def setting(self, name: str) -> str:
+        return self.gateway.context.getConf().get(name, "") or ""
+
+    @override
+    def ask(self, question: Callable[[], str], count: int) -> list[str]:
+        tasks = self.gateway.context.parallelize(range(count), count)
+        return collect_rdd(tasks.mapPartitions(probe.in_items(question)))
+
+    @override
+    def run(self, packs: Sequence[Sequence[Numbered]], steps: Sequence[Step]) -> dict[int, Any]:
+        from pyspark import RDD, cloudpickle
+
+        context = self.gateway.context
+        # By value where need be: a test's function, or one of a notebook.
+        pickled = [cloudpickle.dumps(pack) for pack in packs]  # type: ignore[no-untyped-call]
+        items: RDD[Any] = context.parallelize(pickled, len(pickled)).mapPartitions(_unpacking(steps[0]))
+        for step in steps[1:]:
+            # One process would run both steps if Spark knew that the first is Python's, too.
+            before: RDD[Any] = RDD(items._jrdd, context, items._jrdd_deserializer)
+            items = before.mapPartitions(step)
+        return dict(collect_rdd(items))
+
+    @override
+    def named(self, name: str, what: str) -> AbstractContextManager[None]:
+        return _named(self.gateway.context, name, what)
+
+    @override
+    def is_alive(self) -> bool:
+        try:
+            self.gateway.context.parallelize(range(1), 1).count()
+        except Exception:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def _named(context: SparkContext, name: str, what: str) -> Iterator[None]:
+    before = {key: context.getLocalProperty(key) for key in _NAMES_OF_JOBS}
+    context.setJobGroup(name, what, interruptOnCancel=True)
+    if context.getConf().get("spark.scheduler.mode", "FIFO") == "FAIR":
+        context.setLocalProperty(_POOL, name)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # Java may be gone
+            for key, value in before.items():
+                context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None removes it
+
+
+def _unpacking(step: Step) -> Callable[[Iterable[bytes]], Iterator[Numbered]]:
+    """Make the first step: its items come as one pickled pack each."""
+
+    def run(pickled: Iterable[bytes]) -> Iterator[Numbered]:
+        for pack in pickled:
+            yield from step(pickle.loads(pack))
+
+    return run
 
 
 def _first(packs: Sequence[Sequence[Numbered]], step: Step) -> Worker:

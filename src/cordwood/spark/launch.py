@@ -1,0 +1,145 @@
+"""Starts the Java process of a session of our own.
+
+A session on this machine is started by a command line of our own: Spark's launcher would start a second Java first, to
+learn what the first one is to be told. Spark's launcher is used where it knows more than we do: for a cluster, and if
+there are configuration files of Spark, or words for its launcher in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import struct
+import subprocess
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from cordwood.errors import RequestError
+from cordwood.spark.java import Java
+from cordwood.spark.requirements import NOT_INSTALLED
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
+
+_MAIN = "org.apache.spark.api.python.PythonGatewayServer"
+_OPENED = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
+    "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs",
+    "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
+#: What Spark's launcher tells every Java (JavaModuleOptions), less a module that only its machine learning uses.
+_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+#: Spark 4 has no other.
+_SCALA = "2.13"
+_CONNECTION = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_LOOK_SECONDS = 0.01
+
+
+def launcher_knows_more(settings: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether Spark's launcher must be used."""
+    home = spark_home()
+    configured = environment.get("SPARK_CONF_DIR") or f"{home}/conf"
+    words = ("PYSPARK_SUBMIT_ARGS", "SPARK_DIST_CLASSPATH", "SPARK_CLASSPATH", "SPARK_TESTING")
+    return (
+        not settings["spark.master"].startswith("local")
+        or any(environment.get(name) for name in words)
+        or os.path.isdir(configured)
+        or not jars(home)
+    )
+
+
+def spark_home() -> str:
+    """Where Spark is installed. PySpark itself, which would know, takes long to import."""
+    if named := os.environ.get("SPARK_HOME"):
+        return named
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise RequestError(NOT_INSTALLED)
+    return os.path.dirname(found.origin)
+
+
+def jars(home: str) -> list[Path]:
+    """The jars of Spark, in a fixed order."""
+    return sorted(Path(home, "jars").glob("*.jar"))
+
+
+def command_for(java: Java, settings: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    """The command line that starts Java."""
+    if launcher_knows_more(settings, environment):
+        words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        arguments = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        return [f"{spark_home()}/bin/spark-submit", *words, *arguments]
+    return [
+        str(java.executable),
+        f"-Xmx{settings.get('spark.driver.memory', '1g')}",
+        *_OPTIONS,
+        *settings.get("spark.driver.extraJavaOptions", "").split(),
+        *shlex.split(environment.get("SPARK_SUBMIT_OPTS", "")),
+        "-cp",
+        f"{spark_home()}/jars/*",
+        _MAIN,
+    ]
+
+
+def start_java(
+    command: list[str], environment: Mapping[str, str], folder: str, log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start Java, which ends when its standard input closes.
+
+    Args:
+        folder: where it says how it can be reached; see `connect`.
+    """
+    variables = {
+        "SPARK_HOME": spark_home(),
+        "SPARK_SCALA_VERSION": _SCALA,
+        **environment,
+        "SPARK_CONNECT_MODE": "0",
+        _CONNECTION: f"{folder}/connection",
+    }
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        env=variables,
+        # Ctrl-C is sent to all of a terminal's group; this process decides what becomes of Java.
+        process_group=0,
+    )
+
+
+def connect(process: subprocess.Popen[bytes], folder: str) -> JavaGateway:
+    """Wait until Java answers, and connect to it.
+
+    Raises:
+        ChildProcessError: it has ended.
+    """
+    from pyspark.java_gateway import launch_gateway
+
+    path = Path(folder, "connection")
+    while not path.exists():
+        if process.poll() is not None:
+            raise ChildProcessError("Java has ended")
+        time.sleep(_LOOK_SECONDS)
+    # A number, then a word and its length; it is renamed when it is whole.
+    stored = path.read_bytes()
+    path.unlink()
+    port, length = struct.unpack_from("!ii", stored)
+    variables = {"PYSPARK_GATEWAY_PORT": f"{port}", "PYSPARK_GATEWAY_SECRET": stored[8 : 8 + length].decode()}
+    os.environ.update(variables)
+    try:
+        return launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
