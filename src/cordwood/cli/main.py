@@ -58,6 +58,7 @@ VERBS = {
     ),
     "simulate": ("cordwood.cli.simulate", "Show what a topic's disk will be: months of a workload, in seconds."),
     "pack": ("cordwood.cli.pack", "Make an archive of this Python environment, for the executors of a Spark cluster."),
+    "cache": ("cordwood.cli.cache", "Show what is cached to save time, or remove it."),
     "demo": ("cordwood.cli.demo", "Make a small log, clean it, and show which records were removed and why."),
     "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log, or cleans one compared with Kafka."),
     "help": ("cordwood.cli.help", "Show a command's options, or list all commands."),

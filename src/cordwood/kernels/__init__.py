@@ -17,15 +17,15 @@ from pathlib import Path
 
 from numba import config
 
+from cordwood import cache
+
 
 def cache_folder() -> Path:
-    """The cache folder for these kernel sources: in `$CORDWOOD_CACHE`, `$XDG_CACHE_HOME`, `~/.cache` or a new one."""
+    """The cache folder for these kernel sources: in this user's, or a new one."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
-    named = os.environ.get("CORDWOOD_CACHE") or os.environ.get("XDG_CACHE_HOME")
-    parent = Path(named) if named else Path("~/.cache").expanduser()
-    folder = parent / "cordwood" / f"kernels-{digest.hexdigest()[:16]}"
+    folder = cache.cache_folder() / f"kernels-{digest.hexdigest()[:16]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cordwood.jobs.packing  # noqa: F401 - for the kernels of tasks
+from cordwood.kernels.crc import crc32c
 
 
 def without_zips(paths: Sequence[str]) -> list[str]:
@@ -35,6 +36,8 @@ if __name__ == "__main__":
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 
+    # With the first call numba prepares itself.
+    crc32c(0, 0)
     # Workers run the garbage collector after each task. Exclude all objects that exist now: they are never freed.
     gc.freeze()
     manager()

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from cordwood.errors import RequestError
 from cordwood.spark.java import find_java
-from cordwood.spark.launch import command_for, connect, start_java
+from cordwood.spark.launch import archive_for, command_for, connect, start_java
 from cordwood.spark.requirements import NOT_INSTALLED, check_version
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class Gateway:
         self._context: SparkContext | None = None
         self._error: Exception | None = None
         self._is_killed = False
+        #: Whether Java would start sooner with a class archive, which is not there.
+        self.lacks_archive = False
         self._others: tuple[Any, Any] | None = None
         # Java removes its temporary files when it ends, but not when it is killed: they all are in folders of ours.
         self._folders = [tempfile.mkdtemp(prefix="cordwood-spark-")]
@@ -119,9 +121,11 @@ class Gateway:
         java = find_java()
         settings = {**(_sockets(folder) if _SOCKETS in self._settings else {}), **self._settings}
         environment = java.environment({**os.environ, **self._variables(folder)})
-        self._process = start_java(command_for(java, settings, environment), environment, folder, log)
-        if self._is_killed:
-            self._process.kill()
+        archive = archive_for(java, settings, environment)
+        command = command_for(java, settings, environment, archive)
+        with_archive = any("SharedArchiveFile" in word for word in command)
+        self.lacks_archive = archive is not None and not with_archive and archive.is_wanted
+        process = self._start_java(command, environment, log)
         # Java starts while this is imported.
         from pyspark import SparkConf, SparkContext, __version__
 
@@ -129,7 +133,14 @@ class Gateway:
         # PySpark keeps the Java of a session that was stopped, and would use it again.
         self._others = SparkContext._gateway, SparkContext._jvm
         SparkContext._gateway = SparkContext._jvm = None
-        gateway = connect(self._process, folder)
+        try:
+            gateway = connect(process, folder)
+        except ChildProcessError:
+            if archive is None or not with_archive or self._is_killed:
+                raise
+            archive.drop()
+            process = self._start_java(command_for(java, settings, environment, None), environment, log)
+            gateway = connect(process, folder)
         _convert_no_arrays(gateway)
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         # Items go to the next step one by one.
@@ -138,6 +149,14 @@ class Gateway:
         context.setLogLevel("OFF")
         _silence_accumulators(context)
         return context
+
+    def _start_java(
+        self, command: list[str], environment: Mapping[str, str], log: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        process = self._process = start_java(command, environment, self._folders[0], log)
+        if self._is_killed:
+            process.kill()
+        return process
 
     def _variables(self, folder: str) -> dict[str, str]:
         """Environment variables for Java and its Python workers."""
@@ -160,14 +179,19 @@ class Gateway:
             return False
         return True
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool | None = None) -> None:
         """End Spark and Java.
 
-        On this machine nobody needs what Spark does when it is stopped, which takes a second. A cluster is told.
+        Args:
+            at_once: without what Spark does when it is stopped, which takes a second; None: on this machine, where
+                nobody needs it. A cluster is told.
         """
-        if self._context is not None and not self._settings["spark.master"].startswith("local"):
+        if at_once is None:
+            at_once = self._settings["spark.master"].startswith("local")
+        if self._context is not None and not at_once:
             with contextlib.suppress(Exception):
                 self._context.stop()
+            self._context = None
             if self._process is not None and self._process.stdin is not None:
                 with contextlib.suppress(OSError):
                     self._process.stdin.close()

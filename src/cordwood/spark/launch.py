@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from cordwood.errors import RequestError
+from cordwood.spark.archive import Archive
 from cordwood.spark.java import Java
 from cordwood.spark.requirements import NOT_INSTALLED
 
@@ -75,22 +76,40 @@ def jars(home: str) -> list[Path]:
     return sorted(Path(home, "jars").glob("*.jar"))
 
 
-def command_for(java: Java, settings: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
-    """The command line that starts Java."""
+def command_for(
+    java: Java, settings: Mapping[str, str], environment: Mapping[str, str], archive: Archive | None
+) -> list[str]:
+    """The command line that starts Java.
+
+    Args:
+        archive: see `archive_for`; it need not be there.
+    """
     if launcher_knows_more(settings, environment):
         words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         arguments = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         return [f"{spark_home()}/bin/spark-submit", *words, *arguments]
-    return [
-        str(java.executable),
+    program, *words = _own_command(java, settings, environment)
+    return [program, *(() if archive is None else archive.options()), *words, _MAIN]
+
+
+def archive_for(java: Java, settings: Mapping[str, str], environment: Mapping[str, str]) -> Archive | None:
+    """The class archive that Java may use; None: none can fit, or it is told to use another."""
+    if launcher_knows_more(settings, environment):
+        return None
+    command = _own_command(java, settings, environment)
+    if any("-Xshare" in word or "SharedArchiveFile" in word for word in command):
+        return None
+    return Archive.of(command, jars(spark_home()))
+
+
+def _own_command(java: Java, settings: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    options = [
         f"-Xmx{settings.get('spark.driver.memory', '1g')}",
         *_OPTIONS,
         *settings.get("spark.driver.extraJavaOptions", "").split(),
         *shlex.split(environment.get("SPARK_SUBMIT_OPTS", "")),
-        "-cp",
-        f"{spark_home()}/jars/*",
-        _MAIN,
     ]
+    return [str(java.executable), *dict.fromkeys(options), "-cp", f"{spark_home()}/jars/*"]
 
 
 def start_java(

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cordwood.errors import RequestError, TasksHangError
+from cordwood.spark.archive import make_in_background
 from cordwood.spark.gateway import Gateway, raise_if_ended, without_words_of_py4j
 from cordwood.spark.requirements import check_version
 from cordwood.spark.settings import LOCAL_MASTER, settings_for, worker_python
@@ -72,8 +73,11 @@ def running(
         if found is not None:
             yield found
             return
-    with without_words_of_py4j(), _own({**settings_for(master, archive), **(settings or {})}, master, archive) as own:
-        yield own
+    mine = {**settings_for(master, archive), **(settings or {})}
+    with without_words_of_py4j(), own(mine, worker_python(master, archive)) as gateway:
+        yield gateway
+    if gateway.lacks_archive:
+        make_in_background()
 
 
 @contextlib.contextmanager
@@ -96,14 +100,18 @@ def begun(master: str = LOCAL_MASTER, archive: str | None = None) -> Iterator[No
 
 
 @contextlib.contextmanager
-def _own(settings: Mapping[str, str], master: str, archive: str | None) -> Iterator[Gateway]:
-    """One of our own: what was begun, or a new one."""
+def own(settings: Mapping[str, str], python: str) -> Iterator[Gateway]:
+    """One of our own: what was begun, or a new one.
+
+    Args:
+        python: of its workers.
+    """
     waiting = _begun.get() or []
     gateway = waiting.pop() if waiting else None
     if gateway is not None and gateway.settings != settings:
         _end(gateway)  # a process has one Spark
         gateway = None
-    gateway = gateway or _new(settings, worker_python(master, archive))
+    gateway = gateway or _new(settings, python)
     try:
         gateway.wait()
     except BaseException:
