@@ -85,9 +85,7 @@ def test_a_torn_or_damaged_archive_is_not_used(cache: Path, content: bytes) -> N
     assert archive().find() is None
 
 
-def test_the_archive_of_another_java_or_of_other_options_is_not_used(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_archive_of_other_options_is_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(cache)
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseParallelGC")
     assert archive().find() is None

@@ -31,7 +31,7 @@ CORDWOOD = [sys.executable, "-m", "cordwood"]
 #: Much longer than an end takes, and much shorter than for ever.
 WAIT_SECONDS = 60
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
-#: Enough that a proof has not ended when its first shuffle is seen.
+#: Enough that a proof has not ended when its folder is seen.
 RECORDS = 480_000
 
 USERS_SESSION = """
@@ -105,8 +105,8 @@ def cleans(mine: Path) -> bool:
 
 
 def proves(folder: Path) -> bool:
-    """Whether a proof has shuffled something; a clean does not."""
-    return any(name.startswith("shuffle_") for _, _, names in os.walk(folder) for name in names)
+    """Whether a proof runs, which has a folder of its own."""
+    return any(folder.glob("cordwood-proof-*"))
 
 
 def test_a_signal_ends_a_proof_at_once_and_leaves_nothing(log: Path, tmp_path: Path) -> None:
