@@ -121,7 +121,7 @@ def test_a_large_log_is_cleaned_in_a_job_of_the_users_session(dirty: Dirty, spar
 
 @pytest.mark.slow
 def test_a_log_is_aborted_and_paused_at_once_while_its_job_runs(tmp_path: Path, spark: SparkSession) -> None:
-    check_executors(spark, None, "", ())  # once for a user's session, by a job of its own
+    check_executors(SessionRunner(spark), None, "", ())  # once for a user's session, by a job of its own
     # The log is 50 KB, of which all is read twice; so the job takes about ten seconds.
     dirty = Dirty(tmp_path / "logs", 1, 40, "log.cleaner.io.max.bytes.per.second=10000", value_bytes=1000)
     cleaner, ((aborted, log),) = dirty.cleaner(spark), dirty.logs.items()

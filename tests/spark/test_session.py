@@ -15,8 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.jobs.hanging import looked_at
+from cordwood.spark.collecting import collect
 from cordwood.spark.gateway import raise_if_ended
-from cordwood.spark.session import collect, session
+from cordwood.spark.session import session
 from tests.service.nodes import until
 
 SRC = Path(__file__).parents[2] / "src"
