@@ -13,7 +13,6 @@ at owner, mode and checksum first. Without a good one Java starts as it always d
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -21,23 +20,18 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from crc32c import crc32c
 
 from cordwood.cache import cache_folder
-from cordwood.jobs.runner import Numbered
 
 #: Archives that stay when one is made: of other environments, and of this one before an update.
 _KEPT = 3
 _READ_BYTES = 1 << 20
 _MAKES_SECONDS_MAX = 600
-_NICE = 19
-_CLASSES = "-XX:DumpLoadedClassList="
-#: The variable that Java takes further options from; see `launch`.
-_OPTIONS = "SPARK_SUBMIT_OPTS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,68 +141,11 @@ def _checksum(path: Path) -> int:
     return found
 
 
-def make_archive() -> str:
-    """Make the archive for sessions of our own on this machine, if it is not there; what became of it, in words."""
-    with _alone() as is_alone:
-        if not is_alone:
-            return "Another process makes the class archive for Java"
-        return _make()
-
-
-def _make() -> str:
-    # What makes an archive needs Spark, which needs to know where the archive is.
-    from cordwood.spark.java import find_java
-    from cordwood.spark.launch import archive_for
-    from cordwood.spark.runner import ContextRunner
-    from cordwood.spark.session import own
-    from cordwood.spark.settings import LOCAL_MASTER, settings_for
-
-    settings = settings_for(LOCAL_MASTER, None)
-    archive = archive_for(find_java(), settings, os.environ)
-    if archive is None:
-        return "Spark has configuration files or options of yours, so Java gets no class archive"
-    if not archive.is_wanted:
-        return "The class archive for Java is there" if archive.find() else "Java cannot make a class archive here"
-    with tempfile.TemporaryDirectory(prefix="cordwood-classes-") as folder:
-        classes = Path(folder, "classes")
-        before = os.environ.get(_OPTIONS, "")
-        os.environ[_OPTIONS] = f"{before} {_CLASSES}{classes}".strip()
-        try:
-            with own(settings, sys.executable) as gateway:
-                ContextRunner(gateway).run([[(0, 0)], [(1, 0)]], [_pass_on, _pass_on])
-                # Java writes the list when it ends by itself.
-                gateway.stop(at_once=False)
-        finally:
-            os.environ[_OPTIONS] = before
-        made = archive.make(classes)
-    if made is None:
-        return "Java cannot make a class archive here"
-    return f"Java starts in half the time from now on: {made}"
-
-
-def _pass_on(items: Iterable[Numbered]) -> Iterator[Numbered]:
-    yield from items
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[bool]:
-    """Whether no other process makes one at the moment."""
-    folder = cache_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(folder / "java.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
-
-
 def make_in_background(environment: Mapping[str, str] = os.environ) -> None:
     """Let a process that outlives this one make the archive, with what the machine has to spare."""
     with contextlib.suppress(OSError):
         subprocess.Popen(
-            [sys.executable, "-m", "cordwood.spark.archive"],
+            [sys.executable, "-m", "cordwood.spark.archiving"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -216,8 +153,3 @@ def make_in_background(environment: Mapping[str, str] = os.environ) -> None:
             env=dict(environment),
             start_new_session=True,
         )
-
-
-if __name__ == "__main__":
-    os.nice(_NICE)
-    print(make_archive())
