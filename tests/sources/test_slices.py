@@ -52,10 +52,17 @@ def test_small_slices_share_a_task_unless_their_number_was_asked_for() -> None:
     slices = [Slice("p", A, at, at + 1, 100) for at in range(100)]
     packs = pack(slices, parse({"path": "x"}))
     assert [one for some in packs for one in some] == slices
-    assert 1 < len(packs) < 10
+    assert len(packs) == 1
     assert len(pack(slices, parse({"path": "x", "minPartitions": "3"}))) == 100
     large = [Slice("p", A, at, at + 1, 50 << 20) for at in range(4)]
     assert len(pack(large, parse({"path": "x"}))) == 4
+
+
+def test_many_small_logs_take_few_tasks_as_a_query_with_a_limit_ends_a_worker_each() -> None:
+    slices = [Slice(f"p-{at}", TopicPartition("p", at), 0, 1, 7 << 20) for at in range(17)]
+    packs = pack(slices, parse({"path": "x"}))
+    assert [one for some in packs for one in some] == slices
+    assert len(packs) == 5
 
 
 def test_a_slice_knows_the_transactions_that_it_may_meet_and_no_other() -> None:

@@ -29,8 +29,9 @@ from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 
-#: Small slices are put together up to this size, so that a task takes longer than its start.
-_PACK_BYTES_MAX = 8 << 20
+#: Small slices are put together up to this size, so that a task takes longer than its start. When a query's limit stops
+#: a task, Spark ends the task's worker as well, and a new worker takes seconds to start.
+_PACK_BYTES_MAX = 32 << 20
 #: What a slice costs besides its bytes (listing, opening), expressed in bytes.
 _SLICE_COST_BYTES = 256 << 10
 
