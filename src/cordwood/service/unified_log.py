@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -30,7 +30,7 @@ from cordwood.errors import (
 from cordwood.fs.base import Bytes, view_of
 from cordwood.fs.folders import remove_tree
 from cordwood.record.batch import Batch
-from cordwood.service import turns
+from cordwood.service import retention, turns
 from cordwood.service.appending import Append, AppendInfo
 from cordwood.service.leader_epochs import LeaderEpochCache
 from cordwood.service.loading import Loaded, rebuild_producer_state
@@ -695,59 +695,25 @@ class UnifiedLog:
         Returns:
             how many segments.
         """
+        config = self.config
         try:
-            deleted = self._delete_below_start()
-            if self.config.delete:
-                deleted += self._delete_by_size() + self._delete_by_time()
+            deleted = self._delete_oldest(retention.below(self.log_start_offset))
+            if config.delete:
+                deleted += self._delete_oldest(retention.beyond_size(self.size_bytes, config.retention_bytes))
+                deleted += self._delete_oldest(retention.older_than(config.retention_ms, self._local.clock()))
             return deleted
         finally:
-            limit = self.config.retention_bytes
+            limit = config.retention_bytes
             self.retention_size_percent = self.size_bytes * 100 // limit if limit > 0 else 0
 
-    def _delete_below_start(self) -> int:
-        return self._delete_oldest(
-            lambda _, following: following is not None and following.base_offset <= self.log_start_offset
-        )
-
-    def _delete_by_size(self) -> int:
-        limit = self.config.retention_bytes
-        if limit < 0 or self.size_bytes < limit:
-            return 0
-        too_much = self.size_bytes - limit
-
-        def is_too_much(segment: LogSegment, _: LogSegment | None) -> bool:
-            nonlocal too_much
-            if too_much < segment.size_bytes:
-                return False
-            too_much -= segment.size_bytes
-            return True
-
-        return self._delete_oldest(is_too_much)
-
-    def _delete_by_time(self) -> int:
-        limit, now = self.config.retention_ms, self._local.clock()
-        if limit < 0:
-            return 0
-        return self._delete_oldest(lambda segment, _: now - segment.largest_timestamp > limit)
-
-    def _delete_oldest(self, is_deletable: Callable[[LogSegment, LogSegment | None], bool]) -> int:
-        """Delete segments from the oldest on, as far as they are deletable and below the high watermark."""
-        local = self._local
-        with (
-            self._lock,
-            local.guarded("deleting segments"),
-        ):
-            segments = local.segments.all
-            deletable = []
-            for segment, following in zip(segments, (*segments[1:], None), strict=True):
-                upper = self.log_end_offset if following is None else following.base_offset
-                is_last_and_empty = following is None and segment.size_bytes == 0
-                if self.high_watermark < upper or not is_deletable(segment, following) or is_last_and_empty:
-                    break
-                deletable.append(segment)
-            if deletable:
-                self._delete(deletable)
-            return len(deletable)
+    def _delete_oldest(self, is_deletable: retention.IsDeletable) -> int:
+        """Delete what `retention.deletable` names; returns how many segments."""
+        with self._lock, self._local.guarded("deleting segments"):
+            segments = self._local.segments.all
+            chosen = retention.deletable(segments, self.high_watermark, self.log_end_offset, is_deletable)
+            if chosen:
+                self._delete(chosen)
+            return len(chosen)
 
     def _delete(self, deletable: Sequence[LogSegment]) -> None:
         local = self._local
