@@ -30,7 +30,6 @@ WIDE = {
     "service/log.py: load_log",
     "service/log_cleaner.py: __init__",
     "bench/beside_kafka.py: compare",
-    "testing/reference_cleaner.py: _kept",
 }
 
 

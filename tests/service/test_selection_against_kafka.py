@@ -96,7 +96,7 @@ def until_a_tie(lines: list[Line]) -> list[Line]:
     return lines
 
 
-def test_what_is_dirty_chosen_and_deletable_in_random_directories_is_what_kafka_says(
+def test_kafka_finds_the_same_logs_of_random_directories_dirty_due_and_deletable(
     kafka_oracle: Oracle, tmp_path: Path
 ) -> None:
     seen: Counter[str] = Counter()

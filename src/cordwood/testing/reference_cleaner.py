@@ -164,17 +164,24 @@ def clean(
                 may_go = tracker.may_go(batch)
                 if tracker.ended is not None:
                     output.aborted.append(tracker.ended)
-                kept = _kept(
-                    batch,
-                    may_go,
-                    latest,
-                    must_leave_header=batch.header.last_offset + 1 == first_uncleanable or _is_last(batch, producers),
-                    above=first_uncleanable,
-                    old_tombstones=segment.mtime_ms > old_horizon or not deletes_for_good,
-                    deletes_for_good=deletes_for_good,
-                    now_ms=now_ms,
-                    horizon=now_ms + delete_retention_ms,
-                )
+                horizon = batch.header.delete_horizon_ms
+                due = deletes_for_good and horizon is not None and horizon <= now_ms
+                if batch.header.magic < 2:
+                    tombstones_stay = segment.mtime_ms > old_horizon or not deletes_for_good
+                else:
+                    tombstones_stay = not due
+                records = [
+                    record
+                    for record in batch.records
+                    if not (may_go and (due or not batch.header.is_control))
+                    and (
+                        batch.header.is_control
+                        or record.offset >= first_uncleanable
+                        or _is_latest(record, latest, tombstones_stay=tombstones_stay)
+                    )
+                ]
+                must_leave_header = batch.header.last_offset + 1 == first_uncleanable or _is_last(batch, producers)
+                kept = _kept(batch, records, may_go, must_leave_header, now_ms + delete_retention_ms)
                 if kept:
                     output.batches.append(kept)
         outputs.append(output)
@@ -191,33 +198,15 @@ def _is_last(batch: StoredBatch, producers: dict[int, tuple[int, int]]) -> bool:
     return header.is_control and header.producer_epoch == epoch
 
 
-def _kept(
-    batch: StoredBatch,
-    may_go: bool,
-    latest: dict[bytes, int],
-    *,
-    must_leave_header: bool,
-    above: int,
-    old_tombstones: bool,
-    deletes_for_good: bool,
-    now_ms: int,
-    horizon: int,
-) -> bytes:
-    """The bytes that stay of a batch; none if it goes."""
+def _is_latest(record: Record, latest: dict[bytes, int], *, tombstones_stay: bool) -> bool:
+    if record.key is None or record.offset < latest.get(record.key, NONE):
+        return False
+    return record.value is not None or tombstones_stay
+
+
+def _kept(batch: StoredBatch, records: Sequence[Record], may_go: bool, must_leave_header: bool, horizon: int) -> bytes:
+    """The bytes of a batch with the records that stay; none if it goes."""
     header = batch.header
-    due = deletes_for_good and header.delete_horizon_ms is not None and header.delete_horizon_ms <= now_ms
-    tombstones_stay = old_tombstones if header.magic < 2 else not due
-
-    def stays(record: Record) -> bool:
-        if may_go and (due or not header.is_control):
-            return False
-        if header.is_control or record.offset >= above:
-            return True
-        if record.key is None or record.offset < latest.get(record.key, NONE):
-            return False
-        return record.value is not None or tombstones_stay
-
-    records = [record for record in batch.records if stays(record)]
     if not records:
         if not must_leave_header or header.magic < 2:
             return b""
