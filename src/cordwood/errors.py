@@ -431,7 +431,7 @@ class LogSegmentOffsetOverflowError(LogError):
 
 
 class LogCleaningAbortedError(LogError):
-    """Somebody has stopped the clean of a log."""
+    """The clean of a log was aborted."""
 
 
 class CleanFailedError(LogError):

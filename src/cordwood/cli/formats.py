@@ -638,7 +638,7 @@ _LETTERS: Mapping[str, Callable[[_Record], bytes | Iterator[bytes]]] = {
 }
 _PIECES = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{1,2}|0[0-7]{0,3}|[1-9][0-9]{0,2}|.)|((?:[^%\\]|\\\Z)+)", re.DOTALL)
 _CONTROLS = {"n": b"\n", "r": b"\r", "t": b"\t"}
-#: How a number behind a backslash is written, told by its first character as in C.
+#: The base of a number behind a backslash; its first character decides, as in C.
 _BASES = {"x": 16, "0": 8, **dict.fromkeys("123456789", 10)}
 
 

@@ -67,7 +67,7 @@ def main(
 
     On a terminal a table shows each log, what the cleaner does to it, and why nothing more. Metrics for Prometheus and
     health are on 127.0.0.1. SIGTERM or Ctrl-C ends it with a clean shutdown, after which a broker starts without
-    recovery; SIGHUP reads the configs anew.
+    recovery; SIGHUP rereads the configs.
     """
     with _directories(directories or [], demo=demo) as paths:
         if demo:

@@ -1,4 +1,4 @@
-"""What a clean did, for people: a line per partition that was cleaned, then what else there is to say of the others.
+"""The result of a clean, for people: a line per cleaned partition, then notes on the others.
 
 The figures of a line add up: what was read was kept, or dropped for one of the reasons.
 """

@@ -148,7 +148,7 @@ _ID_COLUMNS: Sequence[tuple[Column, Callable[[TransactionalId], str]]] = (
 
 #: What each outlook means, and what can be done.
 _MEANINGS: Mapping[Outlook, str] = {
-    Outlook.HANGING: "no coordinator will end it, and it holds back readers and the cleaner until somebody does:",
+    Outlook.HANGING: "no coordinator will end it, and it holds back readers and the cleaner until it is aborted:",
     Outlook.UNKNOWN: "__transaction_state does not tell: some of it is not here, or could not be read",
     Outlook.LONG: "open for longer than its timeout: once a broker runs, its coordinator aborts it",
     Outlook.ENDING: "decided; once a broker runs, its coordinator writes the markers that are missing",
@@ -160,7 +160,7 @@ def lines(listing: TransactionListing, *, all_ids: bool = False) -> Iterator[str
     if listing.state_topic.partitions:
         yield f"{listing.state_topic.topic}: {coverage_text(listing.state_topic)}"
     else:
-        yield f"no partition of {listing.state_topic.topic} is here, so nothing is known but what the logs tell"
+        yield f"no partition of {listing.state_topic.topic} is here, so only what the logs say is known"
     yield ""
     if all_ids:
         yield from _table(_ID_COLUMNS, listing.transactional_ids)
