@@ -240,7 +240,7 @@ def test_logs_are_cleaned_by_the_thread_if_spark_does_not_start(
     def fail(*_args: object, **_options: object) -> Any:
         raise RequestError("there is no Java")
 
-    monkeypatch.setattr(runner, "session", fail)
+    monkeypatch.setattr(runner, "running", fail)
     cleaner = dirty.cleaner(None)
     while cleaner.clean_filthiest_log():
         pass
