@@ -66,9 +66,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(session: int) -> list[Process]:
-    """Spark's Python workers, without the daemon that they are forks of."""
-    daemons = {one.pid for one in processes(session) if one.parent in {java.pid for java in java(session)}}
-    return [one for one in processes(session) if one.parent in daemons]
+    """Spark's Python workers, without the daemon that they are forks of, and the server that it is a fork of."""
+    found = processes(session)
+    jvms = {one.pid for one in java(session)}
+    # A daemon is a child of Java, or of the server, which is a child of the command.
+    servers = {one.pid for one in found if one.parent == session} - jvms
+    daemons = {one.pid for one in found if one.parent in jvms | servers}
+    return [one for one in found if one.parent in daemons]
 
 
 def interrupt(running: subprocess.Popen[str], sent: signal.Signals, *, stop_workers: bool = True) -> tuple[str, str]:

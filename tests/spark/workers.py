@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +14,6 @@ from tests.cli.running import ENVIRONMENT
 from tests.commands.killing import processes
 
 _LOOK_SECONDS = 0.02
-_DAEMON = "cordwood.spark.daemon"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ def peaks(
 
 
 def _workers(session: int) -> Iterator[int]:
-    """Spark's Python workers, without the daemon that they are forks of."""
-    python = [one for one in processes(session) if _DAEMON in one.words]
-    daemons = {one.pid for one in python}
-    return (one.pid for one in python if one.parent in daemons)
+    """Spark's Python workers, without the daemon that they are forks of, and the server that it is a fork of."""
+    found = processes(session)
+    jvms = {one.pid for one in found if os.path.basename(one.words[0]) == "java"}
+    servers = {one.pid for one in found if one.parent == session} - jvms
+    daemons = {one.pid for one in found if one.parent in jvms | servers}
+    return (one.pid for one in found if one.parent in daemons)

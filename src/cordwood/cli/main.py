@@ -215,8 +215,6 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
-    # numpy's library of linear algebra, which no command uses, starts threads. With one thread, the process can fork.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _repair_streams()
     code: object = EXIT_OUR_FAULT
     try:

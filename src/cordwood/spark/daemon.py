@@ -1,6 +1,7 @@
 """Spark's daemon that forks Python workers, with the kernels loaded before it forks.
 
-Spark starts `python -m cordwood.spark.daemon`. Each worker is a fork of it, so modules imported here load only once.
+Spark starts `python -m cordwood.spark.daemon`. Each worker is a fork of it, so what it loads is loaded only once; or,
+see `forking`, not at all.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import cordwood.jobs.packing  # noqa: F401 - for the kernels of tasks
-from cordwood.kernels.crc import crc32c
+from cordwood.spark.forking import hand_over
 
 
 def without_zips(paths: Sequence[str]) -> list[str]:
@@ -30,14 +30,28 @@ def without_zips(paths: Sequence[str]) -> list[str]:
     return [path for path in paths if not is_installed(path)]
 
 
-if __name__ == "__main__":
-    sys.path[:] = without_zips(sys.path)
+def load() -> None:
+    """Load what workers need."""
+    import cordwood.jobs.packing  # noqa: F401 - for the kernels of tasks
+    from cordwood.kernels.crc import crc32c
+
+    # With the first call numba prepares itself.
+    crc32c(0, 0)
+
+
+def be_daemon() -> None:
+    """Fork workers until Spark closes standard input."""
+    load()
     # pyspark.worker imports neither pandas nor pyarrow. Those may start threads, and there must be none at a fork.
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 
-    # With the first call numba prepares itself.
-    crc32c(0, 0)
     # Workers run the garbage collector after each task. Exclude all objects that exist now: they are never freed.
     gc.freeze()
     manager()
+
+
+if __name__ == "__main__":
+    sys.path[:] = without_zips(sys.path)
+    if not hand_over():
+        be_daemon()

@@ -22,6 +22,8 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from cordwood.errors import RequestError
+from cordwood.spark import daemon
+from cordwood.spark.forking import VARIABLE, ForkServer, can_fork
 from cordwood.spark.java import find_java
 from cordwood.spark.launch import archive_for, command_for, connect, start_java
 from cordwood.spark.requirements import NOT_INSTALLED, check_version
@@ -37,6 +39,7 @@ Handler = Callable[[int, FrameType | None], object] | int
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOG_TAIL_BYTES = 4000
+_DAEMON = "spark.python.daemon.module"
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
 _SOCKET_PATH_MAX = 100
 _STOPS_SECONDS_MAX = 20
@@ -68,6 +71,10 @@ class Gateway:
         self._folders = [tempfile.mkdtemp(prefix="cordwood-spark-")]
         self._handlers = _handlers()
         self._take_signals()
+        self._forks: ForkServer | None = None
+        if settings["spark.master"].startswith("local") and settings.get(_DAEMON) == daemon.__name__ and can_fork():
+            daemon.load()
+            self._forks = ForkServer(self._folders[0], daemon.be_daemon)
         self._starting = threading.Thread(target=self._start, name="start of Spark", daemon=True)
         self._starting.start()
 
@@ -162,6 +169,8 @@ class Gateway:
         """Environment variables for Java and its Python workers."""
         options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} "-Djava.io.tmpdir={folder}"'
         variables = {"PYSPARK_PYTHON": self._worker_python, "SPARK_SUBMIT_OPTS": options.lstrip()}
+        if self._forks is not None:
+            variables[VARIABLE] = self._forks.path
         if parents := os.environ.get(LOCAL_DIRS):
             for parent in parents.split(","):
                 os.makedirs(parent, exist_ok=True)
@@ -208,6 +217,9 @@ class Gateway:
         self._starting.join()
         if self._process is not None:
             self._process.wait()
+        if self._forks is not None:
+            self._forks.end()
+            self._forks = None
         self._forget()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)

@@ -1,0 +1,156 @@
+"""Lets Spark's daemon of Python workers be a fork of the process that started Spark, which has the kernels already.
+
+A Python that loads the kernels takes two CPU seconds. So before the process that starts Spark has threads, it forks a
+server. Spark starts its daemon as a new Python, as always; that one hands its environment and its standard streams to
+the server, whose fork is the daemon from then on, and waits for its end. Without a server it is the daemon itself.
+
+The daemon ends when its standard input closes, that is with Java; the server when its socket to the process that it is
+a fork of closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+#: The environment variable with the path of the server's socket.
+VARIABLE = "CORDWOOD_FORK_SERVER"
+#: How often the server looks whether its parent is there: a fork of that process may keep the socket open.
+_LOOK_SECONDS = 1.0
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+#: Threads of libraries that know of forks.
+_FORK_SAFE = frozenset({"jemalloc_bg_thd"})
+_MESSAGE_MAX = 1 << 20
+#: Parameters of glibc's malloc by their variables, which it looks at only when a program starts.
+_MALLOC = {"MALLOC_ARENA_MAX": -8, "MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
+
+
+def can_fork() -> bool:
+    """Whether this process has one thread, so that a fork of it is whole, with nothing held by other threads."""
+    if sys.platform != "linux":
+        return False
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return sum(name not in _FORK_SAFE for name in names) == 1
+
+
+class ForkServer:
+    """The server, as the process that it is a fork of sees it."""
+
+    def __init__(self, folder: str, be_daemon: Callable[[], None]) -> None:
+        """Fork it.
+
+        Args:
+            folder: where its socket is made; no other user may enter it.
+        """
+        self.path = f"{folder}/fork-server"
+        self._control, its = socket.socketpair()
+        with socket.socket(socket.AF_UNIX) as listener, its:
+            listener.bind(self.path)
+            listener.listen()
+            parent = os.getpid()
+            # The handlers of this process must not run in the server.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            try:
+                self._pid = os.fork()
+                if self._pid == 0:
+                    try:
+                        _close_others(listener.fileno(), its.fileno())
+                        for number in _SIGNALS:
+                            signal.signal(number, signal.SIG_IGN)
+                        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                        _serve(listener, its, parent, be_daemon)
+                    finally:
+                        # Nothing of the process that this is a copy of may run.
+                        os._exit(0)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def end(self) -> None:
+        """End the server; a daemon ends with Java."""
+        with contextlib.suppress(OSError):  # somebody killed it
+            self._control.send(b"e")  # a fork of this process may keep the socket open
+        self._control.close()
+        with contextlib.suppress(ChildProcessError):  # somebody else waits for all children of this process
+            os.waitpid(self._pid, 0)
+
+
+def _close_others(*kept: int) -> None:
+    """Close all files but some, and the output: what holds a lock on one of them must end with its process."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    at = 3
+    for number in sorted(kept):
+        os.closerange(at, number)
+        at = number + 1
+    os.closerange(at, os.sysconf("SC_OPEN_MAX"))
+
+
+def _serve(listener: socket.socket, control: socket.socket, parent: int, be_daemon: Callable[[], None]) -> None:
+    """Fork a daemon for each Python that asks for one."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for daemons
+    gc.freeze()
+    while os.getppid() == parent:
+        ready, _, _ = select.select([listener, control], [], [], _LOOK_SECONDS)
+        if control in ready:
+            return
+        if listener in ready:
+            asking, _ = listener.accept()
+            with asking:
+                if os.fork() == 0:
+                    try:
+                        listener.close()
+                        control.close()
+                        _take_over(asking)
+                        be_daemon()
+                    finally:
+                        os._exit(0)
+
+
+def _take_over(asking: socket.socket) -> None:
+    """Take the environment and the standard streams of the Python that asks."""
+    message, streams, _, _ = socket.recv_fds(asking, _MESSAGE_MAX, 3)
+    said = json.loads(message)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(said["folder"])
+    os.environ.clear()
+    os.environ.update(said["environment"])
+    sys.argv[:] = said["arguments"]
+    sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    with contextlib.suppress(AttributeError):  # another malloc than glibc's
+        mallopt = ctypes.CDLL(None).mallopt
+        for name, parameter in _MALLOC.items():
+            if name in os.environ:
+                mallopt(parameter, int(os.environ[name]))
+
+
+def hand_over() -> bool:
+    """Let a fork of the server be the daemon in the place of this process, and wait for its end; False: none is."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return False
+    said = {"folder": os.getcwd(), "environment": dict(os.environ), "arguments": sys.argv}
+    message = json.dumps(said).encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        try:
+            server.connect(path)
+        except OSError:
+            return False
+        # A message that does not arrive in one piece is too large for the server.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(message))
+        if socket.send_fds(server, [message], [0, 1, 2]) < len(message):
+            return False
+        server.recv(1)
+    return True
