@@ -1,7 +1,7 @@
 """A log cleaned by one task or by many, cut anywhere: what comes out is the same, so that any test can choose.
 
     whole     one task, as a small partition is cleaned
-    chunks    one task that closes a chunk after every eighth record
+    chunks    one task that closes a chunk after every eighth record, and then reads nothing that goes
     stages    many tasks; runs begin where an index points to
     one       many tasks; a segment is one run
     two       many tasks; a segment is two runs, cut between any two batches
@@ -27,7 +27,7 @@ from typing import Any
 from unittest import mock
 from uuid import uuid4
 
-from cordwood.engine import scan, staged, stages
+from cordwood.engine import scan, staged, stages, staying
 from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
@@ -104,6 +104,7 @@ def clean_log(
         if mode in ("chunks", "batches"):
             small = log.size_bytes <= _SMALL_BYTES
             patches.enter_context(mock.patch.object(scan, "CHUNK_RECORDS", 8 if small else 512))
+            patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
         if mode in RUNS:
             cut = functools.partial(evenly, runs=RUNS[mode])
             patches.enter_context(mock.patch.object(stages, "cut_positions", cut))

@@ -85,6 +85,21 @@ class KnownOutcomes:
         return np.asarray(self.first_ordinals != NONE)
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentBatches:
+    """The batches of a segment, and which of them pass 2 need not read.
+
+    Attributes:
+        positions: int64[batches], in the file.
+        records: int64[batches].
+        gone: bool[batches]: all records are superseded, and the batch is neither of magic 0 or 1 nor of a transaction.
+    """
+
+    positions: Int64Array
+    records: Int64Array
+    gone: BoolArray
+
+
 class NewestOffsets(Protocol):
     """What pass 2 asks of pass 1.
 
@@ -113,6 +128,10 @@ class NewestOffsets(Protocol):
         Returns:
             how many batches and records it has; None if something of it may change.
         """
+        ...
+
+    def batches(self, segment: int) -> SegmentBatches | None:
+        """What is known of all batches of a segment; None if that is nothing."""
         ...
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:

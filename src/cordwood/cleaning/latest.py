@@ -70,6 +70,9 @@ class LatestOffsets:
         """See `NewestOffsets.unchanged`. This table does not know."""
         return None
 
+    def batches(self, segment: int) -> None:
+        """See `NewestOffsets.batches`. This table knows none."""
+
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
         """See `KeyTable.hashes`."""
         rows = columns.rows

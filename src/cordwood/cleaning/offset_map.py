@@ -97,3 +97,6 @@ class OffsetMap:
     def unchanged(self, segment: int) -> tuple[int, int] | None:
         """See `NewestOffsets.unchanged`. This table does not know."""
         return None
+
+    def batches(self, segment: int) -> None:
+        """See `NewestOffsets.batches`. This table knows none."""

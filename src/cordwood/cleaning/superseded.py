@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.key_table import BoolArray, Int64Array, KnownOutcomes, UInt64Array
+from cordwood.cleaning.key_table import BoolArray, Int64Array, KnownOutcomes, SegmentBatches, UInt64Array
 from cordwood.errors import CorruptBatchError
 from cordwood.kernels import superseded as kernel
 from cordwood.kernels.hashing import hash_keys
@@ -232,6 +232,16 @@ class SegmentOutcomes:
         return KnownOutcomes(first, records, superseded, np.asarray(plain & (batches["magic"] == 2)), self.bits)
 
     @property
+    def batches(self) -> SegmentBatches:
+        """See `NewestOffsets.batches`."""
+        records, superseded = self.counts.astype(np.int64), np.empty(self.counts.size, np.int64)
+        kernel.count_bits(self.bits, self.first_ordinals, records, superseded)
+        simple = self.flags & (_STAYS_PLAIN | _STAYS_KEYED) != 0
+        return SegmentBatches(
+            self.positions.astype(np.int64), records, np.asarray(simple & (records > 0) & (superseded == records))
+        )
+
+    @property
     def unchanged(self) -> tuple[int, int] | None:
         """See `NewestOffsets.unchanged`: every record stays, and nothing but its records decides over a batch."""
         unusual = self.flags & (kernel.HAS_TOMBSTONE | kernel.HAS_KEYLESS)
@@ -383,6 +393,10 @@ class ScannedKeys:
     def unchanged(self, segment: int) -> tuple[int, int] | None:
         """See `NewestOffsets.unchanged`."""
         return self.segments[segment].unchanged
+
+    def batches(self, segment: int) -> SegmentBatches:
+        """See `NewestOffsets.batches`."""
+        return self.segments[segment].batches
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
         """See `NewestOffsets.get`. Never needed: the scan knows all records whose keys matter."""

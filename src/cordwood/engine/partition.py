@@ -5,8 +5,8 @@
     3  pass 1      reads all segments up to the end of the dirty section, and finds their superseded records:
                    `scan.scan_keys`. With Kafka's offset map, it reads only the dirty section, for the newest offset of
                    each of its keys (`keys.collect_keys`), and groups come after it
-    4  pass 2      reads these segments once more, and writes the survivors of each window of batches to the outputs of
-                   its group: `rewrite.rewrite_groups`
+    4  pass 2      reads these segments once more, but for long stretches that go (`staying`), and writes the
+                   survivors of each window of batches to the outputs of its group: `rewrite.rewrite_groups`
 
 A value, `DirtyKeys`, connects the passes. Each pass is a stream of windows.
 """

@@ -146,7 +146,7 @@ def segment_windows_from(
             base_offset=segment.base_offset,
             start=position,
             end=end,
-            window_bytes=_window_bytes(segment),
+            window_bytes=window_bytes(segment),
         ):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
@@ -154,15 +154,16 @@ def segment_windows_from(
                 what = f"a batch of {item.data.size} bytes is larger than a segment can be"
                 offset = int(item.batches["base_offset"][0])
                 raise CorruptBatchError(what, path=segment.path, position=item.position, offset=offset)
-            yield from _portions(item)
+            yield from portions(item)
             del item
 
 
-def _window_bytes(segment: Segment) -> int:
+def window_bytes(segment: Segment) -> int:
+    """Bytes of a segment that are read, judged and written at once."""
     return min(WINDOW_BYTES, max(SMALL_WINDOW_BYTES, segment.size_bytes // _WINDOWS))
 
 
-def _portions(window: BatchWindow) -> Iterator[BatchWindow]:
+def portions(window: BatchWindow) -> Iterator[BatchWindow]:
     """A window in parts that are small enough to be held decoded."""
     batches = window.batches
     if not (batches["attributes"] & CODEC_MASK).any():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -22,6 +22,7 @@ from cordwood.engine.readahead import (
     tracked_windows,
     with_upper_bounds,
 )
+from cordwood.engine.staying import staying
 from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
@@ -188,7 +189,8 @@ def rewrite_groups(
         reading_threads(list(itertools.chain.from_iterable(changed))) as threads,
         closing(_Sources(outputs)) as sources,
     ):
-        copied = _windows_to_copy(log, groups, {base for base, one in kept.items() if one is not None}, tracker)
+        reading = _Reading(log, groups, {base for base, one in kept.items() if one is not None}, newest, rules)
+        copied = reading.windows(tracker)
         windows = _rewritten(threads, copied, rules, old_horizon_ms, newest)
         coming = next(windows, None)
         for group in groups:
@@ -208,6 +210,8 @@ def rewrite_groups(
                     del coming, window, rewritten  # large ones must be gone before more is read
                     coming = next(windows, None)
                 bases = writer.finish(last.files.log.mtime_ns)
+            for base, left_out in reading.left_out(counts).items():
+                counts[base].add(left_out)
             written.append(WrittenGroup(tuple(counts), bases, tuple(counts.values())))
     return written
 
@@ -247,15 +251,37 @@ class _Sources:
             self._file = None
 
 
-def _windows_to_copy(
-    log: LogView, groups: Sequence[Sequence[Segment]], kept: Set[int], tracker: AbortTracker
-) -> Iterator[TrackedWindow]:
-    # Kept segments hold no batches of transactions, so the tracker misses nothing.
-    for group in groups:
-        for segment, upper in with_upper_bounds(group):
-            tracker.add(aborted_transactions(log, segment.base_offset, upper))
-            if segment.base_offset not in kept:
+class _Reading:
+    """Reads what may stay of the segments that are not kept as they are."""
+
+    def __init__(
+        self, log: LogView, groups: Sequence[Sequence[Segment]], kept: Set[int], newest: NewestOffsets, rules: Rules
+    ) -> None:
+        self._log, self._groups, self._kept, self._newest, self._rules = log, groups, kept, newest, rules
+        self._left_out: dict[int, Counts] = {}
+
+    def windows(self, tracker: AbortTracker) -> Iterator[TrackedWindow]:
+        """The windows, in log order."""
+        bases = [segment.base_offset for segment in itertools.chain(*self._groups)]
+        ends = dict(itertools.pairwise([*bases, self._rules.first_uncleanable_offset]))
+        # What is not read holds no batches of transactions, so the tracker misses nothing.
+        for segment, upper in itertools.chain(*map(with_upper_bounds, self._groups)):
+            base = segment.base_offset
+            tracker.add(aborted_transactions(self._log, base, upper))
+            if base in self._kept:
+                continue
+            some = staying(segment, ends[base], self._newest, self._rules.producers)
+            if some is None:
                 yield from tracked_windows(segment, 0, tracker)
+                continue
+            self._left_out[base] = some.left_out
+            for window in some.windows():
+                yield TrackedWindow(segment, window, *tracker.discard(window.batches))
+                del window  # a large one must be gone before the next is read
+
+    def left_out(self, bases: Iterable[int]) -> dict[int, Counts]:
+        """The counts of what was not read of segments, all of whose windows were given out."""
+        return {base: self._left_out[base] for base in bases if base in self._left_out}
 
 
 def _rewritten(

@@ -34,6 +34,8 @@ IGNORED, COMPARED, SUPERSEDING = 0, 1, 2
 #: What `note_records` says of a batch: it holds a tombstone; it holds a record without a key.
 HAS_TOMBSTONE, HAS_KEYLESS = 1, 2
 
+#: How many bits of a byte are 1.
+_ONES = np.array([byte.bit_count() for byte in range(256)], np.int64)
 _SHIFT = U64(64 - BUCKET_BITS)
 _FIRST_SLOTS = 64
 
@@ -225,5 +227,11 @@ def count_bits(bits, first_ordinals, sizes, counts):
     for b in range(first_ordinals.size):
         counts[b] = 0
         if first_ordinals[b] >= 0:
-            for ordinal in range(first_ordinals[b], first_ordinals[b] + sizes[b]):
-                counts[b] += (bits[ordinal >> 3] >> np.uint8(ordinal & 7)) & np.uint8(1)
+            ordinal, end = first_ordinals[b], first_ordinals[b] + sizes[b]
+            while ordinal < end:
+                if ordinal & 7 == 0 and ordinal + 8 <= end:
+                    counts[b] += _ONES[bits[ordinal >> 3]]
+                    ordinal += 8
+                else:
+                    counts[b] += (bits[ordinal >> 3] >> np.uint8(ordinal & 7)) & np.uint8(1)
+                    ordinal += 1

@@ -163,7 +163,7 @@ class WindowReader:
                 if status in _BROKEN:
                     rows, next_valid = self._search_overrun(rows)
                 if rows.size:
-                    pieces = _pieces_of(self._file, self._piece_bytes)
+                    pieces = pieces_of(self._file, self._piece_bytes)
                     yield BatchWindow(self._position, data[scanned : scanned + consumed], rows, pieces)
                 scanned += consumed
                 self._position += consumed
@@ -255,7 +255,7 @@ class WindowReader:
         rows = np.empty(1, BATCH_ROW)
         scan.scan_batches(header.ctypes.data, header.size, size, self._position, False, rows)
         row = rows[0]
-        pieces = _pieces_of(self._file, self._piece_bytes)
+        pieces = pieces_of(self._file, self._piece_bytes)
         if self._checks is Checks.WHOLE:
             crc = 0
             if row["magic"] == 2:
@@ -331,7 +331,9 @@ def _entry_bytes(data: U8Array) -> int:
     return PREFIX.size + int(PREFIX.unpack_from(data)[1])
 
 
-def _pieces_of(file: ReadableFile, piece_bytes: int) -> Callable[[int, int], Iterator[bytes]]:
+def pieces_of(file: ReadableFile, piece_bytes: int) -> Callable[[int, int], Iterator[bytes]]:
+    """See `BatchWindow.read`."""
+
     def pieces(position: int, size_bytes: int) -> Iterator[bytes]:
         for at in range(position, position + size_bytes, piece_bytes):
             yield file.read(at, min(piece_bytes, position + size_bytes - at))

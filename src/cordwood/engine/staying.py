@@ -1,0 +1,116 @@
+"""What pass 2 reads of a segment: batches whose records are all superseded, and which nothing else needs, are left out.
+
+    file      │ goes │ goes │ stays │ goes │ stays │ goes │ goes │ goes │ stays │ …
+    read                    └─── small gap: read ──┘                    └───────┘
+
+A window holds several such stretches, at the distances of the file: a gap takes addresses there, but no memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.cleaning.key_table import BoolArray, Int64Array, NewestOffsets
+from cordwood.cleaning.rewrite import ActiveProducers, Counts
+from cordwood.engine.readahead import PACKED_BYTES, portions, window_bytes
+from cordwood.errors import CorruptBatchError
+from cordwood.fs.base import ReadableFile
+from cordwood.kernels import scan
+from cordwood.kernels.layout import BATCH_ROW, BatchRows
+from cordwood.record.columns import BatchWindow
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.windows import pieces_of
+
+#: Bytes that take about as long to read from the page cache as a further read; of a store that answers requests.
+GAP_BYTES, REMOTE_GAP_BYTES = 128 << 10, 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Staying:
+    """The batches of a segment, and which of them are read.
+
+    Attributes:
+        edges: int64[batches + 1], positions of the batches, and the end of the last one.
+        is_read: bool[batches].
+        left_out: the counts of those that are not.
+    """
+
+    segment: Segment
+    edges: Int64Array
+    is_read: BoolArray
+    left_out: Counts
+
+    def windows(self) -> Iterator[BatchWindow]:
+        """What is read.
+
+        Raises:
+            CorruptBatchError: the batches are not where they were.
+        """
+        size_max = window_bytes(self.segment)
+        with self.segment.open() as file:
+            pieces = pieces_of(file, PACKED_BYTES)
+            chosen = np.flatnonzero(self.is_read)
+            at = 0
+            while at < chosen.size:
+                start = self.edges[chosen[at]]
+                stop = max(int(np.searchsorted(self.edges[chosen + 1], start + size_max, side="right")), at + 1)
+                data, batches = self._read(file, chosen[at:stop])
+                yield from portions(BatchWindow(int(start), data, batches, pieces))
+                del data, batches  # large ones must be gone before more is read
+                at = stop
+
+    def _read(self, file: ReadableFile, chosen: Int64Array) -> tuple[np.ndarray, BatchRows]:
+        starts, ends = self.edges[chosen], self.edges[chosen + 1]
+        first, jumps = int(starts[0]), np.flatnonzero(starts[1:] != ends[:-1]) + 1
+        data, batches = np.empty(int(ends[-1]) - first, np.uint8), np.empty(chosen.size, BATCH_ROW)
+        for low, high in itertools.pairwise([0, *jumps.tolist(), chosen.size]):
+            start, end = int(starts[low]), int(ends[high - 1])
+            part = data[start - first : end - first]
+            got = file.read_into(start, memoryview(part))
+            rows = batches[low:high]
+            count, consumed, _ = scan.scan_batches(part.ctypes.data, got, got, start, True, rows)
+            if (count, consumed) != (rows.size, part.size):
+                what = "the file was changed while it was being cleaned: other batches were here a moment ago"
+                raise CorruptBatchError(what, path=self.segment.path, position=start)
+        return data, batches
+
+
+def staying(segment: Segment, upper: int, newest: NewestOffsets, producers: ActiveProducers) -> Staying | None:
+    """What of a segment is read; None: all of it, as there is nothing to leave out that is worth it.
+
+    Args:
+        upper: base offset of the next segment.
+        newest: what pass 1 found.
+        producers: their last batches stay, whatever their records.
+    """
+    last = producers.last_offsets
+    if ((last >= segment.base_offset) & (last < upper)).any():
+        return None
+    found = newest.batches(segment.base_offset)
+    if found is None or not found.gone.any():
+        return None
+    # The last batch of the range is never gone: nothing in it has a newer record.
+    edges = np.append(found.positions, segment.size_bytes)
+    is_read = ~found.gone
+    # Read through small gaps.
+    borders = np.flatnonzero(np.diff(is_read)) + 1
+    gap_min = REMOTE_GAP_BYTES if segment.fs.reads_by_request(segment.path) else GAP_BYTES
+    for low, high in itertools.pairwise([0, *borders.tolist(), is_read.size]):
+        if not is_read[low] and edges[high] - edges[low] < gap_min:
+            is_read[low:high] = True
+    if is_read.all():
+        return None
+    records = int(found.records[~is_read].sum())
+    batches = int(np.count_nonzero(~is_read))
+    counts = Counts(
+        bytes_read=int(np.diff(edges)[~is_read].sum()),
+        batches_read=batches,
+        batches_dropped=batches,
+        records_read=records,
+        records_superseded=records,
+    )
+    return Staying(segment, edges, is_read, counts)
