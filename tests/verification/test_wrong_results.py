@@ -1,0 +1,66 @@
+"""Hundreds of wrong results of a clean, of many kinds: the proof rejects each of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import cordwood
+from cordwood.verification.pairs import Pair, Side
+from tests import knobs
+from tests.verification.planting import NOW, State, example
+from tests.verification.proving import verify_pairs
+from tests.verification.wrong_results import UNCLEANABLE, Wrong, batch_kinds, record_kinds
+
+HORIZON = NOW + 86_400_000
+#: A run plants one in so many.
+EVERY = 4
+
+
+@pytest.fixture(scope="module")
+def cleaned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, State]:
+    """The example, and what a right clean leaves of it."""
+    folder = tmp_path_factory.mktemp("wrong")
+    before = example().write(folder / "before" / "t-0")
+    cordwood.clean(
+        str(folder / "before"),
+        output=str(folder / "after"),
+        spark=spark,
+        now_ms=NOW,
+        overrides=["cleanup.policy=compact", "index.interval.bytes=200", "internal.segment.bytes=300"],
+        ignore_ratio=True,
+        single_copy=True,
+    )
+    return before, State.read(folder / "after" / "t-0", 63)
+
+
+def wrong_results(state: State) -> list[Wrong]:
+    last: dict[bytes, int] = {}
+    for entries in state.segments.values():
+        for stored in entries:
+            if not stored.header.is_control:
+                last |= {record.key: record.offset for record in stored.records if record.key is not None}
+    kept_last = {offset for offset in last.values() if offset < UNCLEANABLE}
+    return [*record_kinds(state, kept_last), *batch_kinds(state)]
+
+
+def test_every_wrong_result_is_rejected(cleaned: tuple[Path, State], tmp_path: Path) -> None:
+    before, state = cleaned
+    every = wrong_results(state)
+    kinds = Counter(wrong.kind for wrong in every)
+    assert len(every) >= 300
+    assert len(kinds) >= 30
+    chosen = every if knobs.IS_FULL else every[knobs.SEED % EVERY :: knobs.step(EVERY)]
+    pairs = []
+    for number, wrong in enumerate(chosen):
+        planted = state.copy()
+        wrong.plant(planted)
+        after = planted.write(tmp_path / str(number) / "t-0")
+        pairs.append(Pair(None, Side(str(before), 0), Side(str(after), 0), now_ms=NOW, new_horizon_ms=HORIZON))
+    verdicts = verify_pairs(pairs)
+    missed = [str(wrong) for wrong, verdict in zip(chosen, verdicts, strict=True) if verdict.holds]
+    assert not missed, "; ".join(missed)
+    print(f"wrong results: {len(chosen)} of {len(every)}, of {len(kinds)} kinds, rejected")
