@@ -22,6 +22,7 @@ from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.formats.properties import PartitionMetadata
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.types import Codec, ControlType, TimestampType, TopicPartition
+from cordwood.verification import prove, states
 from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
 from cordwood.verification.violations import MEANINGS, Verdict
 from tests.commands.fixture_pairs import PAIRS
@@ -668,3 +669,17 @@ def test_a_leader_epoch_without_records_may_go(
     after.epochs.extend(EpochEntry(one, 63) for one in epochs)
     folders = [str(one.write(tmp_path / name / "t-0")) for one, name in ((before, "b"), (after, "a"))]
     assert cordwood.verify(*folders, spark=spark, now_ms=NOW).holds is holds
+
+
+def test_what_a_clean_must_not_do_is_noticed_by_many_tasks_too(
+    scene: Scene, verdicts: dict[str, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
+    monkeypatch.setattr(states, "RANGE_BYTES", 1)
+    right, *wrong = verify_pairs([scene.pair(scene.cleaned), *(verdict.pair for verdict in verdicts.values())])
+    assert right.totals == {}
+    assert right.counts == verify_pairs([scene.pair(scene.cleaned)])[0].counts | {
+        Count.SAMPLED: right.counts[Count.SAMPLED]
+    }
+    missed = [plant.what for plant, verdict in zip(PLANTS, wrong, strict=True) if not plant.found & set(verdict.totals)]
+    assert missed == []
