@@ -25,7 +25,7 @@ from cordwood.errors import RequestError
 from cordwood.spark import daemon
 from cordwood.spark.forking import VARIABLE, ForkServer, can_fork
 from cordwood.spark.java import find_java
-from cordwood.spark.launch import archive_for, command_for, connect, start_java
+from cordwood.spark.launch import archive_for, command_for, connect, spark_home, start_java
 from cordwood.spark.requirements import NOT_INSTALLED, check_version
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class Gateway:
 
     def _started(self, log: IO[bytes]) -> SparkContext:
         folder = self._folders[0]
+        spark_home()  # the extra that brings Spark brings Java, too; without both it is Spark that is missing
         java = find_java()
         settings = {**(_sockets(folder) if _SOCKETS in self._settings else {}), **self._settings}
         environment = java.environment({**os.environ, **self._variables(folder)})
