@@ -678,8 +678,9 @@ def test_what_a_clean_must_not_do_is_noticed_by_many_tasks_too(
     monkeypatch.setattr(states, "RANGE_BYTES", 1)
     right, *wrong = verify_pairs([scene.pair(scene.cleaned), *(verdict.pair for verdict in verdicts.values())])
     assert right.totals == {}
-    assert right.counts == verify_pairs([scene.pair(scene.cleaned)])[0].counts | {
-        Count.SAMPLED: right.counts[Count.SAMPLED]
-    }
+    monkeypatch.undo()
+    whole = verify_pairs([scene.pair(scene.cleaned)])[0].counts
+    # Each task also samples the first batch that it reads.
+    assert {name for name in Count if right.counts[name] != whole[name]} <= {Count.SAMPLED}
     missed = [plant.what for plant, verdict in zip(PLANTS, wrong, strict=True) if not plant.found & set(verdict.totals)]
     assert missed == []
