@@ -44,6 +44,14 @@ def test_workers_are_forks_of_the_process_that_starts_spark() -> None:
     assert (done.returncode, done.stdout) == (0, "True 1 True True\n"), done.stderr
 
 
+def test_workers_are_forks_where_temporary_files_have_long_paths(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    environment = {**ENVIRONMENT, "TMPDIR": str(folder)}
+    done = subprocess.run([sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "True 1 True True\n"), done.stderr
+
+
 def test_given_other_threads_workers_are_forks_of_a_new_python() -> None:
     code = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n" + RUN
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False)

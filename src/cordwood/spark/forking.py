@@ -19,7 +19,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 #: The environment variable with the path of the server's socket.
@@ -42,6 +42,17 @@ def can_fork() -> bool:
     return sum(name not in _FORK_SAFE for name in names) == 1
 
 
+@contextlib.contextmanager
+def _in_short(path: str) -> Iterator[str]:
+    """A path of a socket through its folder, which is open in the block: a socket's path has at most 107 bytes."""
+    folder, _, name = path.rpartition("/")
+    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{opened}/{name}"
+    finally:
+        os.close(opened)
+
+
 class ForkServer:
     """The server, as the process that it is a fork of sees it."""
 
@@ -54,7 +65,8 @@ class ForkServer:
         self.path = f"{folder}/fork-server"
         self._control, its = socket.socketpair()
         with socket.socket(socket.AF_UNIX) as listener, its:
-            listener.bind(self.path)
+            with _in_short(self.path) as path:
+                listener.bind(path)
             listener.listen()
             parent = os.getpid()
             # The handlers of this process must not run in the server.
@@ -145,7 +157,8 @@ def hand_over() -> bool:
     message = json.dumps(said).encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         try:
-            server.connect(path)
+            with _in_short(path) as short:
+                server.connect(short)
         except OSError:
             return False
         # A message that does not arrive in one piece is too large for the server.
