@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
+from cordwood.forks import can_fork, fork_server
 from cordwood.pool.channel import Channel
 from cordwood.pool.server import serve
 
@@ -20,9 +20,6 @@ _SEND_SECONDS_MAX = 30.0
 _ENDS_SECONDS_MAX = 2.0
 _ENDS_PAUSE_SECONDS = 0.002
 _PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; from cordwood.pool.server import main; main()"
-#: Threads of libraries that know of forks.
-_FORK_SAFE = frozenset({"jemalloc_bg_thd"})
-_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Worker:
@@ -87,7 +84,8 @@ class _Server:
     def __init__(self) -> None:
         self._control, its = socket.socketpair()
         with its:
-            self._pid = _fork(its) if _is_alone() else _start(its)
+            parent = os.getpid()
+            self._pid = fork_server(lambda: serve(its, parent), kept={its.fileno()}) if can_fork() else _start(its)
 
     def fork(self, end: socket.socket) -> None:
         """Let it fork a worker for an end of a socket."""
@@ -106,44 +104,6 @@ class _Server:
                 time.sleep(_ENDS_PAUSE_SECONDS)
         except ChildProcessError:  # somebody else waits for all children of this process
             pass
-
-
-def _is_alone() -> bool:
-    """Whether this process has one thread, so that a fork of it is whole, with nothing held by other threads."""
-    if sys.platform != "linux":
-        return False
-    names = [name for task in Path("/proc/self/task").iterdir() if (name := (task / "comm").read_text().strip())]
-    return len([name for name in names if name not in _FORK_SAFE]) == 1
-
-
-def _fork(end: socket.socket) -> int:
-    """Make the server of a fork of this process, which has loaded most of what workers need."""
-    parent = os.getpid()
-    # The handlers of this process must not run in the server.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        child = os.fork()
-        if child == 0:
-            try:
-                _let_go(end.fileno())
-                for number in _SIGNALS:
-                    signal.signal(number, signal.SIG_IGN)
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                serve(end, parent)
-            finally:
-                # Nothing of the process that this is a copy of may run.
-                os._exit(0)
-        return child
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _let_go(kept: int) -> None:
-    """Close all files but one, and the output: what holds a lock on one of them must end with its process."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.closerange(3, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _start(end: socket.socket) -> int:

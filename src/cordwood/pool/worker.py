@@ -14,14 +14,11 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cordwood.forks import MALLOC, set_malloc
 from cordwood.jobs.runner import Numbered, Step
 from cordwood.pool.channel import Channel
 
 _PR_SET_PDEATHSIG = 1
-#: Parameters of glibc's malloc. Windows of a log are let go and taken all the time; a worker keeps the memory for the
-#: next, as pages that the system takes back and clears again cost as much as reading into them.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_MALLOC = {_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: 64 << 20, _M_TRIM_THRESHOLD: 128 << 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ def work(end: socket.socket, server: int) -> None:
     """
     _end_with(server)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _keep_memory()
+    set_malloc(MALLOC)
     channel = Channel(end)
     with contextlib.suppress(EOFError, OSError):
         channel.send(os.getpid())
@@ -84,10 +81,3 @@ def _end_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)  # it has ended in between
-
-
-def _keep_memory() -> None:
-    with contextlib.suppress(AttributeError):  # another malloc than glibc's
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in _MALLOC.items():
-            mallopt(parameter, value)

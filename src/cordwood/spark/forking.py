@@ -11,7 +11,6 @@ a fork of closes.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -20,26 +19,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+
+from cordwood.forks import SIGNALS, fork_server, set_malloc
 
 #: The environment variable with the path of the server's socket.
 VARIABLE = "CORDWOOD_FORK_SERVER"
 #: How often the server looks whether its parent is there: a fork of that process may keep the socket open.
 _LOOK_SECONDS = 1.0
-_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-#: Threads of libraries that know of forks.
-_FORK_SAFE = frozenset({"jemalloc_bg_thd"})
 _MESSAGE_MAX = 1 << 20
-#: Parameters of glibc's malloc by their variables, which it looks at only when a program starts.
-_MALLOC = {"MALLOC_ARENA_MAX": -8, "MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
-
-
-def can_fork() -> bool:
-    """Whether this process has one thread, so that a fork of it is whole, with nothing held by other threads."""
-    if sys.platform != "linux":
-        return False
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    return sum(name not in _FORK_SAFE for name in names) == 1
 
 
 @contextlib.contextmanager
@@ -69,22 +56,9 @@ class ForkServer:
                 listener.bind(path)
             listener.listen()
             parent = os.getpid()
-            # The handlers of this process must not run in the server.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-            try:
-                self._pid = os.fork()
-                if self._pid == 0:
-                    try:
-                        _close_others(listener.fileno(), its.fileno())
-                        for number in _SIGNALS:
-                            signal.signal(number, signal.SIG_IGN)
-                        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                        _serve(listener, its, parent, be_daemon)
-                    finally:
-                        # Nothing of the process that this is a copy of may run.
-                        os._exit(0)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._pid = fork_server(
+                lambda: _serve(listener, its, parent, be_daemon), kept={listener.fileno(), its.fileno()}
+            )
 
     def end(self) -> None:
         """End the server; a daemon ends with Java."""
@@ -93,17 +67,6 @@ class ForkServer:
         self._control.close()
         with contextlib.suppress(ChildProcessError):  # somebody else waits for all children of this process
             os.waitpid(self._pid, 0)
-
-
-def _close_others(*kept: int) -> None:
-    """Close all files but some, and the output: what holds a lock on one of them must end with its process."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    at = 3
-    for number in sorted(kept):
-        os.closerange(at, number)
-        at = number + 1
-    os.closerange(at, os.sysconf("SC_OPEN_MAX"))
 
 
 def _serve(listener: socket.socket, control: socket.socket, parent: int, be_daemon: Callable[[], None]) -> None:
@@ -139,13 +102,9 @@ def _take_over(asking: socket.socket) -> None:
     os.environ.update(said["environment"])
     sys.argv[:] = said["arguments"]
     sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-    for number in _SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    with contextlib.suppress(AttributeError):  # another malloc than glibc's
-        mallopt = ctypes.CDLL(None).mallopt
-        for name, parameter in _MALLOC.items():
-            if name in os.environ:
-                mallopt(parameter, int(os.environ[name]))
+    set_malloc(os.environ)
 
 
 def hand_over() -> bool:

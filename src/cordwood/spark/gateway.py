@@ -22,8 +22,9 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from cordwood.errors import RequestError
+from cordwood.forks import can_fork
 from cordwood.spark import daemon
-from cordwood.spark.forking import VARIABLE, ForkServer, can_fork
+from cordwood.spark.forking import VARIABLE, ForkServer
 from cordwood.spark.java import find_java
 from cordwood.spark.launch import archive_for, command_for, connect, spark_home, start_java
 from cordwood.spark.requirements import NOT_INSTALLED, check_version

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from cordwood.errors import RequestError
+from cordwood.forks import MALLOC
 
 #: As many tasks as there are cores. The 4: plain local mode never retries a task, so that a Python worker that is
 #: killed (for memory, say) would fail all.
@@ -17,11 +18,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.python.daemon.module": "cordwood.spark.daemon",
     # Rows go to workers by a socket file: no port, and half the cost of the loopback interface.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Windows of a log are let go and taken all the time. Workers keep the memory for the next, as pages that the system
-    # takes back and clears again cost as much as reading into them.
-    "spark.executorEnv.MALLOC_ARENA_MAX": "1",
-    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(64 << 20),
-    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+    **{f"spark.executorEnv.{name}": value for name, value in MALLOC.items()},
     # Its pages are not used, and its port may be taken.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
