@@ -27,7 +27,7 @@ from cordwood.errors import (
     PolicyViolationError,
     RecordBatchTooLargeError,
 )
-from cordwood.fs.base import Bytes, view_of
+from cordwood.fs.base import Bytes
 from cordwood.fs.folders import remove_tree
 from cordwood.record.batch import Batch
 from cordwood.service import retention, turns
@@ -282,16 +282,7 @@ class UnifiedLog:
             LogError: the class says why it is refused; see the table of errors in the documentation.
         """
         assigned = None if origin is AppendOrigin.RAFT_LEADER else magic
-        turns.begin_append(None)
-        try:
-            if origin is AppendOrigin.CLIENT and magic == 2:
-                info = self._append_plain(bytearray(memoryview(records)), leader_epoch, guard, transaction_version)
-                if info is not None:
-                    return info
-            append = Append(self.name, origin, leader_epoch, self.config, assigned)
-            return self._append(append, records, guard, transaction_version)
-        finally:
-            turns.end_append()
+        return self._append(records, origin, leader_epoch, assigned, guard, transaction_version)
 
     def append_as_follower(self, records: Bytes, leader_epoch: int) -> AppendInfo:
         """Append batches with the offsets that their leader gave them.
@@ -303,30 +294,35 @@ class UnifiedLog:
         Raises:
             OffsetsOutOfOrderError, UnexpectedAppendOffsetError, CorruptRecordError, LogError: it is refused.
         """
-        append = Append(self.name, AppendOrigin.REPLICATION, leader_epoch, self.config, None)
+        return self._append(records, AppendOrigin.REPLICATION, leader_epoch, None, NO_GUARD, UNKNOWN_VERSION)
+
+    def _append(
+        self,
+        records: Bytes,
+        origin: AppendOrigin,
+        leader_epoch: int,
+        magic: int | None,
+        guard: int,
+        transaction_version: int,
+    ) -> AppendInfo:
         turns.begin_append(None)
         try:
-            return self._append(append, records, NO_GUARD, UNKNOWN_VERSION)
+            if self._topic_id.is_pending:
+                self._maybe_flush_metadata_file()
+            data = bytearray(memoryview(records))
+            size_bytes = len(data)
+            try:
+                if origin is AppendOrigin.CLIENT and magic == 2:
+                    plain = self._append_plain(data, leader_epoch, guard, transaction_version)
+                    if plain is not None:
+                        return plain
+                append = Append(self.name, origin, leader_epoch, self.config, magic)
+                return self._append_checked(append, data, guard, transaction_version)
+            except LogError as error:
+                self._stats.refused(self.name.rpartition("-")[0], error, size_bytes)
+                raise
         finally:
             turns.end_append()
-
-    def _append(self, append: Append, records: Bytes, guard: int, transaction_version: int) -> AppendInfo:
-        self._maybe_flush_metadata_file()
-        data = bytearray(view_of(records))
-        size_bytes = len(data)
-        try:
-            info, batches = append.analyse(data, self.log_start_offset)
-            if not batches:
-                return info
-            del data[info.valid_bytes :]
-            local = self._local
-            with self._lock, local.appending:
-                local.check_open()
-                data, batches, info = append.place(data, batches, info, local.log_end_offset, local.clock())
-                return self._append_placed(data, batches, info, append.origin, guard, transaction_version)
-        except LogError as error:
-            self._stats.refused(self.name.rpartition("-")[0], error, size_bytes)
-            raise
 
     def _append_plain(
         self, data: bytearray, leader_epoch: int, guard: int, transaction_version: int
@@ -336,25 +332,31 @@ class UnifiedLog:
         Most appends are of this kind, and small: what is not needed for one is not made.
         """
         local = self._local
-        if self._topic_id.is_pending:
-            self._maybe_flush_metadata_file()
-        try:
-            with self._lock, local.appending:
-                local.check_open()
-                end = local.end.offset
-                plain = assign_plain(data, local.config, end, leader_epoch, local.clock())
-                if plain is None:
-                    return None
-                batch, sent_leader_epoch = plain
-                _, size_bytes, _, last_offset, _, max_timestamp, *_ = batch
-                info = AppendInfo(
-                    *(end, last_offset, max_timestamp, NONE, self._watermarks.now.log_start_offset, sent_leader_epoch),
-                    *(Codec.NONE, size_bytes, last_offset - end),
-                )
-                return self._append_placed(data, [batch], info, AppendOrigin.CLIENT, guard, transaction_version)
-        except LogError as error:
-            self._stats.refused(self.name.rpartition("-")[0], error, len(data))
-            raise
+        with self._lock, local.appending:
+            local.check_open()
+            end = local.end.offset
+            plain = assign_plain(data, local.config, end, leader_epoch, local.clock())
+            if plain is None:
+                return None
+            batch, sent_leader_epoch = plain
+            _, size_bytes, _, last_offset, _, max_timestamp, *_ = batch
+            info = AppendInfo(
+                *(end, last_offset, max_timestamp, NONE, self._watermarks.now.log_start_offset, sent_leader_epoch),
+                *(Codec.NONE, size_bytes, last_offset - end),
+            )
+            return self._append_placed(data, [batch], info, AppendOrigin.CLIENT, guard, transaction_version)
+
+    def _append_checked(self, append: Append, data: bytearray, guard: int, transaction_version: int) -> AppendInfo:
+        """Append batches of any kind."""
+        info, batches = append.analyse(data, self.log_start_offset)
+        if not batches:
+            return info
+        del data[info.valid_bytes :]
+        local = self._local
+        with self._lock, local.appending:
+            local.check_open()
+            data, batches, info = append.place(data, batches, info, local.log_end_offset, local.clock())
+            return self._append_placed(data, batches, info, append.origin, guard, transaction_version)
 
     def _append_placed(
         self,
