@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pyspark.sql import SparkSession
 
+import cordwood
+from cordwood.engine.results import CleanResult
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.layout import BATCH_ROW
 from cordwood.kernels.scan import scan_batches
@@ -237,3 +240,18 @@ def example() -> State:
 def copy_tree(source: Path, target: Path) -> Path:
     """A copy, modification times kept."""
     return Path(shutil.copytree(source, target, copy_function=shutil.copy2))
+
+
+def cleaned_example(folder: Path, spark: SparkSession) -> tuple[Path, CleanResult]:
+    """The example in `before`, and what a right clean makes of it in `after`, each as partition `t-0`."""
+    before = example().write(folder / "before" / "t-0")
+    result = cordwood.clean(
+        str(folder / "before"),
+        output=str(folder / "after"),
+        spark=spark,
+        now_ms=NOW,
+        overrides=["cleanup.policy=compact", "index.interval.bytes=200", "internal.segment.bytes=300"],
+        ignore_ratio=True,
+        single_copy=True,
+    )
+    return before, result

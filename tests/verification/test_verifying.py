@@ -28,7 +28,7 @@ from cordwood.verification.violations import MEANINGS, Verdict
 from tests.commands.fixture_pairs import PAIRS
 from tests.commands.fixture_pairs import Pair as KafkasPair
 from tests.fixtures import facts, fixture
-from tests.verification.planting import NOW, State, Stored, copy_tree, data, example, marker
+from tests.verification.planting import NOW, State, Stored, cleaned_example, copy_tree, data, example, marker
 from tests.verification.proving import verify_pairs
 
 HORIZON = NOW + 86_400_000
@@ -286,16 +286,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     folder = tmp_path_factory.mktemp("verified")
-    before = example().write(folder / "before" / "t-0")
-    result = cordwood.clean(
-        str(folder / "before"),
-        output=str(folder / "after"),
-        spark=spark,
-        now_ms=NOW,
-        overrides=["cleanup.policy=compact", "index.interval.bytes=200", "internal.segment.bytes=300"],
-        ignore_ratio=True,
-        single_copy=True,
-    )
+    before, result = cleaned_example(folder, spark)
     assert result.counts.records_read > result.counts.records_kept
     return Scene(before, folder / "after" / "t-0", folder)
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import cordwood
 from cordwood.verification.pairs import Pair, Side
 from tests import knobs
-from tests.verification.planting import NOW, State, example
+from tests.verification.planting import NOW, State, cleaned_example
 from tests.verification.proving import verify_pairs
 from tests.verification.wrong_results import UNCLEANABLE, Wrong, batch_kinds, record_kinds
 
@@ -24,16 +23,7 @@ EVERY = 4
 def cleaned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, State]:
     """The example, and what a right clean leaves of it."""
     folder = tmp_path_factory.mktemp("wrong")
-    before = example().write(folder / "before" / "t-0")
-    cordwood.clean(
-        str(folder / "before"),
-        output=str(folder / "after"),
-        spark=spark,
-        now_ms=NOW,
-        overrides=["cleanup.policy=compact", "index.interval.bytes=200", "internal.segment.bytes=300"],
-        ignore_ratio=True,
-        single_copy=True,
-    )
+    before, _ = cleaned_example(folder, spark)
     return before, State.read(folder / "after" / "t-0", 63)
 
 
