@@ -29,7 +29,10 @@ def can_fork() -> bool:
     """Whether this process has one thread, so that a fork of it is whole, with nothing held by other threads."""
     if sys.platform != "linux":
         return False
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since
+            names.append((task / "comm").read_text().strip())
     return sum(name not in _FORK_SAFE for name in names) == 1
 
 
