@@ -14,7 +14,7 @@ VERBS = frozenset(name for name in dir(LocalFileSystem) if not name.startswith("
 READING = frozenset(
     {
         *("list", "stat", "exists", "open", "lock_holder", "absolute_path", "real_path", "free_bytes", "network_kind"),
-        *("location", "concurrency", "make_temporary_directory"),
+        *("location", "concurrency", "make_temporary_directory", "path_on_disk", "reads_by_request"),
     }
 )
 #: Of two paths they only read the first.

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.metadata
 import io
+import logging
 import os
 import signal
 import sys
@@ -211,11 +212,23 @@ def _repair_streams() -> None:
             stream.reconfigure(errors="backslashreplace")  # a locale may know less than we print
 
 
+def _tell_of_compiling() -> None:
+    """Let a person know what takes so long in the first run of all."""
+    if sys.stderr.isatty():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("cordwood: %(message)s"))
+        log = logging.getLogger("cordwood.kernels")
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
 def main() -> None:
     """Run the command line and leave with its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     _repair_streams()
+    _tell_of_compiling()
     code: object = EXIT_OUR_FAULT
     try:
         try:

@@ -53,7 +53,7 @@ class LogProgress(_Line):
 
 
 class Progress(_Line):
-    """The line while Spark works: how much is read, and how fast. It is gone after the `with` block."""
+    """The line while a command works: how much is read, and how fast. It is gone after the `with` block."""
 
     def __init__(self, *, enabled: bool) -> None:
         super().__init__(enabled=enabled)
@@ -65,7 +65,7 @@ class Progress(_Line):
         self._total = size_bytes
         self._started = 0.0
         if self._enabled:
-            self._show(f"{what}; starting Spark")
+            self._show(f"{what}; starting")
 
     def of(self, done: int, total: int) -> None:
         """So many bytes of so many are done."""
@@ -80,8 +80,11 @@ class Progress(_Line):
         self._started = self._started or now
         self._shown = now
         # What is read to be counted is about known; the last bytes are not worth a wrong figure.
-        part = min(done / max(self._total, 1), 0.99)
+        part = done / max(self._total, 1)
         seconds = now - self._started
+        if part >= 0.99:
+            self._show(f" 99% of {bytes_text(self._total)}; finishing")
+            return
         rate = f", {bytes_text(round(done / seconds))}/s" if seconds > 1 else ""
         self._show(f"{part:4.0%} of {bytes_text(self._total)}{rate}{_left(seconds, part)}")
 

@@ -11,13 +11,17 @@ is outside the installation, which may be read-only.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 from pathlib import Path
 
 from numba import config
+from numba.core import event
 
 from cordwood import cache
+
+_log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
@@ -36,5 +40,20 @@ def cache_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="cordwood-kernels-"))
 
 
+class _Compiling(event.Listener):
+    """Logs that kernels are compiled, by the first of all processes that does so for a cache folder."""
+
+    def on_start(self, event: event.Event) -> None:
+        try:
+            (Path(str(config.CACHE_DIR)) / "begun").touch(exist_ok=False)  # type: ignore[attr-defined]
+        except OSError:
+            return
+        _log.info("compiling for this processor, which takes half a minute, once")
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+event.register("numba:compile", _Compiling())
 if not os.environ.get("NUMBA_CACHE_DIR"):
     config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
