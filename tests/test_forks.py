@@ -12,7 +12,7 @@ from cordwood.forks import can_fork
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
 
 
-def test_given_threads_that_end_when_a_process_looks_at_its_threads_then_it_goes_on() -> None:
+def test_given_threads_that_end_while_they_are_counted_then_they_do_not_count() -> None:
     done = threading.Event()
 
     def start_threads() -> None:

@@ -24,7 +24,7 @@ def said_by_a_process(cache: Path) -> str:
     return done.stderr
 
 
-def test_given_an_empty_cache_when_kernels_are_compiled_then_one_process_says_so_once(tmp_path: Path) -> None:
+def test_given_an_empty_cache_the_first_process_says_that_it_compiles(tmp_path: Path) -> None:
     assert said_by_a_process(tmp_path).count("compiling for this processor") == 1
     assert said_by_a_process(tmp_path) == ""
     for compiled in tmp_path.rglob("*.nb?"):
