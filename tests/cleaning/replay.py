@@ -362,7 +362,7 @@ class Replay:
             plain_sizes = all(batch.codec is Codec.NONE for batch, _ in found)
             sized = ("at", "size") if plain_sizes else ()
             kafkas = [{k: v for k, v in b.items() if k not in ("at", "size") or k in sized} for b in theirs["batches"]]
-            yield from self._equal("batches", [_shown(*one, sized) for one in found], kafkas)
+            yield from self._equal("batches", [batch_document(*one, sized) for one in found], kafkas)
             entries = [
                 {
                     "producer": t.producer_id,
@@ -472,7 +472,7 @@ def _text(data: bytes | None) -> object:
     return data.decode() if all(32 <= byte < 127 for byte in data) else {"hex": data.hex()}
 
 
-def _shown(batch: Any, records: Sequence[Record], sized: Sequence[str]) -> Step:
+def batch_document(batch: Any, records: Sequence[Record], sized: Sequence[str]) -> Step:
     """A batch as the oracle prints it: what says nothing is left out."""
     shown: Step = {"base": batch.base_offset, "last": batch.last_offset}
     if sized:

@@ -1,13 +1,16 @@
-"""One clean of a live log, without a cleaner around it."""
+"""One clean of a live log, without a cleaner around it, and an abort that waits for its end."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.clean import CleanedLog, LiveClean, run_here
-from cordwood.service.cleaner_manager import LogToClean
+from cordwood.service.cleaner_manager import ABORTED, LogCleanerManager, LogToClean
+from cordwood.types import TopicPartition
 
 
 def clean_log(
@@ -25,3 +28,13 @@ def clean_log(
         outcome = run_here(clean.task, check)
         check()
         return clean.finish(outcome, changing)
+
+
+def begin_abort(manager: LogCleanerManager, partition: TopicPartition) -> threading.Thread:
+    """Put a compacted log to work, and have a thread abort that work; it waits until the work is reported done."""
+    assert partition in manager.deletable_logs([partition])
+    waiting = threading.Thread(target=manager.abort_and_pause_cleaning, args=(partition,), daemon=True)
+    waiting.start()
+    while manager.cleaning_state(partition) != ABORTED:
+        time.sleep(0.001)
+    return waiting

@@ -19,7 +19,7 @@ from cordwood.record.batch import MAX_SEQUENCE, encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.service.clean import CleanedLog
-from cordwood.service.cleaner_manager import LogCleanerManager, LogToClean, log_to_clean
+from cordwood.service.cleaner_manager import ABORTED, LogCleanerManager, LogToClean, log_to_clean
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import FetchIsolation, Log, ProducerLimits, load_log
 from cordwood.service.producer_state import AppendOrigin, read_marker
@@ -30,8 +30,8 @@ from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.types import NONE, TimestampType, TopicPartition
-from tests.cleaning.replay import CODECS, _shown, plain
-from tests.service.cleaning import clean_log
+from tests.cleaning.replay import CODECS, batch_document, plain
+from tests.service.cleaning import begin_abort, clean_log
 
 Step = dict[str, Any]
 
@@ -444,7 +444,8 @@ class LiveScript:
             case "check_aborted":
                 manager.check_cleaning_aborted(partition)
             case "set_state":
-                manager._states[partition] = step["state"]
+                assert step["state"] == ABORTED, "the only state that a script sets"
+                begin_abort(manager, partition)
             case "mark_uncleanable":
                 manager.mark_partition_uncleanable(ROOT, partition)
             case "maintain_uncleanable":
@@ -752,7 +753,7 @@ def _contents(segment: LogSegment) -> Step:
             continue
         if marker is not None:
             batch = batch._replace(control_type=marker.kind)
-        found["batches"].append(_shown(batch, records, ["position", "size"]))
+        found["batches"].append(batch_document(batch, records, ["position", "size"]))
     found["index"] = [list(row) for row in segment.offset_index.rows()]
     found["time_index"] = [list(row) for row in segment.time_index.rows()]
     aborted = [

@@ -17,6 +17,7 @@ from cordwood.service.log import FetchIsolation
 from cordwood.storage.formats import properties
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.types import TopicPartition
+from tests.service.cleaning import begin_abort
 from tests.service.live_logs import NOW_MS, batch, read_all
 from tests.service.nodes import ONE, TWO, Node
 
@@ -205,15 +206,18 @@ def test_a_log_that_turns_out_to_be_stray_is_kept_aside(node: Node) -> None:
     assert node.fs.exists(node.manager.stray_logs[ONE])
 
 
-def test_many_logs_are_deleted_with_their_future_logs_and_errors_reach_the_caller(node: Node) -> None:
+def test_many_logs_are_deleted_with_their_future_logs_and_errors_reach_the_caller() -> None:
+    node = Node("log.cleanup.policy=compact")
+    node.manager.startup()
     begun_move(node)
     node.append(TWO, "b1")
-    node.manager.abort_and_pause_cleaning(TWO)
     assert node.manager.cleaner is not None
-    node.manager.cleaner.manager._states[TWO] = "aborted"  # as while somebody else waits for the end of a clean
+    waiting = begin_abort(node.manager.cleaner.manager, TWO)
     failed: list[TopicPartition] = []
     missing = TopicPartition("t", 9)
     node.manager.async_delete_all([ONE, TWO, missing], on_error=lambda partition, _: failed.append(partition))
+    node.manager.cleaner.manager.done_deleting([TWO])
+    waiting.join()
     assert failed == [TWO]
     assert set(node.manager.all_logs) == {node.manager.get_log(TWO)}
     assert ONE not in node.offsets("d1/recovery-point-offset-checkpoint")
