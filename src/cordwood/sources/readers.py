@@ -2,6 +2,9 @@
 
 A reader is made in a process of Spark's for planning, and a pickled copy of it reads in each task. The modules that
 plan and read are imported when they are needed.
+
+Spark puts a traceback before the message of an error. Users need the message, so our own errors leave here with a
+traceback of one line. Other exceptions are bugs, and keep theirs.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from cordwood.errors import CordwoodError
 from cordwood.fs.base import Store
 from cordwood.fs.location import Location
 from cordwood.sources.counts import ReadCounts
@@ -102,6 +106,8 @@ class SliceReader:
         try:
             for one in task.slices:
                 yield from read_slice(plan, one, fs, counts)
+        except CordwoodError as error:
+            raise error.with_traceback(None) from None
         finally:
             counts.bytes_read = fs.bytes_read
             if task.planned is not None:
@@ -119,7 +125,10 @@ class LogReader(SliceReader, DataSourceReader):
         from cordwood.sources.batch import plan_batch
 
         _log.setLevel(logging.INFO)
-        plan = plan_batch(self._options, self._location.open(), self._names, self._decided)
+        try:
+            plan = plan_batch(self._options, self._location.open(), self._names, self._decided)
+        except CordwoodError as error:
+            raise error.with_traceback(None) from None
         _log.info("%d tasks where %s: %s", len(plan.tasks), text(self._decided) or "all is wanted", plan.counts)
         tasks = plan.tasks or [()]
         return [LogTask(slices, plan.counts if at == 0 else None) for at, slices in enumerate(tasks)]
