@@ -12,25 +12,6 @@ NAME_MAX = 80
 SOURCES = TESTS.parent / "src/cordwood"
 #: Lines and parameters of a function; kernels take more parameters, as numba has no cheap objects.
 LINES_MAX, PARAMETERS_MAX = 70, 8
-#: Those that are still above; nothing is added here.
-LONG = {
-    "cli/bench.py: main",
-    "cli/dump.py: main",
-    "kernels/messages.py: _message",
-    "kernels/messages.py: read_messages",
-    "kernels/snappy.py: _decompress_chunk",
-    "bench/beside_kafka.py: compare",
-}
-WIDE = {
-    "api.py: clean",
-    "cli/bench.py: main",
-    "cli/clean.py: main",
-    "cli/dump.py: main",
-    "commands/verify.py: verify",
-    "service/log.py: load_log",
-    "service/log_cleaner.py: __init__",
-    "bench/beside_kafka.py: compare",
-}
 
 
 def test_test_names_have_at_most_80_characters() -> None:
@@ -62,14 +43,22 @@ def functions() -> Iterator[tuple[Path, ast.FunctionDef]]:
                 yield path.relative_to(SOURCES), node
 
 
+def is_command(path: Path, node: ast.FunctionDef) -> bool:
+    """Whether typer makes a command of it: its parameters are the options, its docstring the help."""
+    return path.parts[0] == "cli" and node.name == "main"
+
+
 def parameters(node: ast.FunctionDef) -> list[str]:
     names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
     return [name for name in names if name not in ("self", "cls")]
 
 
 def test_functions_have_at_most_70_lines() -> None:
-    lines = {f"{path}: {node.name}": (node.end_lineno or 0) - node.lineno + 1 for path, node in functions()}
-    assert {name: count for name, count in lines.items() if count > LINES_MAX and name not in LONG} == {}
+    lines = {}
+    for path, node in functions():
+        start = node.body[1].lineno if is_command(path, node) else node.lineno
+        lines[f"{path}: {node.name}"] = (node.end_lineno or 0) - start + 1
+    assert {name: count for name, count in lines.items() if count > LINES_MAX} == {}
 
 
 def test_no_parameter_is_called_one() -> None:
@@ -78,8 +67,9 @@ def test_no_parameter_is_called_one() -> None:
 
 
 def test_functions_have_at_most_8_parameters() -> None:
-    counts = {}
-    for path, node in functions():
-        counts[f"{path}: {node.name}"] = len(parameters(node))
-    found = {name for name, count in counts.items() if count > PARAMETERS_MAX and not name.startswith("kernels/")}
-    assert found - WIDE == set()
+    counts = {
+        f"{path}: {node.name}": len(parameters(node))
+        for path, node in functions()
+        if path.parts[0] != "kernels" and not is_command(path, node)
+    }
+    assert {name: count for name, count in counts.items() if count > PARAMETERS_MAX} == {}

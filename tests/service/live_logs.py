@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from cordwood.fs.base import LocalFileSystem
@@ -9,7 +10,7 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.service.failures import LogDirFailureChannel
-from cordwood.service.log import FetchIsolation, Log, ProducerLimits, load_log
+from cordwood.service.log import Checkpointed, FetchIsolation, Log, LogEnvironment, ProducerLimits, load_log
 from cordwood.service.scheduler import SteppedScheduler
 from cordwood.service.validation import read_batches, read_records
 from cordwood.types import NONE
@@ -31,18 +32,16 @@ class World:
             self.fs.make_directory("logs")
 
     def load(
-        self, config: dict[str, str] | None = None, *, limits: ProducerLimits | None = None, **options: Any
+        self,
+        config: dict[str, str] | None = None,
+        *,
+        limits: ProducerLimits | None = None,
+        random: Random | None = None,
+        **checkpointed: Any,
     ) -> Log:
-        return load_log(
-            self.fs,
-            PATH,
-            config_of(config or {}),
-            lambda: self.now_ms,
-            self.scheduler,
-            self.failures,
-            limits=limits or ProducerLimits(),
-            **options,
-        )
+        shared = self.fs, lambda: self.now_ms, self.scheduler, self.failures, limits or ProducerLimits()
+        environment = LogEnvironment(*shared, random=random or Random())
+        return load_log(PATH, config_of(config or {}), environment, Checkpointed(**checkpointed))
 
     def pass_time(self, ms: int) -> None:
         self.now_ms += ms

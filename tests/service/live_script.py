@@ -21,7 +21,7 @@ from cordwood.record.record import Record
 from cordwood.service.clean import CleanedLog
 from cordwood.service.cleaner_manager import ABORTED, LogCleanerManager, LogToClean, log_to_clean
 from cordwood.service.failures import LogDirFailureChannel
-from cordwood.service.log import FetchIsolation, Log, ProducerLimits, load_log
+from cordwood.service.log import Checkpointed, FetchIsolation, Log, LogEnvironment, ProducerLimits, load_log
 from cordwood.service.producer_state import AppendOrigin, read_marker
 from cordwood.service.scheduler import SteppedScheduler
 from cordwood.service.segment import LogSegment
@@ -274,17 +274,12 @@ class LiveScript:
                 return dump(self.fs, log)
         raise ValueError(op)
 
-    def _open(self, name: str, **options: Any) -> Log:
+    def _open(self, name: str, **checkpointed: Any) -> Log:
         self._schedulers[name] = SteppedScheduler(lambda: self.now_ms)
+        shared = self.fs, lambda: self.now_ms, self._schedulers[name], self._failures
+        environment = LogEnvironment(*shared, ProducerLimits(transaction_verification=False))
         self.logs[name] = load_log(
-            self.fs,
-            f"{ROOT}/{name}",
-            config_of(self._configs[name]),
-            lambda: self.now_ms,
-            self._schedulers[name],
-            self._failures,
-            limits=ProducerLimits(transaction_verification=False),
-            **options,
+            f"{ROOT}/{name}", config_of(self._configs[name]), environment, Checkpointed(**checkpointed)
         )
         return self.logs[name]
 

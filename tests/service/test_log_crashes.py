@@ -13,8 +13,11 @@ import pytest
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.service.log import Log
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.log.files import write_file
+from cordwood.storage.log.view import LogView
 from tests.crashes import Cuts, durable
-from tests.service.live_logs import World, batch, read_all
+from tests.service.live_logs import PATH, World, batch, read_all
 
 CONFIG = {"segment.bytes": "200", "segment.index.bytes": "64", "index.interval.bytes": "0", "retention.bytes": "150"}
 
@@ -110,3 +113,16 @@ def test_what_was_flushed_is_there_after_a_power_cut(
         assert read_all(log)[log.log_end_offset - 1] == "z9"
     cuts.tell(record_property, f"a live log that {act.__name__}")
     assert cuts.different > 20
+
+
+def test_a_segment_whose_offsets_span_too_much_is_split_whenever_the_power_is_cut() -> None:
+    fs = World().fs
+    assert isinstance(fs, MemoryFileSystem)
+    far = 3 << 31
+    fs.make_directory(PATH)
+    kept = {0: "a0", 1: "b1", far: "a2", far + 1: "b3"}
+    write_file(fs, f"{PATH}/{offset_name(0, FileKind.LOG)}", b"".join(batch(v, base_offset=o) for o, v in kept.items()))
+    cuts = Cuts(durable(fs), lambda fs: World(fs).load(CONFIG, clean_shutdown=False), sampled=8, subsets_max=4)
+    for after in cuts:
+        assert read_all(World(after).load(CONFIG, clean_shutdown=False)) == kept
+        assert [segment.base_offset for segment in LogView(PATH, fs=after).segments] == [0, far]

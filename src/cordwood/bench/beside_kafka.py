@@ -24,7 +24,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Self
 import cordwood
 from cordwood.api import clean, clean_in_place
 from cordwood.bench.usage import Usage
-from cordwood.bench.workloads import TOPIC, Way, Workload, write
+from cordwood.bench.workloads import TOPIC, WORKLOADS, Way, Workload, write
 from cordwood.engine.facts import load_producers
 from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.results import CleanResult, Fate
@@ -137,26 +137,48 @@ def find_oracle() -> Path:
     return find_kafka() / "oracle"
 
 
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How a workload is measured.
+
+    Attributes:
+        share: of its full size.
+        runs: of each side; the first is not counted.
+        threads: of Kafka's cleaner, for several partitions.
+        with_copy: time `cp`, too.
+    """
+
+    share: float = 1.0
+    runs: int = 6
+    threads: int = 1
+    with_copy: bool = False
+
+
+@dataclass(slots=True)
+class _Runs:
+    """What each run took, and what came of the last one."""
+
+    kafka: list[float] = field(default_factory=list)
+    cordwood: dict[Way, list[tuple[float, Usage]]] = field(default_factory=dict)
+    one_process: list[tuple[float, float]] = field(default_factory=list)
+    copied: list[float] = field(default_factory=list)
+    equal: dict[Way, str] = field(default_factory=dict)
+    cleaned_bytes: int = 0
+
+
 def compare(
     oracle: Path,
     folder: Path,
     name: str,
-    workload: Workload,
     spark: SparkSession,
-    *,
-    share: float = 1.0,
-    runs: int = 6,
-    threads: int = 1,
-    with_copy: bool = False,
+    measuring: Measuring,
 ) -> list[Comparison]:
     """Write a workload, have it cleaned by both, remove it.
 
     Args:
         oracle: see `find_oracle`.
         folder: where all is for a while.
-        runs: of each side; the first is not counted.
-        threads: of Kafka's cleaner, for several partitions.
-        with_copy: time `cp`, too.
+        name: of the workload.
 
     Returns:
         a comparison for each way of cleaning.
@@ -164,61 +186,64 @@ def compare(
     Raises:
         RequestError: one of them fails, or the results differ.
     """
-    source, target = folder / "source", folder / "ours"
-    records = write(source, workload, share)
+    workload, source, runs = WORKLOADS[name], folder / "source", _Runs()
+    records = write(source, workload, measuring.share)
     size = _log_bytes(source)
-    several = workload.partitions > 1
-    kafka_copy, alone = folder / "kafka", folder / "alone"
-    kafkas: list[float] = []
-    copies: list[float] = []
-    ones: list[tuple[float, float]] = []
-    ours: dict[Way, list[tuple[float, Usage]]] = {way: [] for way in workload.ways}
-    equal: dict[Way, str] = {}
-    cleaned = 0
     with _Kafka(oracle) as kafka:
         # In turns, so that what else the machine does meets all.
-        for _ in range(runs):
-            _copied(source, kafka_copy)
-            os.sync()
-            kafkas.append(kafka.bench(kafka_copy, threads) if several else kafka.clean(kafka_copy))
-            for way in workload.ways:
-                if way != "copy":
-                    _copied(source, target)
-                os.sync()
-                with Usage() as usage:
-                    seconds = _ours(way, source, target, spark)
-                ours[way].append((seconds, usage))
-                compressed = bool(workload.shape.codec)
-                equal[way] = _compared_all(kafka_copy, target, compressed=compressed)
-                cleaned = _log_bytes(target)
-                shutil.rmtree(target)
-            if not several and not workload.incremental:
-                os.sync()
-                ones.append(_in_one_process(source, alone))
-            if with_copy:
-                os.sync()
-                copies.append(_copy_seconds(source, alone))
-            shutil.rmtree(kafka_copy)
+        for _ in range(measuring.runs):
+            _run(kafka, folder, workload, spark, measuring, runs)
     shutil.rmtree(source)
-    return [
-        Comparison(
-            workload=name,
-            way=way,
-            size_bytes=size,
-            cleaned_bytes=cleaned,
-            records=records,
-            kafka=Seconds.of(kafkas),
-            kafka_threads=threads if several else 1,
-            cordwood=Seconds.of([seconds for seconds, _ in found]),
-            cpu_seconds=statistics.median(usage.cpu_seconds for _, usage in found[1:]),
-            peak_bytes=max(usage.peak_bytes for _, usage in found),
-            one_process=Seconds.of([seconds for seconds, _ in ones]) if ones and way == "copy" else None,
-            one_process_cpu_seconds=statistics.median(cpu for _, cpu in ones[1:]) if ones and way == "copy" else None,
-            copied=Seconds.of(copies) if copies else None,
-            equal=equal[way],
+    found = []
+    for way, ours in runs.cordwood.items():
+        alone = runs.one_process if way == "copy" else []
+        found.append(
+            Comparison(
+                workload=name,
+                way=way,
+                size_bytes=size,
+                cleaned_bytes=runs.cleaned_bytes,
+                records=records,
+                kafka=Seconds.of(runs.kafka),
+                kafka_threads=measuring.threads if workload.partitions > 1 else 1,
+                cordwood=Seconds.of([seconds for seconds, _ in ours]),
+                cpu_seconds=statistics.median(usage.cpu_seconds for _, usage in ours[1:]),
+                peak_bytes=max(usage.peak_bytes for _, usage in ours),
+                one_process=Seconds.of([seconds for seconds, _ in alone]) if alone else None,
+                one_process_cpu_seconds=statistics.median(cpu for _, cpu in alone[1:]) if alone else None,
+                copied=Seconds.of(runs.copied) if runs.copied else None,
+                equal=runs.equal[way],
+            )
         )
-        for way, found in ours.items()
-    ]
+    return found
+
+
+def _run(
+    kafka: _Kafka, folder: Path, workload: Workload, spark: SparkSession, measuring: Measuring, runs: _Runs
+) -> None:
+    """One run of each side, and of what is measured beside them."""
+    source, target, kafka_copy, alone = (folder / name for name in ("source", "ours", "kafka", "alone"))
+    several = workload.partitions > 1
+    _copied(source, kafka_copy)
+    os.sync()
+    runs.kafka.append(kafka.bench(kafka_copy, measuring.threads) if several else kafka.clean(kafka_copy))
+    for way in workload.ways:
+        if way != "copy":
+            _copied(source, target)
+        os.sync()
+        with Usage() as usage:
+            seconds = _ours(way, source, target, spark)
+        runs.cordwood.setdefault(way, []).append((seconds, usage))
+        runs.equal[way] = _compared_all(kafka_copy, target, compressed=bool(workload.shape.codec))
+        runs.cleaned_bytes = _log_bytes(target)
+        shutil.rmtree(target)
+    if not several and not workload.incremental:
+        os.sync()
+        runs.one_process.append(_in_one_process(source, alone))
+    if measuring.with_copy:
+        os.sync()
+        runs.copied.append(_copy_seconds(source, alone))
+    shutil.rmtree(kafka_copy)
 
 
 def _log_bytes(root: Path) -> int:

@@ -26,7 +26,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.service.failures import LogDirFailureChannel
-from cordwood.service.log import FetchIsolation, Log, load_log
+from cordwood.service.log import Checkpointed, FetchIsolation, Log, LogEnvironment, load_log
 from cordwood.service.log_manager import LogManager
 from cordwood.service.scheduler import SteppedScheduler
 from cordwood.service.validation import read_batches
@@ -130,8 +130,10 @@ def _ours(folder: Path, size_bytes: int) -> Figures:
 
     def recover() -> None:
         recovered = load_log(
-            *(fs, log.directory, topic, system_clock, SteppedScheduler(system_clock), LogDirFailureChannel()),
-            clean_shutdown=False,
+            log.directory,
+            topic,
+            LogEnvironment(fs, system_clock, SteppedScheduler(system_clock), LogDirFailureChannel()),
+            Checkpointed(clean_shutdown=False),
         )
         assert recovered.size_bytes == stored, "nothing was torn"
 

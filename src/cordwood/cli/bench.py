@@ -34,7 +34,7 @@ from cordwood.text import Column, table
 from cordwood.types import Codec
 
 if TYPE_CHECKING:
-    from cordwood.bench.beside_kafka import Comparison, Seconds
+    from cordwood.bench.beside_kafka import Comparison, Measuring, Seconds
 
 #: Name, shape, and share of the asked-for size: compressed ones take longer.
 SHAPES = {
@@ -129,7 +129,9 @@ def main(
         names = list(WORKLOADS) if shapes == ["all"] else shapes or list(USUAL)
         if unknown := sorted(set(names) - WORKLOADS.keys()):
             raise RequestError(f"--shape {unknown[0]}: there are {', '.join(WORKLOADS)}, and all")
-        compared = _compare(names, directory, size / 500, passes + 2, threads, with_copy=against_copy)
+        from cordwood.bench.beside_kafka import Measuring
+
+        compared = _compare(names, directory, Measuring(size / 500, passes + 2, threads, with_copy=against_copy))
         if chart is not None:
             Path(chart).write_text(ratio_chart(compared))
         if as_json:
@@ -214,9 +216,7 @@ def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka:
     print("\n".join([*table(columns, rows), "", f"{found.records:,} records; to be reached: {', '.join(targets)}"]))
 
 
-def _compare(
-    names: list[str], directory: str | None, share: float, runs: int, threads: int, *, with_copy: bool
-) -> list[Comparison]:
+def _compare(names: list[str], directory: str | None, measuring: Measuring) -> list[Comparison]:
     from cordwood.bench import beside_kafka
 
     oracle = beside_kafka.find_oracle()
@@ -226,17 +226,7 @@ def _compare(
         for name in names:
             if sys.stderr.isatty():
                 print(f"\r{name} …   ", end="", file=sys.stderr, flush=True)
-            found += beside_kafka.compare(
-                oracle,
-                Path(folder),
-                name,
-                WORKLOADS[name],
-                spark,
-                share=share,
-                runs=runs,
-                threads=threads,
-                with_copy=with_copy,
-            )
+            found += beside_kafka.compare(oracle, Path(folder), name, spark, measuring)
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
     return found

@@ -47,6 +47,27 @@ _WORD = np.uint64(0xFFFF_FFFF)
 _LAST_MATCH = 15
 
 
+@njit(inline="always")
+def _copy_match(target, distance, count, end):
+    """Copy `count` bytes from `distance` before the target, which may overlap it; there is room up to `end`.
+
+    Up to 15 bytes behind the match are overwritten, which what follows overwrites in turn.
+    """
+    match, match_end = target - distance, target + count
+    if distance >= 8 and end - target >= 72:
+        while target < match_end:
+            store64(target, load64(match))
+            store64(target + 8, load64(match + 8))
+            target += 16
+            match += 16
+    else:
+        while target < match_end:
+            store8(target, load8(match))
+            target += 1
+            match += 1
+    return match_end
+
+
 @njit
 def _decompress_chunk(source, size, target, room):
     """Decompress a chunk of `size` bytes into `room` bytes; return the bytes written, or -1: corrupt, or no room."""
@@ -106,24 +127,7 @@ def _decompress_chunk(source, size, target, room):
             source += 4
         if distance == 0 or distance > target - start or count > stop - target:
             return -1
-        match, match_end = target - distance, target + count
-        if distance >= 8 and end - target >= 72:
-            # Up to 15 bytes behind the match are overwritten by what follows, and are within the room.
-            store64(target, load64(match))
-            store64(target + 8, load64(match + 8))
-            target += 16
-            match += 16
-            while target < match_end:
-                store64(target, load64(match))
-                store64(target + 8, load64(match + 8))
-                target += 16
-                match += 16
-        else:
-            while target < match_end:
-                store8(target, load8(match))
-                target += 1
-                match += 1
-        target = match_end
+        target = _copy_match(target, distance, count, end)
     return length if target == stop else -1
 
 

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from cordwood.errors import IllegalStateError, InconsistentTopicIdError, KafkaStorageError
-from cordwood.service.log import Log, ProducerLimits, load_log
+from cordwood.service.environment import Checkpointed, LogEnvironment, ProducerLimits
+from cordwood.service.log import Log, load_log
 from cordwood.service.pool import LogPool
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import DirectoryState
@@ -28,35 +29,23 @@ class Creation:
         self,
         path: str,
         topic: str,
+        checkpointed: Checkpointed = Checkpointed(),  # noqa: B008 - frozen
         *,
-        clean_shutdown: bool = True,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
         topic_id: uuid.UUID | None = None,
         on_recovered: Callable[[int], None] = lambda _: None,
     ) -> Log:
         """Load the log in a partition's directory, or begin one there; see `load_log`."""
         pool, config = self._pool, self._pool.configs.broker
+        limits = ProducerLimits(
+            config.integer("producer.id.expiration.ms"),
+            config.integer("producer.id.expiration.check.interval.ms"),
+            config.integer("transaction.max.timeout.ms"),
+            config.flag("transaction.partition.verification.enable"),
+        )
+        shared = (pool.fs, pool.clock, pool.scheduler, pool.directories.failures)
+        environment = LogEnvironment(*shared, limits, pool.stats, pool.random)
         return load_log(
-            pool.fs,
-            path,
-            pool.configs.topic(topic),
-            pool.clock,
-            pool.scheduler,
-            pool.directories.failures,
-            clean_shutdown=clean_shutdown,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            limits=ProducerLimits(
-                config.integer("producer.id.expiration.ms"),
-                config.integer("producer.id.expiration.check.interval.ms"),
-                config.integer("transaction.max.timeout.ms"),
-                config.flag("transaction.partition.verification.enable"),
-            ),
-            topic_id=topic_id,
-            stats=pool.stats,
-            on_recovered=on_recovered,
-            random=pool.random,
+            path, pool.configs.topic(topic), environment, checkpointed, topic_id=topic_id, on_recovered=on_recovered
         )
 
     def maybe_update_preferred_log_dir(self, partition: TopicPartition, directory: str) -> None:

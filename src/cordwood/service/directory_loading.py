@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from cordwood.errors import KafkaStorageError
+from cordwood.service.environment import Checkpointed
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log_directory import LiveDirectory
 from cordwood.service.metrics import MetricName
@@ -28,17 +29,13 @@ class LoadedFrom:
     """The facts of a partition before its log is loaded.
 
     Attributes:
-        clean_shutdown: whether it was closed properly.
-        recovery_point, log_start_offset: as the checkpoints have them.
         high_watermark: as its checkpoint has it; None: it does not.
         on_recovered: to be called with the number of segments that are still to be recovered.
     """
 
     directory: LiveDirectory
     partition: Partition
-    clean_shutdown: bool
-    recovery_point: int
-    log_start_offset: int
+    checkpointed: Checkpointed
     high_watermark: int | None
     on_recovered: Callable[[int], None]
 
@@ -130,12 +127,11 @@ def _before(
 ) -> LoadedFrom:
     name, is_deleted = partition.name.topic_partition, partition.name.state is DirectoryState.DELETED
     recovery_points, starts, high_watermarks = (offsets[file] for file in _OFFSETS)
+    known = Checkpointed(starts.get(name, 0), recovery_points.get(name, 0), directory.was_clean)
     return LoadedFrom(
         directory,
         partition,
-        clean_shutdown=directory.was_clean or is_deleted,
-        recovery_point=0 if is_deleted else recovery_points.get(name, 0),
-        log_start_offset=0 if is_deleted else starts.get(name, 0),
+        Checkpointed() if is_deleted else known,
         high_watermark=high_watermarks.get(name),
         on_recovered=on_recovered,
     )

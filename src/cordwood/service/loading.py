@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from random import Random
 
 import numpy as np
 
-from cordwood.clock import Clock
 from cordwood.errors import (
     BadNameError,
     CorruptFileError,
@@ -29,6 +27,8 @@ from cordwood.errors import (
 from cordwood.fs.base import LocalFileSystem
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.batch import Batch, to_batches
+from cordwood.service import work_folder
+from cordwood.service.environment import Checkpointed, LogEnvironment
 from cordwood.service.leader_epochs import LeaderEpochCache
 from cordwood.service.log_config import LogConfig
 from cordwood.service.producer_state import Marker, ProducerState, read_marker
@@ -36,8 +36,9 @@ from cordwood.service.segment import LogSegment
 from cordwood.service.segments import LogSegments
 from cordwood.service.snapshots import ProducerSnapshots
 from cordwood.service.validation import read_records
-from cordwood.storage.changes.swap import finish_interrupted
-from cordwood.storage.formats.filenames import FileKind, Temporary, parse_file
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.changes.swap import finish_interrupted, swap_in
+from cordwood.storage.formats.filenames import Temporary, parse_file
 from cordwood.storage.log.recovery import Recovery, SegmentFiles, Verb, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter, fitting
@@ -138,26 +139,27 @@ class Loader:
     """Loads one partition.
 
     Attributes:
-        random: see `LogSegment`.
         epochs: its leader epochs, as their file has them.
         new_state: an empty producer state.
-        log_start_offset, recovery_point: as the log directory's checkpoints have them.
-        clean_shutdown: whether the log was closed properly.
         on_recovered: called with the number of segments that are still to be recovered.
     """
 
-    fs: LocalFileSystem
+    environment: LogEnvironment
     directory: str
     config: LogConfig
-    clock: Clock
-    random: Random
     epochs: LeaderEpochCache
     new_state: ProducerState
-    log_start_offset: int
-    recovery_point: int
-    clean_shutdown: bool
+    checkpointed: Checkpointed
     on_recovered: Callable[[int], None]
     _snapshots: ProducerSnapshots = field(init=False)
+
+    @property
+    def fs(self) -> LocalFileSystem:
+        """Where it is."""
+        return self.environment.fs
+
+    def _now_ms(self) -> int:
+        return self.environment.clock()
 
     def load(self) -> Loaded:
         """Load the partition.
@@ -183,7 +185,8 @@ class Loader:
                 if not split:
                     raise
                 plan = self._plan()
-        start, recovery_point = self.log_start_offset, self.recovery_point
+        known = self.checkpointed
+        start, recovery_point = known.log_start_offset, known.recovery_point
         if len(segments) and next_offset < start:
             _discard(segments.all)
             discarded += segments.all
@@ -191,18 +194,10 @@ class Loader:
             self.epochs.clear()
             snapshots.truncate_fully_and_start_at(start)
         if not len(segments):
-            new = LogSegment(
-                self.fs,
-                self.directory,
-                start,
-                self.config,
-                self.clock,
-                self.random,
-                is_new=True,
-            )
+            new = LogSegment(self.environment, self.directory, start, self.config, is_new=True)
             segments.replace([new])
             next_offset = start
-        if self.clean_shutdown and not discarded:
+        if known.clean_shutdown and not discarded:
             recovery_point = next_offset
         segments.active.resize_indexes(self.config.segment_index_bytes)
         self.epochs.truncate_from_end(next_offset)
@@ -211,7 +206,12 @@ class Loader:
         self.epochs.truncate_from_start(start)
         snapshots.remove_strays(segment.base_offset for segment in segments.all)
         rebuild_producer_state(
-            snapshots, segments, log_start, next_offset, self.clock(), after_clean_shutdown=self.clean_shutdown
+            snapshots,
+            segments,
+            log_start,
+            next_offset,
+            self._now_ms(),
+            after_clean_shutdown=known.clean_shutdown,
         )
         recovery_point = max(min(recovery_point, next_offset), log_start)
         offsets = log_start, next_offset, recovery_point
@@ -233,7 +233,7 @@ class Loader:
             segment.close_handlers()
         segments.replace(removed=[segment.base_offset for segment in segments.all])
         for files in found:
-            segment = LogSegment(self.fs, self.directory, files.base_offset, self.config, self.clock, self.random)
+            segment = LogSegment(self.environment, self.directory, files.base_offset, self.config)
             segments.replace([segment])
             if not self._has_sane_indexes(segment):
                 self._recover_segment(segments, segment)
@@ -255,8 +255,8 @@ class Loader:
     def _recover(self, segments: LogSegments) -> tuple[list[LogSegment], int]:
         """Recover the segments from the recovery point on; returns those to be removed, and the log end offset."""
         discarded: list[LogSegment] = []
-        if not self.clean_shutdown and len(segments):
-            pending = segments.values(self.recovery_point, MAX_OFFSET)
+        if not self.checkpointed.clean_shutdown and len(segments):
+            pending = segments.values(self.checkpointed.recovery_point, MAX_OFFSET)
             for at, segment in enumerate(pending):
                 self.on_recovered(len(pending) - at)
                 try:
@@ -274,7 +274,9 @@ class Loader:
     def _recover_segment(self, segments: LogSegments, segment: LogSegment) -> int:
         """Rebuild what can be rebuilt of a segment from its batches; returns how many bytes of it were cut off."""
         snapshots = self._snapshots.fresh()
-        rebuild_producer_state(snapshots, segments, self.log_start_offset, segment.base_offset, self.clock())
+        rebuild_producer_state(
+            snapshots, segments, self.checkpointed.log_start_offset, segment.base_offset, self._now_ms()
+        )
         cut = self._rebuild_segment(segment, snapshots.state)
         snapshots.take()
         return cut
@@ -321,35 +323,29 @@ class Loader:
     def _split_overflowed(self, segment: LogSegment) -> bool:
         """Replace a segment by several, if its offsets span too much; returns whether they do.
 
-        Source: Kafka UnifiedLog.splitOverflowedSegment.
+        Source: Kafka UnifiedLog.splitOverflowedSegment. Differs: the first part keeps the segment's base offset, and
+        the parts replace it in the steps of a swap, so that no power cut loses one of them.
         """
-        writers: list[SegmentWriter] = []
         limits = IndexLimits(self.config.index_interval_bytes, self.config.segment_index_bytes)
+        folder = work_folder.new_folder(self.directory)
+        work_folder.make(self.fs, folder)
 
         def begin(batches: BatchRows) -> SegmentWriter:
-            base = int(batches["base_offset"][0])
-            return SegmentWriter(self.fs, self.directory, base, limits, suffix=Temporary.CLEANED)
+            return SegmentWriter(self.fs, folder, int(batches["base_offset"][0]), limits)
 
-        for window in segment.windows():
-            for _ in write_split(writers, begin, window, window.batches):
-                pass
-        if len(writers) < 2:
-            for writer in writers:
-                writer.close()
-                self.fs.unlink(writer.path(FileKind.LOG))
-            return False
-        assert sum(writer.size_bytes for writer in writers) == segment.size_bytes, "no batch is lost by a split"
-        made = [writer.finish(mtime_ns=segment.last_modified_ms * 1_000_000) for writer in writers]
-        # The one that counts for a loader comes last: a swap is complete from the smallest offset on.
-        for paths in reversed(made):
-            for path in paths:
-                self.fs.rename(path, path.removesuffix(Temporary.CLEANED) + Temporary.SWAP)
-        self.fs.sync_directory(self.directory)
-        segment.change_suffix(Temporary.DELETED)
-        for paths in made:
-            for path in paths:
-                live = path.removesuffix(Temporary.CLEANED)
-                self.fs.rename(live + Temporary.SWAP, live)
-        self.fs.sync_directory(self.directory)
-        segment.delete_files()
-        return True
+        try:
+            writers = [SegmentWriter(self.fs, folder, segment.base_offset, limits)]
+            for window in segment.windows():
+                for _ in write_split(writers, begin, window, window.batches):
+                    pass
+            if len(writers) == 1:
+                writers[0].close()
+                return False
+            assert sum(writer.size_bytes for writer in writers) == segment.size_bytes, "no batch is lost by a split"
+            paths = [path for one in writers for path in one.finish(mtime_ns=segment.last_modified_ms * 1_000_000)]
+            names = tuple(path.rpartition("/")[2] for path in paths)
+            bases = frozenset({segment.base_offset}), frozenset(writer.base_offset for writer in writers)
+            swap_in(self.fs, self.directory, Replacement(folder, names, *bases, writers[-1].next_offset))
+            return True
+        finally:
+            work_folder.remove(self.fs, folder)

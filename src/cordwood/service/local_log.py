@@ -12,17 +12,13 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from random import Random
 from typing import NamedTuple
 
-from cordwood.clock import Clock
 from cordwood.errors import IllegalArgumentError, KafkaError, KafkaStorageError, OffsetOutOfRangeError
-from cordwood.fs.base import LocalFileSystem
-from cordwood.service.failures import Guard, LogDirFailureChannel
+from cordwood.service.environment import LogEnvironment
+from cordwood.service.failures import Guard
 from cordwood.service.loading import Loaded
 from cordwood.service.log_config import LogConfig
-from cordwood.service.metrics import LogStats
-from cordwood.service.scheduler import Scheduler
 from cordwood.service.segment import LogSegment, Place
 from cordwood.storage.changes import swap
 from cordwood.storage.changes.copy import Replacement
@@ -75,30 +71,19 @@ class LocalLog:
         last_flush_ms: when it moved last, on the clock of the scheduler.
     """
 
-    def __init__(
-        self,
-        fs: LocalFileSystem,
-        config: LogConfig,
-        clock: Clock,
-        scheduler: Scheduler,
-        failures: LogDirFailureChannel,
-        loaded: Loaded,
-        stats: LogStats,
-        random: Random,
-    ) -> None:
-        self.fs = fs
-        self._stats = stats
-        self._random = random
+    def __init__(self, environment: LogEnvironment, config: LogConfig, loaded: Loaded) -> None:
+        self.fs = environment.fs
+        self._environment = environment
         self.directory = loaded.directory
         self.log_directory, _, self.name = loaded.directory.rpartition("/")
         self.config = config
         self.segments = loaded.segments
         self.recovery_point = loaded.recovery_point
         self.move_end(loaded.log_end_offset)
-        self.last_flush_ms = scheduler.clock()
-        self.clock = clock
-        self.scheduler = scheduler
-        self.failures = failures
+        self.clock = environment.clock
+        self.scheduler = environment.scheduler
+        self.last_flush_ms = self.scheduler.clock()
+        self.failures = environment.failures
         self._is_closed = False
         #: One for all appends.
         self.appending = self.guarded("appending records to")
@@ -135,15 +120,7 @@ class LocalLog:
 
     def new_segment(self, base_offset: int) -> LogSegment:
         """Make the files of a segment, and open it."""
-        return LogSegment(
-            self.fs,
-            self.directory,
-            base_offset,
-            self.config,
-            self.clock,
-            self._random,
-            is_new=True,
-        )
+        return LogSegment(self._environment, self.directory, base_offset, self.config, is_new=True)
 
     # ---- rolling -----------------------------------------------------------------------------------------------------
 
@@ -235,10 +212,7 @@ class LocalLog:
             steps.finish()
             for segment in old:
                 segment.take_suffix(Temporary.DELETED)
-        new = [
-            LogSegment(self.fs, self.directory, base, self.config, self.clock, self._random)
-            for base in sorted(replacement.outputs)
-        ]
+        new = [LogSegment(self._environment, self.directory, base, self.config) for base in sorted(replacement.outputs)]
         self.segments.replace(new, [segment.base_offset for segment in old])
         self.delete_files(old)
         return tuple(segment for segment in old if segment.base_offset not in replacement.outputs)
@@ -290,7 +264,7 @@ class LocalLog:
             for segment in segments:
                 began = time.monotonic()
                 segment.flush()
-                self._stats.flushed(began)
+                self._environment.stats.flushed(began)
             if any(segment.base_offset >= start for segment in segments):
                 with self._naming:
                     self.fs.sync_directory(self.directory)

@@ -1,6 +1,6 @@
 """The live log of one partition: Kafka's calls, and simple ones for people.
 
-    log = load_log(fs, "/data/orders-0", config, …)
+    log = load_log("/data/orders-0", config, LogEnvironment(fs, clock, scheduler, failures))
     log.append_as_leader(batch, leader_epoch=3)
     log.update_high_watermark(log.log_end_offset)
     log.read(0, 1 << 20, FetchIsolation.HIGH_WATERMARK)
@@ -13,27 +13,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from random import Random
 
-from cordwood.clock import Clock
 from cordwood.config import TopicConfig
 from cordwood.fs.base import LocalFileSystem
 from cordwood.record.record import Record
 from cordwood.service import convenience
-from cordwood.service.failures import LogDirFailureChannel
+from cordwood.service.environment import Checkpointed, LogEnvironment, ProducerLimits
 from cordwood.service.leader_epochs import LeaderEpochCache
 from cordwood.service.loading import Loader
 from cordwood.service.local_log import LocalLog
 from cordwood.service.log_config import LogConfig
-from cordwood.service.metrics import LogStats
 from cordwood.service.pairs import Pairs
 from cordwood.service.producer_state import ProducerState
-from cordwood.service.scheduler import Scheduler
 from cordwood.service.topic_id import TopicIdFile
-from cordwood.service.unified_log import FetchIsolation, ProducerLimits, UnifiedLog
+from cordwood.service.unified_log import FetchIsolation, UnifiedLog
 from cordwood.service.work_folder import remove_leftovers
 
-__all__ = ["FetchIsolation", "Log", "ProducerLimits", "load_log"]
+__all__ = ["Checkpointed", "FetchIsolation", "Log", "LogEnvironment", "ProducerLimits", "load_log"]
 
 
 class Log(UnifiedLog):
@@ -84,55 +80,37 @@ class Log(UnifiedLog):
 
 
 def load_log(
-    fs: LocalFileSystem,
     directory: str,
     config: TopicConfig,
-    clock: Clock,
-    scheduler: Scheduler,
-    failures: LogDirFailureChannel,
+    environment: LogEnvironment,
+    checkpointed: Checkpointed = Checkpointed(),  # noqa: B008 - frozen
     *,
-    log_start_offset: int = 0,
-    recovery_point: int = 0,
-    clean_shutdown: bool = True,
-    limits: ProducerLimits | None = None,
     topic_id: uuid.UUID | None = None,
-    stats: LogStats | None = None,
     on_recovered: Callable[[int], None] = lambda _: None,
-    random: Random | None = None,
 ) -> Log:
     """Load a partition's directory, or begin a new log there.
 
     Args:
         directory: of the partition; made if it is missing.
-        scheduler: for what is to be done later.
-        failures: takes the log directory offline after an I/O error.
-        log_start_offset, recovery_point: as the log directory's checkpoints have them.
-        clean_shutdown: whether the log was closed properly.
         topic_id: of the topic that the log belongs to; None: what its files say.
-        stats: counts flushes and refused appends.
         on_recovered: called with the number of segments that are still to be recovered, before each one and at the end.
-        random: source of the jitter of segments.
 
     Raises:
         OSError: a file cannot be read or written, or is a text file that is not in its format.
         CorruptFileError: a file cannot be what its name says, and cannot be rebuilt.
         InconsistentTopicIdError: the log belongs to another topic.
     """
-    directory, random = fs.absolute_path(directory), random or Random()
+    fs, limits = environment.fs, environment.limits
+    directory = fs.absolute_path(directory)
     _prepare(fs, directory)
     name = directory.rpartition("/")[2]
-    settings, limits = LogConfig.of(config), limits or ProducerLimits()
+    settings = LogConfig.of(config)
     state = ProducerState(expiration_ms=limits.expiration_ms, transaction_verification=limits.transaction_verification)
-    epochs = LeaderEpochCache(fs, directory, name, scheduler)
-    loader = Loader(
-        *(fs, directory, settings, clock, random, epochs, state),
-        *(log_start_offset, recovery_point, clean_shutdown, on_recovered),
-    )
-    loaded = loader.load()
-    stats = stats or LogStats(scheduler.clock)
-    local = LocalLog(fs, settings, clock, scheduler, failures, loaded, stats, random)
+    epochs = LeaderEpochCache(fs, directory, name, environment.scheduler)
+    loaded = Loader(environment, directory, settings, epochs, state, checkpointed, on_recovered).load()
+    local = LocalLog(environment, settings, loaded)
     local.delete_files(loaded.discarded)
-    log = Log(local, loaded, limits, TopicIdFile(fs, directory, name), stats)
+    log = Log(local, loaded, environment, TopicIdFile(fs, directory, name))
     if topic_id is not None:
         log.assign_topic_id(topic_id)
     return log

@@ -231,14 +231,7 @@ class LogManager:
         if state is DirectoryState.STRAY:
             self._deletion.stray[name] = path
             return
-        log = self._creation.open(
-            path,
-            name.topic,
-            clean_shutdown=found.clean_shutdown,
-            recovery_point=found.recovery_point,
-            log_start_offset=found.log_start_offset,
-            on_recovered=found.on_recovered,
-        )
+        log = self._creation.open(path, name.topic, found.checkpointed, on_recovered=found.on_recovered)
         if state is DirectoryState.DELETED:
             self._deletion.wait(log)
             return

@@ -12,13 +12,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from random import Random
 from struct import Struct
 from typing import NamedTuple
 
 from cordwood.clock import Clock
 from cordwood.errors import LogSegmentOffsetOverflowError
-from cordwood.fs.base import Bytes, File, LocalFileSystem
+from cordwood.fs.base import Bytes, File
 from cordwood.kernels.layout import (
     CODEC_MASK,
     HEADER,
@@ -33,6 +32,7 @@ from cordwood.kernels.layout import (
 )
 from cordwood.record.batch import Batch
 from cordwood.record.columns import BatchWindow
+from cordwood.service.environment import LogEnvironment
 from cordwood.service.indexes import LiveOffsetIndex, LiveTimeIndex, LiveTransactionIndex
 from cordwood.service.log_config import LogConfig
 from cordwood.service.validation import read_batches, read_records
@@ -75,12 +75,10 @@ class LogSegment:
 
     def __init__(
         self,
-        fs: LocalFileSystem,
+        environment: LogEnvironment,
         directory: str,
         base_offset: int,
         config: LogConfig,
-        clock: Clock,
-        random: Random,
         *,
         is_new: bool = False,
     ) -> None:
@@ -92,12 +90,12 @@ class LogSegment:
         """
         self.base_offset = base_offset
         self.directory = directory
-        self._fs = fs
-        self._clock = clock
+        self._fs = fs = environment.fs
+        self._clock = environment.clock
         self._index_interval_bytes = config.index_interval_bytes
         self._index_bytes = config.segment_index_bytes
         jitter = config.segment_jitter_ms
-        self.roll_jitter_ms = random.randrange(jitter) if jitter > 0 else 0
+        self.roll_jitter_ms = environment.random.randrange(jitter) if jitter > 0 else 0
         self._suffix = Temporary.NONE
         path = self.path(FileKind.LOG)
         if is_new:
@@ -108,7 +106,7 @@ class LogSegment:
         else:
             self._file = fs.open_for_update(path)
             self.size_bytes = self._file.size()
-        self.created_ms = clock()
+        self.created_ms = self._clock()
         self._bytes_since_index_entry = 0
         #: (timestamp, last offset of the batch) of the largest timestamp; None: not read yet.
         self._largest: tuple[int, int] | None = None

@@ -13,7 +13,6 @@ import threading
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import Enum
 
 from cordwood.config import TopicConfig
@@ -32,6 +31,7 @@ from cordwood.fs.folders import remove_tree
 from cordwood.record.batch import Batch
 from cordwood.service import retention, turns
 from cordwood.service.appending import Append, AppendInfo
+from cordwood.service.environment import LogEnvironment
 from cordwood.service.leader_epochs import LeaderEpochCache
 from cordwood.service.loading import Loaded, rebuild_producer_state
 from cordwood.service.local_log import FetchData, LocalLog
@@ -47,7 +47,6 @@ from cordwood.service.lookup import (
     first_record_since,
     newest_record,
 )
-from cordwood.service.metrics import LogStats
 from cordwood.service.producer_state import (
     NO_GUARD,
     UNKNOWN_VERSION,
@@ -77,23 +76,6 @@ class FetchIsolation(Enum):
     TXN_COMMITTED = "txn_committed"
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerLimits:
-    """How producers and transactions are treated.
-
-    Attributes:
-        expiration_ms: `producer.id.expiration.ms`.
-        expiration_check_interval_ms: `producer.id.expiration.check.interval.ms`.
-        transaction_max_timeout_ms: `transaction.max.timeout.ms`.
-        transaction_verification: `transaction.partition.verification.enable`.
-    """
-
-    expiration_ms: int = 86_400_000
-    expiration_check_interval_ms: int = 600_000
-    transaction_max_timeout_ms: int = 900_000
-    transaction_verification: bool = True
-
-
 class UnifiedLog:
     """The log of one partition.
 
@@ -111,18 +93,16 @@ class UnifiedLog:
             such a delete could bring its key back.
     """
 
-    def __init__(
-        self, local: LocalLog, loaded: Loaded, limits: ProducerLimits, topic_id: TopicIdFile, stats: LogStats
-    ) -> None:
+    def __init__(self, local: LocalLog, loaded: Loaded, environment: LogEnvironment, topic_id: TopicIdFile) -> None:
         self._local = local
         self._topic_id = topic_id
-        self._stats = stats
+        self._stats = environment.stats
         self.retention_size_percent = 0
         self.deletes_for_good = True
         #: The producers of `transaction` blocks that have not ended.
         self.producers_in_use: set[int] = set()
         self._lock = threading.RLock()
-        self._limits = limits
+        self._limits = limits = environment.limits
         self._snapshots = loaded.snapshots
         self._producers = loaded.snapshots.state
         self._epochs = loaded.epochs

@@ -1,0 +1,58 @@
+"""What a log is loaded with: all that it shares with the other logs of its manager, and what checkpoints say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from cordwood.clock import Clock
+from cordwood.fs.base import LocalFileSystem
+from cordwood.service.failures import LogDirFailureChannel
+from cordwood.service.metrics import LogStats
+from cordwood.service.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLimits:
+    """How producers and transactions are treated.
+
+    Attributes:
+        expiration_ms: `producer.id.expiration.ms`.
+        expiration_check_interval_ms: `producer.id.expiration.check.interval.ms`.
+        transaction_max_timeout_ms: `transaction.max.timeout.ms`.
+        transaction_verification: `transaction.partition.verification.enable`.
+    """
+
+    expiration_ms: int = 86_400_000
+    expiration_check_interval_ms: int = 600_000
+    transaction_max_timeout_ms: int = 900_000
+    transaction_verification: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnvironment:
+    """What the logs of a manager share.
+
+    Attributes:
+        scheduler: for what is to be done later.
+        failures: takes a log directory offline after an I/O error.
+        stats: counts flushes and refused appends.
+        random: source of the jitter of segments.
+    """
+
+    fs: LocalFileSystem
+    clock: Clock
+    scheduler: Scheduler
+    failures: LogDirFailureChannel
+    limits: ProducerLimits = field(default_factory=ProducerLimits)
+    stats: LogStats = field(default_factory=LogStats)
+    random: Random = field(default_factory=Random)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """What the checkpoints of a log directory say of a log, and whether it was closed properly."""
+
+    log_start_offset: int = 0
+    recovery_point: int = 0
+    clean_shutdown: bool = True
