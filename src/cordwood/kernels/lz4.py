@@ -39,6 +39,9 @@ _MATCH_MIN = 4
 #: A block ends with at least five literals, and no match starts in its last twelve bytes.
 _LAST_LITERALS = 5
 _LAST_MATCH = 12
+#: With so much left to read and to write, a few literals are copied as 16 bytes, and a match follows them.
+_NEAR_BYTES = 32
+assert _NEAR_BYTES >= 16 + 3 + _LAST_LITERALS and _NEAR_BYTES >= 16 + _LAST_MATCH
 #: 16 KiB, a part of the first cache; positions in a block fit in 16 bits.
 _TABLE_BITS = 13
 #: The hash covers five bytes, as in the library: a match of only four saves little, and a longer one may follow.
@@ -64,16 +67,21 @@ def _more(source, end, length):
 def _copy_match(target, distance, length, end):
     """Copy `length` bytes from `distance` before the target, which may overlap it; there is room up to `end`."""
     source, stop = target - distance, target + length
-    if distance >= 8 and stop + 8 <= end:
-        while target < stop:
+    if distance >= 8 and stop + 32 <= end:
+        # Up to 31 bytes behind the match are overwritten by what follows.
+        while True:
             store64(target, load64(source))
-            target += 8
-            source += 8
-    else:
-        while target < stop:
-            store8(target, load8(source))
-            target += 1
-            source += 1
+            store64(target + 8, load64(source + 8))
+            store64(target + 16, load64(source + 16))
+            store64(target + 24, load64(source + 24))
+            target += 32
+            source += 32
+            if target >= stop:
+                return stop
+    while target < stop:
+        store8(target, load8(source))
+        target += 1
+        source += 1
     return stop
 
 
@@ -85,23 +93,25 @@ def _block(source, size, target, room):
         token = np.int64(load8(source))
         source += 1
         length = token >> 4
-        if length == 15:
-            length, source = _more(source, source_end, length)
-            if source == 0:
-                return -1
-        if length > source_end - source or length > end - target:
-            return -1
-        if length <= 16 and source_end - source >= 16 and end - target >= 16:
+        if length < 15 and source_end - source >= _NEAR_BYTES and end - target >= _NEAR_BYTES:
             store64(target, load64(source))
             store64(target + 8, load64(source + 8))
+            source += length
+            target += length
         else:
+            if length == 15:
+                length, source = _more(source, source_end, length)
+                if source == 0:
+                    return -1
+            if length > source_end - source or length > end - target:
+                return -1
             copy(target, source, length)
-        source += length
-        target += length
-        if source == source_end:
-            return target - start
-        if source_end - source < 3 + _LAST_LITERALS or end - target < _LAST_MATCH:
-            return -1
+            source += length
+            target += length
+            if source == source_end:
+                return target - start
+            if source_end - source < 3 + _LAST_LITERALS or end - target < _LAST_MATCH:
+                return -1
         distance = np.int64(load16(source))
         source += 2
         length = token & 15

@@ -19,7 +19,6 @@ from cordwood.kernels.native import (
     be32u,
     copy,
     load8,
-    load16,
     load32,
     load64,
     put32,
@@ -45,27 +44,44 @@ _HASH_FACTOR = np.uint64(0x1E35A7BD)
 _WORD = np.uint64(0xFFFF_FFFF)
 #: No match starts in the last bytes of a chunk.
 _LAST_MATCH = 15
+#: With so much left to read and to write, a literal of up to 32 bytes is copied as 32, and another tag follows it.
+_NEAR_BYTES = 40
+
+
+def _match_of(tag):
+    if tag & 3 == 1:
+        return 1 << 16 | tag >> 5 << 8 | (tag >> 2 & 7) + 4
+    return (2 if tag & 3 == 2 else 4) << 16 | (tag >> 2) + 1
+
+
+#: What the tag of a match says, so that the kinds of matches need no branches: its length, bits 8 to 10 of its distance
+#: where they are there, and from bit 16 on how many bytes of the distance follow.
+_MATCHES = np.array([_match_of(tag) for tag in range(256)], np.uint32)
+
+
+@njit(inline="always")
+def _copy32(target, source):
+    store64(target, load64(source))
+    store64(target + 8, load64(source + 8))
+    store64(target + 16, load64(source + 16))
+    store64(target + 24, load64(source + 24))
 
 
 @njit(inline="always")
 def _copy_match(target, distance, count, end):
-    """Copy `count` bytes from `distance` before the target, which may overlap it; there is room up to `end`.
-
-    Up to 15 bytes behind the match are overwritten, which what follows overwrites in turn.
-    """
-    match, match_end = target - distance, target + count
-    if distance >= 8 and end - target >= 72:
-        while target < match_end:
-            store64(target, load64(match))
-            store64(target + 8, load64(match + 8))
-            target += 16
-            match += 16
-    else:
-        while target < match_end:
-            store8(target, load8(match))
-            target += 1
-            match += 1
-    return match_end
+    """Copy up to 64 bytes from `distance` before the target, which may overlap it; there is room up to `end`."""
+    source, stop = target - distance, target + count
+    if distance >= 8 and end - target >= 64:
+        # What is overwritten behind the match is written again by what follows.
+        _copy32(target, source)
+        if count > 32:
+            _copy32(target + 32, source + 32)
+        return stop
+    while target < stop:
+        store8(target, load8(source))
+        target += 1
+        source += 1
+    return stop
 
 
 @njit
@@ -86,45 +102,44 @@ def _decompress_chunk(source, size, target, room):
     while source < source_end:
         tag = np.int64(load8(source))
         source += 1
-        kind = tag & 3
-        if kind == 0:
+        if tag & 3 == 0:
             count = (tag >> 2) + 1
-            if count > 60:
-                extra = count - 60
-                if extra > source_end - source:
-                    return -1
-                count = np.int64(1)
-                for i in range(extra):
-                    count += np.int64(load8(source + i)) << (8 * i)
-                source += extra
-            if count > source_end - source or count > stop - target:
-                return -1
-            if count <= 16 and source_end - source >= 16 and end - target >= 16:
-                store64(target, load64(source))
-                store64(target + 8, load64(source + 8))
+            is_near = count <= 32 and source_end - source >= _NEAR_BYTES and stop - target >= _NEAR_BYTES
+            if is_near:
+                _copy32(target, source)
             else:
+                if count > 60:
+                    extra = count - 60
+                    if extra > source_end - source:
+                        return -1
+                    count = np.int64(1)
+                    for i in range(extra):
+                        count += np.int64(load8(source + i)) << (8 * i)
+                    source += extra
+                if count > source_end - source or count > stop - target:
+                    return -1
                 copy(target, source, count)
             source += count
             target += count
-            continue
-        if kind == 1:
-            if source >= source_end:
-                return -1
-            count = (tag >> 2 & 7) + 4
-            distance = tag >> 5 << 8 | np.int64(load8(source))
+            if not is_near:
+                continue
+            # Writers put a match behind a literal; a branch that nearly always goes the same way costs little.
+            tag = np.int64(load8(source))
+            if tag & 3 == 0:
+                continue
             source += 1
-        elif kind == 2:
-            if source_end - source < 2:
-                return -1
-            count = (tag >> 2) + 1
-            distance = np.int64(load16(source))
-            source += 2
+        match = np.int64(_MATCHES[tag])
+        extra = match >> 16
+        if extra > source_end - source:
+            return -1
+        more = np.int64(0)
+        if source_end - source >= 4:
+            more = np.int64(load32(source)) & ((1 << (8 * extra)) - 1)
         else:
-            if source_end - source < 4:
-                return -1
-            count = (tag >> 2) + 1
-            distance = np.int64(load32(source))
-            source += 4
+            for i in range(extra):
+                more |= np.int64(load8(source + i)) << (8 * i)
+        source += extra
+        count, distance = match & 0xFF, (match & 0x700) + more
         if distance == 0 or distance > target - start or count > stop - target:
             return -1
         target = _copy_match(target, distance, count, end)

@@ -14,6 +14,7 @@ than `STREAM_BYTES` is decoded in pieces: memory holds only one piece of it, or 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -195,6 +196,14 @@ def decode(
                 pass
 
 
+@functools.cache
+def _fast_codecs() -> npt.NDArray[np.bool_]:
+    """bool[number of a codec]: whether `decompress_bodies` takes it."""
+    fast = np.zeros(CODEC_MASK + 1, np.bool_)
+    fast[[codec for codec in Codec if has_fast_decompressor(codec)]] = True
+    return fast
+
+
 class _Reader:
     """Decodes adjacent batches of one kind."""
 
@@ -224,7 +233,7 @@ class _Reader:
     def packed(self) -> Iterator[RecordColumns]:
         batches, window_end = self.batches, self.window.position + self.window.data.size
         codecs = batches["attributes"] & CODEC_MASK
-        fast = np.isin(codecs, [codec for codec in Codec if has_fast_decompressor(codec)])
+        fast = _fast_codecs()[codecs]
         fast &= (batches["record_count"] > 0) & (batches["position"] + batches["size_bytes"] <= window_end)
         runs = np.where(fast, codecs, _NO_FAST_CODEC)
         edges = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), batches.size]
