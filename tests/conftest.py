@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,10 @@ _waiting = pytest.StashKey[int]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Hypothesis draw by the run's seed, too, before its plugin reads the option."""
+    """Let Hypothesis draw by the run's seed, too, before its plugin reads the option; and let Ctrl-C reach tests."""
+    # A shell without job control starts what stands before `&` with SIGINT ignored, which all children would inherit.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if knobs.IS_FRESH and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(knobs.SEED)
 
