@@ -10,6 +10,8 @@ from html import escape
 #: A first column is made no wider than this.
 NAME_WIDTH_MAX = 40
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Names that are listed before the rest is only counted.
+_NAMES_SHOWN = 6
 _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -72,10 +74,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def names_text(names: Sequence[str], *, shown: int = 6) -> str:
+def names_text(names: Sequence[str]) -> str:
     """The first of some names, and how many more there are."""
-    more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def number(count: int, noun: str) -> str:

@@ -88,7 +88,7 @@ def clean(
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
-    select_partitions(node, sources, options.selection)  # or refuse it before a directory is recovered for it
+    select_partitions(node.places, sources, options.selection)  # or refuse it before a directory is recovered for it
     linked = Link.HARD if copy.link else None
     work = fs.target(output, read_only)
     copies = lay_out(fs, node, sources, work.data)

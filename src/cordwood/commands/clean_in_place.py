@@ -43,7 +43,7 @@ from cordwood.storage.changes.backup import KeepFolder
 from cordwood.storage.changes.ownership import check_ownership
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.recovered import broker_would_load
-from cordwood.storage.node.node import LocatedPartition
+from cordwood.storage.node.node import LocatedPartition, list_places
 
 
 def clean_in_place(
@@ -104,15 +104,16 @@ def _locked(
 ) -> Iterator[Site]:
     """The log directories, locked. In the end all work folders are removed."""
     selection = options.selection
-    node = open_node(fs, sources, selection)
-    to_lock = directories_to_lock(fs, (place.path for place in select_partitions(node, sources, selection)))
+    _, found = list_places(fs, sources)
+    to_lock = directories_to_lock(fs, (place.path for place in select_partitions(found, sources, selection)))
     with ExitStack() as held:
         for path in to_lock:
             check_local(fs, path, no_broker_elsewhere=in_place.no_broker_elsewhere)
         locks = [held.enter_context(fs.lock_directory(path)) for path in to_lock]
         # Opened only now: before the locks, another process may have changed the directories.
         node = open_node(fs, sources, selection)
-        places = [place for place in select_partitions(node, sources, selection) if broker_would_load(place.name)]
+        selected = select_partitions(node.places, sources, selection)
+        places = [place for place in selected if broker_would_load(place.name)]
         partitions = [place.path for place in places]
         check_ownership(fs, partitions)
         kept = None

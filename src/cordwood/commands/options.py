@@ -5,7 +5,7 @@ A new option is one field here, or in `cleaning.plan.Choices`: `cli.options` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -252,14 +252,16 @@ def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
     return Node.open(fs, paths, selection.metadata, selection.server_properties, selection.overrides)
 
 
-def select_partitions(node: Node, paths: Sequence[str], selection: Selection) -> list[LocatedPartition]:
+def select_partitions(
+    places: Iterable[LocatedPartition], paths: Sequence[str], selection: Selection
+) -> list[LocatedPartition]:
     """The selected partitions, of those in the paths.
 
     Raises:
         NotFoundError: there is none.
     """
     topics, partitions = selection.topics, selection.partitions
-    selected = [place for place in node.places if is_asked_for(place, topics, partitions)]
+    selected = [place for place in places if is_asked_for(place, topics, partitions)]
     if not selected:
         what = ", ".join([*topics, *partitions])
         raise NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else ""))

@@ -76,7 +76,7 @@ def plan_node(node: Node, paths: Sequence[str], options: PlanOptions, *, clock: 
     for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
         if isinstance(offset, int) and offset < 0:
             raise RequestError(f"The {name} cannot be {offset}: offsets start at 0")
-    places = select_partitions(node, paths, selection)
+    places = select_partitions(node.places, paths, selection)
     size = offset_map_size(node, choices)
     _, now_ms = options.at(clock)
     planned = (plan_partition(node, place, choices, now_ms) for place in places)

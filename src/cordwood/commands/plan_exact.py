@@ -49,7 +49,7 @@ def plan_exact(
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
-    asked = select_partitions(node, sources, options.selection)
+    asked = select_partitions(node.places, sources, options.selection)
     # No other user can read this folder: it will hold recovered records.
     with temporary_directory(fs, "cordwood-plan-") as folder, _planned_in(fs, folder) as work:
         copies = lay_out(fs, node, sources, work.data, locked_too=True)

@@ -52,7 +52,7 @@ def list_transactions(
     fs = fs or file_system_for([*paths, selection.metadata, selection.server_properties])
     node = open_node(fs, paths, selection)
     beside = Beside(node)
-    places = [one for one in select_partitions(node, paths, selection) if _may_have_transactions(one)]
+    places = [one for one in select_partitions(node.places, paths, selection) if _may_have_transactions(one)]
     problems: list[DataError | OSError] = []
     found: list[tuple[LocatedPartition, OpenInLog]] = []
     for done, place in enumerate(places, 1):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ import numpy as np
 
 from cordwood.cleaning.superseded import Chunk, ScannedRun, SegmentOutcomes, Span, merge
 from cordwood.engine.blobs import Blob, BlobReader, BlobWriter
+from cordwood.engine.progress import CountedLog
+from cordwood.engine.scan import KeyScan
 from cordwood.engine.task import Failure, failure_of
 from cordwood.fs.base import TargetStore
 from cordwood.fs.location import Location
@@ -53,31 +56,36 @@ class Each(Protocol):
         ...
 
 
-class RunTask(Protocol):
-    """A run of a log as a task scans it; a value that can be pickled."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTask(ABC):
+    """A part of a segment as a task scans it; a value that can be pickled.
+
+    Attributes:
+        start, end: positions of its first batch, and behind its last one; None: the segment's end.
+        size_bytes: what the task reads.
+        how: to scan, and `ranges`, into how many the hashes are cut: the same for all runs of a log.
+    """
+
+    log: CountedLog
+    base_offset: int
+    start: int
+    end: int | None
+    size_bytes: int
+    how: KeyScan
+    ranges: int
 
     @property
     def path(self) -> str:
         """The log's directory, for errors."""
-        ...
+        return self.log.path
 
-    @property
-    def size_bytes(self) -> int:
-        """What the task reads."""
-        ...
-
-    @property
-    def ranges(self) -> int:
-        """Into how many the hashes are cut; the same for all runs of a log."""
-        ...
-
+    @abstractmethod
     def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
         """Scan it.
 
         Args:
             keep: takes the survivors of each chunk, in log order.
         """
-        ...
 
 
 # ---- values that tasks are sent, and return --------------------------------------------------------------------------

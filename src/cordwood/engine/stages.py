@@ -21,7 +21,7 @@ import numpy as np
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.superseded import NEVER, Chunk, ScannedKeys, ScannedRun, Span, joined
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine.exchange import RunOutcomes
+from cordwood.engine.exchange import RunOutcomes, RunTask
 from cordwood.engine.facts import cleanable_facts
 from cordwood.engine.partition import (
     Cleaned,
@@ -41,6 +41,7 @@ from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.types import override
 
 # ---- headers ---------------------------------------------------------------------------------------------------------
 
@@ -73,37 +74,24 @@ def transactional_batches(task: TransactionsTask) -> BatchRows:
 # ---- cut -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CleanRun:
-    """A run of a partition that is cleaned; see `engine.exchange.RunTask`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRun(RunTask):
+    """A run of a partition that is cleaned.
 
     Attributes:
-        start, end, superseding: see `Run`.
-        size_bytes, ranges: see `RunTask`.
+        superseding: see `Run`.
     """
 
-    log: CountedLog
-    base_offset: int
-    start: int
-    end: int | None
-    size_bytes: int
     superseding: Superseding | None
     trackers: Trackers
-    how: KeyScan
-    ranges: int
-
-    @property
-    def path(self) -> str:
-        """See `RunTask`."""
-        return self.log.path
 
     @property
     def is_part(self) -> bool:
         """Whether it is not a whole segment."""
         return bool(self.start) or self.end is not None
 
+    @override
     def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
-        """See `RunTask`."""
         run = Run(self.log.segment(self.base_offset), self.start, self.end, self.superseding, rewritten=True)
         return scan_run(run, copy.deepcopy(self.trackers), self.how, keep)
 
@@ -164,7 +152,18 @@ def cut_partition(
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             size_bytes = (run.segment.size_bytes if end is None else end) - start
             now = copy.deepcopy(trackers)
-            runs.append(CleanRun(source, base, start, end, size_bytes, run.superseding, now, how, ranges))
+            part = CleanRun(
+                log=source,
+                base_offset=base,
+                start=start,
+                end=end,
+                size_bytes=size_bytes,
+                how=how,
+                ranges=ranges,
+                superseding=run.superseding,
+                trackers=now,
+            )
+            runs.append(part)
             behind = NEVER if end is None else end
             follow(rows[(rows["position"] >= start) & (rows["position"] < behind)], run.superseding, trackers)
     bases = tuple(tuple(segment.base_offset for segment in group) for group in groups)

@@ -16,19 +16,20 @@ from cordwood.fs.base import Bytes, File, FileInfo, Link, ReadableFile, TargetSt
 from cordwood.fs.wrapped import WrappedTargetStore
 from cordwood.types import override
 
+#: The bytes of these files are discarded.
+_DISCARDED = ".log"
+
 
 class DiscardingStore(WrappedTargetStore):
     """Reads from another file system, except in one folder: there it keeps names, sizes, times and small files.
 
     Args:
         folder: the folder that accepts writes. It need not exist in `store`, and has no subfolders.
-        thrown_away: suffixes of the names whose bytes are discarded.
     """
 
-    def __init__(self, store: TargetStore, folder: str, *, thrown_away: tuple[str, ...] = (".log",)) -> None:
+    def __init__(self, store: TargetStore, folder: str) -> None:
         super().__init__(store)
         self._folder = folder
-        self._thrown_away = thrown_away
         self._files: dict[str, DiscardedFile] = {}
 
     @override
@@ -49,7 +50,7 @@ class DiscardingStore(WrappedTargetStore):
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
         if posixpath.dirname(path) != self._folder:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
-        file = self._files[path] = DiscardedFile(path, keep=not path.endswith(self._thrown_away))
+        file = self._files[path] = DiscardedFile(path, keep=not path.endswith(_DISCARDED))
         return file
 
     @override

@@ -180,10 +180,10 @@ class LocalLog:
 
     # ---- removing ----------------------------------------------------------------------------------------------------
 
-    def remove(self, segments: Sequence[LogSegment], *, later: bool = True) -> None:
-        """Take segments out of the log and remove their files, now or after `file.delete.delay.ms`."""
+    def remove(self, segments: Sequence[LogSegment]) -> None:
+        """Take segments out of the log, and remove their files after `file.delete.delay.ms`."""
         self.segments.replace(removed=[segment.base_offset for segment in segments])
-        self.delete_files(segments, later=later)
+        self.delete_files(segments)
 
     def swap_in(self, replacement: Replacement) -> tuple[LogSegment, ...]:
         """Put the outputs of a clean in the place of the segments that they stand for, whose files are removed later.
@@ -217,7 +217,7 @@ class LocalLog:
         self.delete_files(old)
         return tuple(segment for segment in old if segment.base_offset not in replacement.outputs)
 
-    def delete_files(self, segments: Sequence[LogSegment], *, later: bool = True) -> None:
+    def delete_files(self, segments: Sequence[LogSegment]) -> None:
         """Remove the files of segments that are in the log no more."""
         for segment in segments:
             if not segment.is_deleted:
@@ -228,12 +228,8 @@ class LocalLog:
                 with self.guarded("deleting segments"):
                     segment.delete_files()
 
-        if not segments:
-            return
-        if later:
+        if segments:
             self.scheduler.schedule("delete-file", delete, delay_ms=self.config.file_delete_delay_ms)
-        else:
-            delete()
 
     def truncate_to(self, offset: int) -> tuple[LogSegment, ...]:
         """Remove the records at or above an offset; returns the removed segments."""

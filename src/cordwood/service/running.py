@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
 from cordwood.cleaning import selection
-from cordwood.clock import Clock, monotonic_clock, system_clock
+from cordwood.clock import monotonic_clock, system_clock
 from cordwood.errors import HangingError, KafkaStorageError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.option import Option
@@ -105,7 +105,6 @@ class LiveNode:
         options: LiveOptions,
         *,
         is_new: bool = False,
-        clock: Clock = system_clock,
     ) -> None:
         """Look at the directories; nothing is locked yet.
 
@@ -123,9 +122,8 @@ class LiveNode:
         self._log_dirs = list(log_dirs)
         self._options = options
         self._is_new = is_new
-        self._clock = clock
         self._node, self._explicit = self._read_configs()
-        self.manager = LogManager(fs, self._log_dirs, self._explicit.layers, clock=clock, engine=options.engine)
+        self.manager = LogManager(fs, self._log_dirs, self._explicit.layers, engine=options.engine)
         self._watch = HealthWatch(period_ms=int(LOOK_SECONDS * 1_000))
         self._server: HttpServer | None = None
 
@@ -211,7 +209,7 @@ class LiveNode:
 
     def look(self) -> tuple[list[PartitionStatus], Health]:
         """The state of each log, and the health of all; `/health` answers with the last look."""
-        now_ms, explicit = self._clock(), self._explicit
+        now_ms, explicit = system_clock(), self._explicit
         found = statuses(self.manager, now_ms, explicit.left_alone, explicit.only_compacted, self.waiting.begin)
         health = self._watch.look(self.manager, found, now_ms)
         self.waiting.begin("the next look")

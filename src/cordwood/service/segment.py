@@ -337,9 +337,9 @@ class LogSegment:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def places(self, position: int, end: int | None = None) -> Iterator[Place]:
+    def places(self, position: int) -> Iterator[Place]:
         """The batches from a position on, from their headers; ends where no whole batch follows."""
-        end = self.size_bytes if end is None else min(end, self.size_bytes)
+        end = self.size_bytes
         data, start = b"", position
         while end - position > MAGIC_END:
             at = position - start

@@ -20,7 +20,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,7 +141,7 @@ def _checksum(path: Path) -> int:
     return found
 
 
-def make_in_background(environment: Mapping[str, str] = os.environ) -> None:
+def make_in_background() -> None:
     """Let a process that outlives this one make the archive, with what the machine has to spare."""
     with contextlib.suppress(OSError):
         subprocess.Popen(
@@ -150,6 +150,5 @@ def make_in_background(environment: Mapping[str, str] = os.environ) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env=dict(environment),
             start_new_session=True,
         )

@@ -31,15 +31,9 @@ _ours: list[Gateway] = []
 
 
 @contextlib.contextmanager
-def session(
-    given: SparkSession | None = None,
-    *,
-    master: str = LOCAL_MASTER,
-    archive: str | None = None,
-    settings: Mapping[str, str] | None = None,
-) -> Iterator[SparkSession]:
+def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) -> Iterator[SparkSession]:
     """A session: the user's, which stays, or our own, which ends with the block; see `running`."""
-    with running(given, master=master, archive=archive, settings=settings) as spark:
+    with running(given, master=master) as spark:
         yield spark.session if isinstance(spark, Gateway) else spark
 
 

@@ -18,12 +18,13 @@ import numpy as np
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array
 from cordwood.cleaning.superseded import NEVER, Chunk, ScannedRun
-from cordwood.engine.exchange import MANY_RANGES, RANGES
+from cordwood.engine.exchange import MANY_RANGES, RANGES, RunTask
 from cordwood.engine.progress import CountedLog
 from cordwood.engine.scan import KeyScan, scan_part
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.tables.headers import SegmentHeaders
+from cordwood.types import override
 
 #: Records of a chunk; its arrays take less than 60 MB.
 CHUNK_RECORDS = 1 << 20
@@ -51,40 +52,21 @@ class TableSlice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableRun:
-    """A part of a segment that one task scans, and that one task gives the values of; see `engine.exchange.RunTask`.
+class TableRun(RunTask):
+    """A part of a segment that one task scans, and that one task gives the values of.
 
     Attributes:
-        start, end: positions of its first batch, and behind its last one.
         start_offset, end_offset: the offsets [start, end) that are of interest.
         aborted: transactions that reach into the segment.
-        how: to scan; the same for all runs of the log.
-        ranges: into how many the hashes are cut.
     """
 
-    log: CountedLog
     partition: int
-    base_offset: int
-    start: int
-    end: int
     start_offset: int
     end_offset: int
     aborted: Aborted
-    how: KeyScan
-    ranges: int
 
-    @property
-    def path(self) -> str:
-        """See `RunTask`."""
-        return self.log.path
-
-    @property
-    def size_bytes(self) -> int:
-        """See `RunTask`."""
-        return self.end - self.start
-
+    @override
     def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
-        """See `RunTask`."""
         transactions = Transactions(aborted={producer: list(ranges) for producer, ranges in self.aborted.items()})
 
         def mark(batches: BatchRows) -> tuple[BoolArray, Int64Array]:
@@ -119,6 +101,7 @@ def cut(
                     base_offset=headers.base_offset,
                     start=start,
                     end=end,
+                    size_bytes=end - start,
                     start_offset=part.start_offset,
                     end_offset=part.end_offset,
                     aborted=_reaching_into(part.aborted, headers),

@@ -132,13 +132,10 @@ class KeepFolder:
         """Whether nothing was kept so far, so that there is nothing to undo."""
         return not self._before
 
-    def keep(self, partition: str, names: Sequence[str], coming: Sequence[str] | None = None) -> None:
+    def keep(self, partition: str, names: Sequence[str]) -> None:
         """Keep files of a partition that are about to be deleted or changed. On return they are durable in the folder.
 
         Leftovers of an earlier clean or deletion, which the next load would remove, are not kept.
-
-        Args:
-            coming: paths of what replaces them; None: the files of their offsets in the partition's work folder.
 
         Raises:
             RequestError: the file system does not give files stable inode numbers. Nothing of these files is changed.
@@ -166,7 +163,7 @@ class KeepFolder:
                         )
                     self.bytes_kept += before[name].size_bytes
             fs.sync_directory(folder)
-            found = _outputs(fs, partition, going) if coming is None else map(fs.stat, coming)
+            found = _outputs(fs, partition, going)
             # Files that a failed attempt left are noted with the group that they were for, and not again.
             made = [info for info in found if info.inode not in known]
             known.update(info.inode for info in made)

@@ -148,25 +148,22 @@ class Swap:
         execute(self.fs, self.after_commit)
 
 
-def swap_in(
-    fs: LocalFileSystem, partition: str, replacement: Replacement, *, keep: Keep | None = None, owned: bool = False
-) -> None:
+def swap_in(fs: LocalFileSystem, partition: str, replacement: Replacement, *, keep: Keep | None = None) -> None:
     """Replace one group of segments by its outputs; durable on return.
+
+    The outputs get owner, group and permissions of the group's first segment before they have a name in the partition.
 
     Args:
         partition: its directory. It was loaded, and has no other writer.
         replacement: of one group. Its files are moved.
         keep: is called before files are deleted.
-        owned: the outputs have their owners. Otherwise they get owner, group and permissions of the group's first
-            segment, before they have a name in the partition.
 
     Raises:
         RequestError: an interrupted clean or deletion left files there; nothing was changed.
         OSError: before the commit, the partition is as it was; after it, the next load completes the swap.
     """
     old = _old_files(fs, partition, replacement)
-    if not owned:
-        own_like_old(fs, partition, replacement, min(replacement.replaced))
+    own_like_old(fs, partition, replacement, min(replacement.replaced))
     if keep is not None:
         keep(partition, old)
     swap = Swap.of(fs, partition, replacement, old)

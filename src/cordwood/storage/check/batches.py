@@ -176,10 +176,9 @@ class LogCheck:
         damaged: the log has errors, so other files cannot be compared with it.
     """
 
-    def __init__(self, place: Place, findings: Findings, *, ordered: bool = True) -> None:
+    def __init__(self, place: Place, findings: Findings) -> None:
         self.place = place
         self.findings = findings
-        self.ordered = ordered
         self.batches = 0
         self.last_offset = place.base_offset - 1
         self.end_position = 0
@@ -246,8 +245,7 @@ class LogCheck:
         batches = batches[good]
         if not batches.size:
             return
-        if self.ordered:
-            self._order(batches)
+        self._order(batches)
         self.last_offset = int(batches["last_offset"][-1])
         for observer in observers:
             observer.add(batches)

@@ -127,7 +127,7 @@ class Node:
             ConfigError: a setting that Kafka would not take.
         """
         said = _said(fs, server_properties, overrides)
-        directories, places = _places(fs, paths)
+        directories, places = list_places(fs, paths)
         _check_one_broker(directories)
         found = _metadata_directory(fs, directories, metadata)
         read, path = None, None
@@ -139,7 +139,7 @@ class Node:
 
     def listed_again(self) -> Node:
         """The same node with its directories as they are now; its metadata is not read again."""
-        directories, places = _places(self.fs, self.paths)
+        directories, places = list_places(self.fs, self.paths)
         return replace(self, directories=directories, places=places)
 
     @cached_property
@@ -231,7 +231,12 @@ def _said(fs: Store, path: str | None, arguments: Iterable[str]) -> tuple[Layer,
 # ---- which partitions ------------------------------------------------------------------------------------------------
 
 
-def _places(fs: Store, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ...], tuple[LocatedPartition, ...]]:
+def list_places(fs: Store, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ...], tuple[LocatedPartition, ...]]:
+    """The log directories at some paths, and the partitions in question; no metadata is read.
+
+    Raises:
+        NotFoundError, RequestError: as `Node.open`.
+    """
     directories: dict[str, LogDirectory] = {}
     places: dict[str, LocatedPartition] = {}
 
