@@ -2,9 +2,11 @@
 
     whole     one task, as a small partition is cleaned
     chunks    one task that closes a chunk after every eighth record, and then reads nothing that goes
+    probing   one task that looks up all records in a table of the dirty keys, as if little were dirty
     stages    many tasks; runs begin where an index points to
     one       many tasks; a segment is one run
     two       many tasks; a segment is two runs, cut between any two batches
+    probed    the same, and all records are looked up
     seven     many tasks; a segment is seven runs
     batches   many tasks; every batch is a run of its own, with chunks of eight records
     here      many tasks, in a pool of processes; elsewhere a test plays all tasks in its own process
@@ -47,9 +49,11 @@ from tests.knobs import IS_FULL
 
 #: Runs of a segment, and what is not large.
 _RUNS_MAX, _SMALL_BYTES = 100, 200_000
-MODES = ("whole", "chunks", "stages", "batches", "one", "two", "seven", "here")
+MODES = ("whole", "chunks", "probing", "stages", "batches", "one", "two", "probed", "seven", "here")
 #: Runs of a segment in these modes.
-RUNS = {"one": 1, "two": 2, "seven": 7, "batches": _RUNS_MAX}
+RUNS = {"one": 1, "two": 2, "probed": 2, "seven": 7, "batches": _RUNS_MAX}
+#: In these, the dirty keys become a table.
+_PROBING = ("probing", "probed")
 EVERY = "every"
 _mode = [EVERY if IS_FULL else "whole"]
 
@@ -108,11 +112,11 @@ def clean_log(
         if mode in RUNS:
             cut = functools.partial(evenly, runs=RUNS[mode])
             patches.enter_context(mock.patch.object(stages, "cut_positions", cut))
-        if mode not in ("whole", "chunks") and settings.offset_map_slots is None:
+        if mode not in ("whole", "chunks", "probing") and settings.offset_map_slots is None:
             found = by_stages(fs, log, target, settings=settings, part=part, **choice)
             if found is not None:
                 return found
-        request = CleanRequest(settings=settings, part=part, **choice)
+        request = CleanRequest(settings=settings, part=part, probing=mode in _PROBING, **choice)
         return clean_partition(fs, log, target, request, suffix=suffix)
 
 
@@ -212,8 +216,9 @@ def by_stages(
         return [clean_one(through_a_pickle(task)) for task in tasks]
 
     task = PartitionTask(
-        location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part
-    )
+        location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part,
+        probing=_mode[0] in _PROBING,
+    )  # fmt: skip
     with mock.patch("cordwood.engine.division.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
         (outcome,) = clean_staged(fs, [task], aside, progress, each, clean_each, 1)
     try:

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.api import clean
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Division, Plan
-from cordwood.engine.division import RUN_BYTES_MIN, with_divisions
+from cordwood.engine.division import RUN_BYTES_MIN, with_divisions, with_probing
+from cordwood.engine.task import tasks_of
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from cordwood.report import clean as clean_report
 from cordwood.report import plan as report
 from tests.commands.planned_logs import T0, batch, make_log
 
@@ -28,6 +32,7 @@ def planned(folder: Path, sizes: Sequence[int], **options: object) -> Plan:
         str(folder),
         overrides=["cleanup.policy=compact"],
         high_watermark="end",
+        ignore_ratio=True,
         single_copy=True,
         **options,  # type: ignore[arg-type]
     )
@@ -69,7 +74,50 @@ def test_a_partition_whose_keys_take_more_than_a_task_has_is_divided_on_one_core
 def test_json_has_the_division(tmp_path: Path) -> None:
     plan = with_divisions(planned(tmp_path, [1]), 1)
     found = json.loads(json.dumps(report.document(plan)))
-    assert found["partitions"][0]["division"] == {"staged": False, "run_bytes": 0, "runs": 1, "reason": ""}
+    expected = {"staged": False, "run_bytes": 0, "runs": 1, "reason": "", "table_keys": 0}
+    assert found["partitions"][0]["division"] == expected
+
+
+@pytest.mark.parametrize("memory", [64 * MB, 100_000])
+def test_records_are_looked_up_in_a_table_if_little_is_dirty_and_it_fits(memory: int, tmp_path: Path) -> None:
+    plan = with_divisions(planned(tmp_path, [17], first_dirty=15, memory=memory), 1)
+    (found,) = divisions(plan)
+    title = "little is dirty, so all records are looked up in a table of the dirty keys:"
+    assert (title in report.lines(plan)) == (memory > MB)
+    if memory > MB:
+        lines = list(report.lines(plan))
+        assert lines[lines.index(title) + 1] == "  t-0: at most 2 keys"
+    assert found.table_keys == (2 if memory > MB else 0)
+
+
+def test_records_are_compared_in_chunks_if_much_is_dirty(tmp_path: Path) -> None:
+    assert divisions(with_divisions(planned(tmp_path, [17], first_dirty=13), 1)) == [Division()]
+
+
+def test_a_task_looks_records_up_where_the_plan_says_so(tmp_path: Path) -> None:
+    for first_dirty in (13, 15):
+        plan = with_divisions(planned(tmp_path, [17] if first_dirty == 13 else [], first_dirty=first_dirty), 2)
+        (task,) = tasks_of(plan, PosixFileSystem().location())
+        assert with_probing(task, 2).probing == (divisions(plan)[0].table_keys > 0) == (first_dirty == 15)
+
+
+@pytest.mark.parametrize("first_dirty", [13, 15])
+def test_the_result_says_whether_records_were_looked_up(first_dirty: int, tmp_path: Path) -> None:
+    planned(tmp_path / "log", [17])
+    result = clean(
+        str(tmp_path / "log"),
+        output=str(tmp_path / "copy"),
+        overrides=["cleanup.policy=compact"],
+        high_watermark="end",
+        ignore_ratio=True,
+        single_copy=True,
+        first_dirty=first_dirty,
+        engine="here",
+    )
+    line = "records looked up in a table of dirty keys, as little was dirty: 1 partition"
+    is_little = first_dirty == 15
+    assert (line in clean_report.lines(result)) == is_little
+    assert clean_report.document(result)["partitions"][0]["probed"] == is_little
 
 
 @pytest.mark.parametrize("cores", [1, 4])

@@ -23,6 +23,7 @@ from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import PartitionTask
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import TargetStore
+from cordwood.fs.counted import CountedStore
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.files import read_file
@@ -83,9 +84,14 @@ def test_many_tasks_write_what_one_task_writes(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("suffix", [".scan", ".merge"])
+@pytest.mark.parametrize("suffix", [".scan", ".merge", ".keys"])
 @pytest.mark.parametrize("way", ["removed", "flipped", "cut"])
 def test_a_blob_that_is_lost_or_damaged_is_made_again(tmp_path: Path, suffix: str, way: str) -> None:
+    with modes.using("probed" if suffix == ".keys" else "stages"):
+        make_again(tmp_path, suffix, way)
+
+
+def make_again(tmp_path: Path, suffix: str, way: str) -> None:
     log = some_log(tmp_path / "t-0")
     whole = cleaned(log, tmp_path / "whole", by_one)
     for seed in range(6):
@@ -143,18 +149,51 @@ def test_a_run_that_begins_inside_a_batch_is_read_with_its_whole_segment(
     assert max(asked) > 1 << 40
 
 
-def test_damage_fails_the_partition_with_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["stages", "probed"])
+def test_damage_fails_the_partition_with_its_place(tmp_path: Path, mode: str) -> None:
     log = some_log(tmp_path / "t-0")
     path = Path(log.segments[1].path)
     stored = bytearray(path.read_bytes())
     stored[-1] ^= 1
     path.write_bytes(stored)
     (tmp_path / "target").mkdir()
-    with pytest.raises(CorruptBatchError, match=f"CRC-32C mismatch.*{path.name}"):
+    with modes.using(mode), pytest.raises(CorruptBatchError, match=f"CRC-32C mismatch.*{path.name}"):
         modes.by_stages(FS, log, str(tmp_path / "target"), **choice(log))
 
 
-def test_a_log_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first_dirty", [0, 30, 45, 59, 60])
+def test_what_is_looked_up_comes_to_the_same_as_chunks(tmp_path: Path, first_dirty: int) -> None:
+    log = some_log(tmp_path / "t-0")
+    written = {}
+    for mode in ("whole", "probing", "probed"):
+        folder = tmp_path / mode
+        folder.mkdir()
+        with modes.using(mode):
+            cleaned = modes.clean_log(FS, log, str(folder), **choice(log) | {"first_dirty": first_dirty})
+        assert cleaned.end_offset == (60 if first_dirty < 60 else 0)
+        written[mode] = files(folder)
+    assert written["whole"] == written["probing"] == written["probed"]
+
+
+def test_what_is_looked_up_is_read_once_beside_what_is_dirty(tmp_path: Path) -> None:
+    log = some_log(tmp_path / "t-0", records=4_000)
+    counted = CountedStore(FS, suffix=".log")
+    (tmp_path / "target").mkdir()
+    view = LogView(log.path, fs=counted, log_start_offset=0)
+    chosen = choice(view) | {"first_dirty": 3_990}
+    clean_partition(FS, view, str(tmp_path / "target"), CleanRequest(**chosen, probing=True))
+    read = counted.bytes_read
+    clean_partition(FS, view, str(tmp_path / "target"), CleanRequest(**chosen))
+    assert read < 1.1 * (counted.bytes_read - read)
+
+
+@pytest.mark.parametrize("mode", ["stages", "probed"])
+def test_a_log_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path, mode: str) -> None:
+    with modes.using(mode):
+        leave_to_one_task(tmp_path)
+
+
+def leave_to_one_task(tmp_path: Path) -> None:
     log = make_log(tmp_path / "t-0", (0, [data(5, b"a"), data(3, b"a"), data(6, b"b")]), (10, [data(10)]))
     (tmp_path / "stages").mkdir()
     assert modes.by_stages(FS, log, str(tmp_path / "stages"), **choice(log)) is None

@@ -11,11 +11,14 @@ from cordwood.kernels.latest import (
     OFFSET,
     SLOT_NUMBERS,
     choose_keyed,
+    fill_filter,
     latest_offsets,
     move_table,
+    probe,
     put_latest,
 )
 from cordwood.kernels.layout import RECORD_ROW
+from cordwood.kernels.superseded import COMPARED, IGNORED, SUPERSEDED
 
 
 def table(size: int) -> np.ndarray:
@@ -64,6 +67,24 @@ def test_the_table_holds_what_a_dict_holds(first, second, start) -> None:
     latest_offsets(everything, np.ones(len(expected), np.bool_), larger, found)
     assert found.tolist() == list(expected.values())
     assert np.count_nonzero(larger[:, OFFSET] != FREE) == len(expected)
+
+
+#: Some share a slot, some a word of the filter, some its bits, too.
+PROBED = st.tuples(st.sampled_from([0, 1, 16, 2**64 - 1]), st.sampled_from([0, 1, 2, 64, 2**18, 2**63]))
+
+
+@given(st.lists(PROBED, max_size=12), st.lists(st.tuples(PROBED, st.integers(0, 20), st.booleans()), max_size=40))
+def test_records_are_superseded_if_the_table_has_a_newer_one(entered, records) -> None:
+    slots, words = table(32), np.zeros(4, np.uint64)
+    every = np.ones(len(entered), np.bool_)
+    put_latest(np.array(entered, np.uint64).reshape(-1, 2), np.arange(5, 5 + len(entered)), every, slots)
+    fill_filter(slots, words)
+    newest = {key: 5 + at for at, key in enumerate(entered)}
+    kinds = np.array([COMPARED if compared else IGNORED for _, _, compared in records], np.uint8)
+    hashes = np.array([key for key, _, _ in records], np.uint64).reshape(-1, 2)
+    probe(hashes, np.array([offset for _, offset, _ in records], np.int64), slots, words, kinds)
+    for kind, (key, offset, compared) in zip(kinds.tolist(), records, strict=True):
+        assert kind == (IGNORED if not compared else SUPERSEDED if newest.get(key, -1) > offset else COMPARED)
 
 
 def test_a_later_put_wins_even_with_a_smaller_offset() -> None:

@@ -5,22 +5,68 @@ keys: 24 bytes per slot, at least two slots per key. It is never full, so one cl
 range; Kafka's map has a fixed size, so Kafka may need several cleans (`cleaning.offset_map`). Memory is the only limit,
 and is checked before the table grows.
 
-It is used for damaged logs whose offsets do not ascend: for all others `cleaning.superseded` needs no table.
+It is used where little is dirty: the scan looks up all records in it (`DirtyTable`). And it is used for damaged logs
+whose offsets do not ascend. For all others `cleaning.superseded` needs no table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array, KnownOutcomes, MemoryShare, UInt64Array
 from cordwood.kernels.hashing import hash_keys
-from cordwood.kernels.latest import FREE, SLOT_NUMBERS, latest_offsets, move_table, put_latest
+from cordwood.kernels.latest import (
+    FREE,
+    SLOT_NUMBERS,
+    WORD_SLOTS,
+    fill_filter,
+    latest_offsets,
+    move_table,
+    probe,
+    put_latest,
+)
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
 from cordwood.types import NONE
 
 _FIRST_SLOTS = 1 << 12
 _SLOT_BYTES = 8 * SLOT_NUMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyTable:
+    """The newest offset of each key of a dirty section, once all of them are known. A scan looks up all records in it.
+
+    Attributes:
+        hash_secret: that its hashes were made with.
+        slots, words: see `kernels.latest`.
+    """
+
+    #: The types of its arrays, as they are stored.
+    KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint64, np.uint64)
+    hash_secret: bytes = field(repr=False)
+    slots: UInt64Array
+    words: UInt64Array
+
+    @property
+    def arrays(self) -> Sequence[npt.NDArray[Any]]:
+        """What is to be stored."""
+        return self.slots, self.words
+
+    @classmethod
+    def of(cls, hash_secret: bytes, arrays: Sequence[npt.NDArray[Any]]) -> DirtyTable:
+        """The table of stored arrays, each of one dimension."""
+        slots, words = arrays
+        return cls(hash_secret, slots.reshape(-1, SLOT_NUMBERS), words)
+
+    def probe(self, hashes: UInt64Array, offsets: Int64Array, kinds: npt.NDArray[np.uint8]) -> None:
+        """Mark, in uint8[records], those records of which the table has a newer one with the same key."""
+        probe(hashes, offsets, self.slots, self.words, kinds)
 
 
 class LatestOffsets:
@@ -38,7 +84,7 @@ class LatestOffsets:
         self._memory = memory
         self._keys_max = keys_max
         self.latest_offset = NONE
-        self._secret = np.frombuffer(hash_secret, np.uint64)
+        self._hash_secret = hash_secret
         self._slots = _free_slots(_FIRST_SLOTS)
 
     @property
@@ -77,9 +123,15 @@ class LatestOffsets:
         """See `KeyTable.hashes`."""
         rows = columns.rows
         hashes = np.empty((rows.size, 2), np.uint64)
-        low, high = self._secret
+        low, high = np.frombuffer(self._hash_secret, np.uint64)
         hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, low, high, hashes)
         return hashes
+
+    def complete(self) -> DirtyTable:
+        """The same as a table for look-ups; nothing may be entered any more."""
+        words = np.zeros(len(self._slots) // WORD_SLOTS, np.uint64)
+        fill_filter(self._slots, words)
+        return DirtyTable(self._hash_secret, self._slots, words)
 
     def _make_room(self, keys: int) -> None:
         if 2 * keys <= len(self._slots):
@@ -97,9 +149,14 @@ class LatestOffsets:
         """An upper bound of the memory that the table can need; None without a valid `keys_max`."""
         if self._keys_max is None or keys > self._keys_max:
             return None
-        # The last growth needs both tables; the old one is at most half as large.
-        largest = _slots_for(self._keys_max)
-        return max(needed_bytes, _SLOT_BYTES * (largest + largest // 2))
+        return max(needed_bytes, table_bytes(self._keys_max))
+
+
+def table_bytes(keys: int) -> int:
+    """The most memory that a table with so many keys takes while it grows."""
+    # The last growth needs both tables; the old one is at most half as large, and larger than a filter.
+    largest = _slots_for(keys)
+    return _SLOT_BYTES * (largest + largest // 2)
 
 
 def _slots_for(keys: int) -> int:

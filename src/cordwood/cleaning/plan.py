@@ -232,6 +232,11 @@ class CleanRange:
     bound_offset: int
 
     @property
+    def offsets(self) -> int:
+        """How many offsets are dirty."""
+        return self.first_uncleanable_offset - self.first_dirty_offset
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to clean."""
         return self.first_dirty_offset >= self.first_uncleanable_offset
@@ -295,6 +300,12 @@ class Compaction:
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else None
 
     @property
+    def dirty_part(self) -> float:
+        """Which part of the records is dirty, at most; the ratio counts all of a segment."""
+        records = self.bounds.records_max
+        return min(1.0, self.range.offsets / records) if records else 1.0
+
+    @property
     def must_compact_now(self) -> bool:
         """Whether the ratio no longer matters."""
         return self.overdue_ms > 0 and self.cleanable_bytes > 0
@@ -348,12 +359,15 @@ class Division:
         run_bytes: about how much of the log each task scans, in bytes; 0: one task.
         runs: about how many such tasks there are.
         reason: why there are many, in words; empty: one task.
+        table_keys: how many dirty keys there are at most, if all records are looked up in a table of them; 0: records
+            are compared in chunks, or by Kafka's offset map.
     """
 
     staged: bool = False
     run_bytes: int = 0
     runs: int = 1
     reason: str = ""
+    table_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)

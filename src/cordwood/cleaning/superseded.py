@@ -10,6 +10,9 @@ limited number of records, and marks what a newer record of the same chunk super
 So memory is bounded by the chunk, not by the number of keys: survivors of chunks may lie in files, and a merge
 takes any range of hashes. A table of all keys (`cleaning.latest`, `cleaning.offset_map`) is only needed where Kafka's
 own map is asked for, or if offsets do not ascend.
+
+Where little is dirty, chunks would be made of many records that supersede nothing. Then the keys of the dirty section
+are collected first, and the scan looks up each record in their table, at once: nothing is left to be merged.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array, KnownOutcomes, SegmentBatches, UInt64Array
+from cordwood.cleaning.latest import DirtyTable
 from cordwood.errors import CorruptBatchError
 from cordwood.kernels import superseded as kernel
 from cordwood.kernels.hashing import hash_keys
@@ -90,6 +94,7 @@ class WindowKeys:
         counts: int32[batches], decoded records of each.
         flags: uint8[batches], see `kernels.superseded`.
         pieces: (hashes uint64[records, 2], kinds uint8[records]) in log order; the arrays before change as they come.
+            There are no hashes where the records were looked up.
         span: first and last offset of the records so far, and whether they ascend.
     """
 
@@ -130,6 +135,7 @@ def window_keys(
     now_ms: int,
     *,
     end_offset: int = NEVER,
+    table: DirtyTable | None = None,
 ) -> WindowKeys:
     """Hash the keys of some batches.
 
@@ -141,6 +147,7 @@ def window_keys(
         secret: 16 random bytes that key the hashes, so that no writer of keys can aim collisions at a log.
         now_ms: the time of the clean.
         end_offset: records from here on are as if they were not there.
+        table: look up the records in it; it was made with the same secret.
     """
     counts, flags = np.zeros(batches.size, np.int32), np.zeros(batches.size, np.uint8)
     flags[wanted] = _DECODED
@@ -164,6 +171,9 @@ def window_keys(
             hashes = np.empty((rows.size, 2), np.uint64)
             address = columns.data.ctypes.data
             hash_keys(address, rows["key_start"], rows["key_size"], kinds != kernel.IGNORED, low, high, hashes)
+            if table is not None:
+                table.probe(hashes, rows["offset"], kinds)
+                hashes = np.empty((0, 2), np.uint64)  # they are not needed any more
             yield hashes, kinds
             del columns, rows  # a large one must be gone before the next is decoded
 
@@ -280,10 +290,11 @@ class RunScan:
 
     Args:
         chunk_records: how many records each chunk has, but the last: a multiple of 8.
-        keep: takes the survivors of each chunk, in log order.
+        keep: takes the survivors of each chunk, in log order; None: the records were looked up, so it is known which
+            of them are superseded.
     """
 
-    def __init__(self, chunk_records: int, keep: Callable[[Chunk], None]) -> None:
+    def __init__(self, chunk_records: int, keep: Callable[[Chunk], None] | None) -> None:
         assert chunk_records % 8 == 0, "the bits of each chunk begin with a byte"
         assert chunk_records < kernel.SUPERSEDES, "ordinals fit"
         self._chunk_records = chunk_records
@@ -311,6 +322,15 @@ class RunScan:
         self._batches.append((positions, crcs, keys.counts, keys.flags))
 
     def _close_chunk(self) -> None:
+        if self._keep is None:
+            kinds = np.concatenate([kinds for _, kinds in self._pieces])
+            self._bits.append(np.packbits(kinds == kernel.SUPERSEDED, bitorder="little"))
+        else:
+            self._bits.append(self._compared(self._keep))
+        self._pieces, self._held = [], 0
+
+    def _compared(self, keep: Callable[[Chunk], None]) -> UInt8Array:
+        """Compare the records of a chunk; a bit for each that is superseded by another one."""
         counts = np.zeros(kernel.BUCKETS, np.int64)
         for hashes, kinds in self._pieces:
             kernel.count_buckets(hashes, kinds, counts)
@@ -321,13 +341,12 @@ class RunScan:
         for hashes, kinds in self._pieces:
             kernel.scatter(hashes, kinds, first, ends, entries, ordinals)
             first += kinds.size
-        self._pieces = []
+        self._pieces = []  # make room for what is kept
         bits = np.zeros(-(-self._held // 8), np.uint8)
         kernel.dedupe(entries, ordinals, starts, bits)
         left = int(starts[-1])
-        self._keep(Chunk(entries[:left].copy(), ordinals[:left].copy(), starts))
-        self._bits.append(bits)
-        self._held = 0
+        keep(Chunk(entries[:left].copy(), ordinals[:left].copy(), starts))
+        return bits
 
     def finish(self) -> ScannedRun:
         """What was found. Nothing may be added any more."""

@@ -1,10 +1,15 @@
-"""Decides how the clean of a partition is divided: one task, or many tasks, each of which scans a run of the log."""
+"""Decides how the clean of a partition is divided, and how its keys are compared.
+
+One task cleans it, or many tasks, each of which scans a run of the log. Superseded records are found by comparing all
+of them in chunks; or, if little is dirty, by looking them up in a table of the dirty keys.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from cordwood.cleaning.key_table import MemoryShare
+from cordwood.cleaning.latest import table_bytes
 from cordwood.cleaning.plan import Compaction, Decision, Division, PartitionPlan, Plan
 from cordwood.cleaning.superseded import CHUNK_RECORD_BYTES, ENTRY_BYTES
 from cordwood.engine.scan import chunk_records
@@ -17,6 +22,29 @@ STAGED_BYTES_MIN = 64 << 20
 RUN_BYTES_MIN = 64 << 20
 #: Runs of a partition per core: few, as the survivors of each have to be merged; more than one, to keep cores busy.
 _RUNS_PER_CORE = 2
+#: Records are looked up if at most one of so many is dirty. Each dirty record is then read twice, which takes about as
+#: long as sorting eight clean ones into chunks.
+_LITTLE = 8
+
+
+def with_probing(task: PartitionTask, cores: int) -> PartitionTask:
+    """The task as one that looks up records if that is better. It may yet be divided, so a core's share counts."""
+    whole, is_limited = task.settings.memory, task.settings.offset_map_slots is not None
+    memory = None if whole is None else MemoryShare(whole.size_bytes * whole.tasks // cores, cores)
+    keys = _table_keys(task.dirty_part, task.first_uncleanable - task.first_dirty, memory, is_limited)
+    return replace(task, probing=keys > 0)
+
+
+def _table_keys(dirty_part: float, dirty: int, memory: MemoryShare | None, is_limited: bool) -> int:
+    """The most keys of a table in which records are looked up; 0: there is none.
+
+    Args:
+        dirty_part: which part of the log is dirty.
+        dirty: how many offsets are.
+        memory, is_limited: see `_reason`.
+    """
+    fits = memory is None or table_bytes(dirty) <= memory.size_bytes
+    return dirty if fits and not is_limited and _LITTLE * dirty_part <= 1 else 0
 
 
 def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
@@ -29,6 +57,8 @@ def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
     """
     settings = task.settings
     records = None if task.records is None else min(task.records, task.first_uncleanable - task.first_dirty)
+    if task.probing:
+        records = None  # the table of their keys fits
     is_limited = settings.offset_map_slots is not None
     return bool(_reason(task.size_bytes, records, settings.memory, is_limited, total_bytes, cores))
 
@@ -43,25 +73,28 @@ def with_divisions(plan: Plan, cores: int) -> Plan:
     chosen = [one.compaction for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
     total_bytes = sum(read_bytes(one) for one in chosen)
     at_once = max(1, min(cores, len(chosen)))
-    memory = MemoryShare(whole_memory(plan.choices) // at_once, at_once)
+    memory, least = (MemoryShare(whole_memory(plan.choices) // count, count) for count in (at_once, cores))
 
     def divided(plan: PartitionPlan) -> PartitionPlan:
         if plan.decision is not Decision.CLEAN or plan.compaction is None:
             return plan
-        division = _division(plan.compaction, memory, plan.offset_map is not None, total_bytes, cores)
-        return replace(plan, division=division)
+        is_limited = plan.offset_map is not None
+        records, dirty = plan.compaction.bounds.records_max, plan.compaction.range.offsets
+        keys = _table_keys(plan.compaction.dirty_part, dirty, least, is_limited)
+        kept = None if records is None or keys else min(records, dirty)
+        division = _division(plan.compaction, kept, memory, is_limited, total_bytes, cores)
+        return replace(plan, division=replace(division, table_keys=keys))
 
     return replace(plan, partitions=tuple(divided(one) for one in plan.partitions))
 
 
-def _division(compaction: Compaction, memory: MemoryShare, is_limited: bool, total_bytes: int, cores: int) -> Division:
-    size_bytes, most = read_bytes(compaction), compaction.bounds.records_max
-    dirty = compaction.range.first_uncleanable_offset - compaction.range.first_dirty_offset
-    records = None if most is None else min(most, dirty)
-    reason = _reason(size_bytes, records, memory, is_limited, total_bytes, cores)
+def _division(
+    compaction: Compaction, records: int | None, memory: MemoryShare, is_limited: bool, total_bytes: int, cores: int
+) -> Division:
+    reason = _reason(read_bytes(compaction), records, memory, is_limited, total_bytes, cores)
     if not reason:
         return Division()
-    size = run_bytes(size_bytes, cores)
+    size = run_bytes(read_bytes(compaction), cores)
     return Division(True, size, -(-compaction.total_bytes // size), reason)
 
 
@@ -73,7 +106,7 @@ def _reason(
     Many tasks clean it if other cores would be idle while one works, or if one task needs more than its memory.
 
     Args:
-        records: upper bound of the records to remember; None: unknown.
+        records: upper bound of the records to remember; None: unknown, or they fit.
         memory: what one task may use; None: no limit.
         is_limited: Kafka's offset map is used. It is filled in log order, by one task.
         total_bytes: what the tasks of all partitions read.

@@ -1,4 +1,8 @@
-"""Pass 1 with a table of keys, for Kafka's offset map, and for damaged logs whose offsets do not ascend."""
+"""Collects the keys of the dirty section in a table.
+
+With Kafka's offset map, and for damaged logs whose offsets do not ascend, that is pass 1. Where little is dirty, a scan
+follows that looks up all records in the table, see `engine.scan`.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +53,10 @@ class DirtySection:
     def latest_offset(self) -> int:
         """The last offset of the range; NONE if nothing is dirty."""
         return self.end - 1 if self.segments else NONE
+
+
+#: For a scan of records that are looked up: none of them supersedes others.
+NOTHING_DIRTY = DirtySection((), 0, 0, AbortTracker())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
     1  facts       sizes and times of the segments; which of them are dirty
     2  groups      segments that are small enough together become one: `cleaning.selection.group_segments`
     3  pass 1      reads all segments up to the end of the dirty section, and finds their superseded records:
-                   `scan.scan_keys`. With Kafka's offset map, it reads only the dirty section, for the newest offset of
-                   each of its keys (`keys.collect_keys`), and groups come after it
+                   `scan.scan_keys`. If little is dirty, it reads the dirty section first, for the newest offset of each
+                   of its keys (`keys.collect_keys`), and looks up all records in that table: `scan.probe_keys`. With
+                   Kafka's offset map, it reads only the dirty section, and groups come after it
     4  pass 2      reads these segments once more, but for long stretches that go (`staying`), and writes the
                    survivors of each window of batches to the outputs of its group: `rewrite.rewrite_groups`
 
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from cordwood.cleaning.latest import DirtyTable, LatestOffsets
 from cordwood.cleaning.plan import SegmentFacts
 from cordwood.cleaning.rewrite import Counts, Elision, Rules
 from cordwood.cleaning.selection import group_segments, segments_between
@@ -28,7 +30,7 @@ from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions, active_producers, cleanable_facts, load_producers
 from cordwood.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
 from cordwood.engine.rewrite import Outputs, WrittenGroup, rewrite_groups
-from cordwood.engine.scan import KeyScan, chunk_records, scan_keys
+from cordwood.engine.scan import KeyScan, chunk_records, probe_keys, scan_keys
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import TargetStore
@@ -85,6 +87,7 @@ class Cleaned:
         kept: base offsets of outputs that were not written, as each is the same as the segment that it stands for.
         carried: the state at the end, for the groups behind.
         key_bytes: memory that its keys took, at most.
+        probed: all records were looked up in a table of the dirty keys.
     """
 
     end_offset: int
@@ -96,6 +99,7 @@ class Cleaned:
     kept: frozenset[int] = frozenset()
     carried: CleanState | None = field(default=None, compare=False)
     key_bytes: int = field(default=0, compare=False)
+    probed: bool = field(default=False, compare=False)
 
     @property
     def written(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -137,6 +141,7 @@ class CleanRequest:
         producers: the state at the log end; None: the log's files say it.
         part: clean only these groups. Not with Kafka's offset map, which itself decides how far a round goes.
         scanned: where to read what pass 1 found, if other tasks did it.
+        probing: the dirty keys become a table that all records are looked up in; not with Kafka's offset map.
     """
 
     first_dirty: int
@@ -146,6 +151,7 @@ class CleanRequest:
     producers: Producers | None = None
     part: GroupRange | None = None
     scanned: KeySource | None = None
+    probing: bool = False
 
     def with_producers_of(self, log: LogView) -> CleanRequest:
         """The same with the state of producers."""
@@ -192,7 +198,7 @@ def clean_partition(fs: TargetStore, log: LogView, target: str, request: CleanRe
     )
     outputs = Outputs(fs, target, settings.index, suffix, is_strict=settings.strict_kafka)
     written = rewrite_groups(log, groups, outputs, keys.newest, rules, carried.tracker, carried.old_horizon_ms)
-    return _cleaned(log, written, keys, carried)
+    return replace(_cleaned(log, written, keys, carried), probed=request.probing)
 
 
 def _read_keys(
@@ -203,10 +209,29 @@ def _read_keys(
     if settings.offset_map_slots is None:
         groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
         how = KeyScan(secret, chunk_records(settings.memory), request.now_ms)
+        collected = collect_dirty(dirty, settings, secret) if request.probing else None
+        if collected is not None:
+            keys, table = collected
+            return probe_keys(log, groups, keys, copy.deepcopy(carried.tracker), replace(how, table=table))
         found = scan_keys(log, groups, dirty, copy.deepcopy(carried.tracker), settings.memory, how)
         if found is not None:
             return found
     return collect_keys(dirty, empty_table(settings, secret, dirty.end - dirty.start))
+
+
+def collect_dirty(
+    dirty: DirtySection, settings: CleanSettings, hash_secret: bytes
+) -> tuple[DirtyKeys, DirtyTable] | None:
+    """The dirty keys, and a table of them for look-ups; None: a batch is damaged, or not where an index says it is.
+
+    A scan in chunks reads all of the log from its start. So it raises what is wrong with the log, if anything is.
+    """
+    table = LatestOffsets(hash_secret, settings.memory, keys_max=dirty.end - dirty.start)
+    try:
+        keys = collect_keys(replace(dirty, tracker=copy.deepcopy(dirty.tracker)), table)
+    except CorruptBatchError:
+        return None
+    return keys, table.complete()
 
 
 def state_at_start(facts: Sequence[SegmentFacts], request: CleanRequest) -> CleanState:

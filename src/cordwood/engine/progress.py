@@ -17,6 +17,7 @@ from cordwood.fs.location import Location
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.source import LogSource
+from cordwood.storage.log.view import LogView
 from cordwood.types import override
 
 _WRITE_EVERY_SECONDS = 0.5
@@ -91,15 +92,19 @@ class CountedLog:
         """Of the log's directory."""
         return self.source.path
 
+    def open(self) -> LogView:
+        """The log, where a task runs."""
+        store = self.source.location.open()
+        return self.source.on(store if self.counters is None else self.counters.counted(store))
+
     def segment(self, base_offset: int) -> Segment:
         """A segment of it, where a task runs.
 
         Raises:
             NotFoundError: it is gone.
         """
-        store = self.source.location.open()
-        log = self.source.on(store if self.counters is None else self.counters.counted(store))
-        found = next((segment for segment in log.segments if segment.base_offset == base_offset), None)
+        segments = self.open().segments
+        found = next((segment for segment in segments if segment.base_offset == base_offset), None)
         if found is None:
             raise NotFoundError(f"{self.path}: a segment is gone that was here a moment ago; run this again")
         return found

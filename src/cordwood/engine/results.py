@@ -47,6 +47,7 @@ class PartitionResult:
         counts: what was read, kept, dropped.
         bytes_before, bytes_after: of all its `.log` files.
         end_offset: its new first dirty offset; None if it was not cleaned.
+        probed: little was dirty, so all records were looked up in a table of the dirty keys.
         segments: the same for each segment that was rewritten, by base offset; they add up to `counts`. Empty when
             Kafka's offset map made several rounds necessary.
     """
@@ -59,6 +60,7 @@ class PartitionResult:
     bytes_before: int = 0
     bytes_after: int = 0
     end_offset: int | None = None
+    probed: bool = False
     segments_retained_away: int = 0
     bytes_retained_away: int = 0
     segments: tuple[SegmentResult, ...] = ()
@@ -176,7 +178,8 @@ def result_of(
             notes = (*notes, f"cleaned in {cleaned.rounds} rounds, as Kafka's offset map was full")
         return PartitionResult(
             place.path, name, Fate.CLEANED, str(plan.reason) if plan else "",
-            counts=cleaned.counts, end_offset=cleaned.end_offset, segments=_segments(cleaned), notes=notes,
+            counts=cleaned.counts, end_offset=cleaned.end_offset, probed=cleaned.probed,
+            segments=_segments(cleaned), notes=notes,
         )  # fmt: skip
     if isinstance(outcome, Failure):
         return PartitionResult(place.path, name, Fate.FAILED, outcome.what, notes=notes, failure=outcome)

@@ -1,10 +1,11 @@
-"""Pass 1 without a table of keys: reads each segment once, and finds its superseded records.
+"""Pass 1 without Kafka's offset map: reads each segment once, and finds its superseded records.
 
     run ──► windows ──► decoded, keys hashed (threads) ──► chunks ──► `ScannedRun`     cleaning.superseded
                                                              └─ merge ──► `ScannedKeys` for pass 2
 
 Here all runs are scanned one after the other, and the survivors of their chunks stay in memory. `engine.stages` does
-the same with many tasks.
+the same with many tasks. If little is dirty, there are no chunks: `engine.keys` has collected the dirty keys before,
+and each record is looked up in their table (`probe_keys`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array, MemoryShare
+from cordwood.cleaning.latest import DirtyTable
 from cordwood.cleaning.superseded import (
     CHUNK_RECORD_BYTES,
     ENTRY_BYTES,
@@ -32,7 +34,7 @@ from cordwood.cleaning.superseded import (
 )
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions
-from cordwood.engine.keys import DirtyKeys, DirtySection
+from cordwood.engine.keys import NOTHING_DIRTY, DirtyKeys, DirtySection
 from cordwood.engine.readahead import (
     TrackedWindow,
     read_ahead,
@@ -88,12 +90,14 @@ class KeyScan:
         chunk_records: records of a chunk, a multiple of 8.
         now_ms: the time of the clean; a table has no use for it.
         end_offset: records from here on are as if they were not there.
+        table: where records are looked up; None: they are compared in chunks.
     """
 
     hash_secret: bytes = field(repr=False)
     chunk_records: int
     now_ms: int = 0
     end_offset: int = NEVER
+    table: DirtyTable | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +189,32 @@ def scan_keys(
     return DirtyKeys(ScannedKeys(dirty.latest_offset, outcomes), next_tracker, ENTRY_BYTES * left)
 
 
+def probe_keys(
+    log: LogView,
+    groups: Sequence[Sequence[Segment]],
+    collected: DirtyKeys,
+    copying: AbortTracker,
+    how: KeyScan,
+) -> DirtyKeys:
+    """Find out which records of the groups are superseded, by looking them up in the table of the dirty keys.
+
+    Args:
+        log, groups, copying: see `runs_of`.
+        collected: the dirty keys.
+
+    Returns:
+        what it found; or what was collected, if offsets do not ascend.
+    """
+    scanned: dict[int, ScannedRun] = {}
+    for run, trackers in runs_of(log, groups, NOTHING_DIRTY, copying):
+        scanned[run.segment.base_offset] = scan_run(run, trackers, how, None)
+    latest_offset = collected.newest.latest_offset
+    if not ascending([found.span for found in scanned.values()], latest_offset):
+        return collected
+    outcomes = {base: found.outcomes for base, found in scanned.items()}
+    return replace(collected, newest=ScannedKeys(latest_offset, outcomes))
+
+
 def merge_chunks(scanned: Sequence[tuple[ScannedRun, Sequence[Chunk]]]) -> None:
     """Mark what newer chunks supersede, in all runs of a log and their chunks, in log order."""
     chunks = [(found, at, chunk) for found, own in scanned for at, chunk in enumerate(own)]
@@ -209,12 +239,12 @@ def chunk_records(memory: MemoryShare | None) -> int:
     return max(8, min(CHUNK_RECORDS, some) // 8 * 8)
 
 
-def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk], None]) -> ScannedRun:
+def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk], None] | None) -> ScannedRun:
     """Scan a run of a log that is cleaned; see `scan_part`.
 
     Args:
         trackers: of transactions, at its start; moved to its end.
-        keep: takes the survivors of each chunk, in log order.
+        keep: see there.
     """
     return scan_part(
         run.segment, (run.start, run.end), lambda batches: _mark(batches, run.superseding, trackers), how, keep
@@ -222,14 +252,14 @@ def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk],
 
 
 def scan_part(
-    segment: Segment, between: tuple[int, int | None], mark: Mark, how: KeyScan, keep: Callable[[Chunk], None]
+    segment: Segment, between: tuple[int, int | None], mark: Mark, how: KeyScan, keep: Callable[[Chunk], None] | None
 ) -> ScannedRun:
     """Scan a part of a segment.
 
     Args:
         between: the position of the first batch, and the one behind the last; None: the segment's end.
         mark: says what matters of each batch; called in log order.
-        keep: takes the survivors of each chunk, in log order.
+        keep: takes the survivors of each chunk, in log order; None: records are looked up, and there are no chunks.
 
     Raises:
         CorruptBatchError: a batch is damaged.
@@ -260,6 +290,7 @@ def scan_part(
             how.hash_secret,
             how.now_ms,
             end_offset=how.end_offset,
+            table=how.table,
         )
 
     with reading_threads([segment]) as threads:

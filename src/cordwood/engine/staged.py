@@ -27,9 +27,12 @@ from cordwood.engine.exchange import (
 from cordwood.engine.progress import CountedLog, Counters
 from cordwood.engine.stages import (
     CutPartition,
+    DirtyBlob,
+    DirtyTask,
     GroupKeys,
     TransactionsTask,
     ascends,
+    collect_into_blob,
     combine,
     cut_partition,
     group_ranges,
@@ -62,6 +65,8 @@ class _Partition:
         groups: what is rewritten, by number of the group.
         outcome: what became of it, once that is known.
         unordered: offsets do not ascend, so one task must clean it with a table.
+        dirty: the dirty keys, if all records are looked up in a table of them.
+        hash_secret: 16 bytes that key the hashes.
     """
 
     task: PartitionTask
@@ -75,6 +80,13 @@ class _Partition:
     groups: dict[int, Output] = field(default_factory=dict)
     outcome: Output | Failure | None = None
     unordered: bool = False
+    dirty: DirtyBlob | None = None
+    hash_secret: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether all runs are."""
+        return self.scan is not None and len(self.scan.scanned) == len(self.scan.tasks)
 
     def group_bytes(self, number: int) -> int:
         """The size of a group."""
@@ -163,7 +175,7 @@ def _cut(partition: _Partition) -> None:
             partition.headers,
             partition.run_bytes,
             MANY_RANGES if (task.records or 0) > MANY_RECORDS else RANGES,
-            secrets.token_bytes(16),
+            partition.hash_secret,
         )
     except (CordwoodError, OSError) as error:
         partition.outcome = failure_of(error, task.path)
@@ -171,8 +183,24 @@ def _cut(partition: _Partition) -> None:
     partition.cut, partition.scan, partition.groups = cut, LogScan(partition.folder, cut.runs), {}
 
 
+def _collect(partitions: Sequence[_Partition], each: Each) -> None:
+    """Collect the dirty keys, where records are looked up and some are not yet."""
+    chosen = [one for one in _waiting(partitions) if one.task.probing and not one.is_scanned and one.dirty is None]
+    tasks = [DirtyTask(one.source, one.folder, one.task.request, one.hash_secret) for one in chosen]
+    sizes = [one.task.first_uncleanable - one.task.first_dirty for one in chosen]
+    for partition, found in zip(chosen, each_caught(each, collect_into_blob, tasks, sizes), strict=True):
+        if isinstance(found, Failure):
+            partition.outcome = found
+        elif found is None:
+            partition.task = replace(partition.task, probing=False)
+            _cut(partition)
+        else:
+            partition.dirty = found
+
+
 def _scan(partitions: Sequence[_Partition], each: Each) -> None:
     """Scan the runs that are not scanned."""
+    _collect(partitions, each)
     misaligned = _scan_runs(partitions, each)
     for partition in misaligned:
         partition.run_bytes = 1 << 62
@@ -181,25 +209,29 @@ def _scan(partitions: Sequence[_Partition], each: Each) -> None:
         _scan_runs(misaligned, each)
     for partition in _waiting(partitions):
         assert partition.cut is not None and partition.scan is not None, "it was cut"
-        partition.unordered = not ascends(partition.cut, partition.scan.spans)
+        if partition.is_scanned:
+            partition.unordered = not ascends(partition.cut, partition.scan.spans)
 
 
 def _scan_runs(partitions: Sequence[_Partition], each: Each) -> list[_Partition]:
     """Scan; return the partitions whose runs may not begin and end where batches do."""
     by_scan = {one.scan: one for one in _waiting(partitions) if one.scan is not None}
+    for scan, partition in by_scan.items():
+        if partition.dirty is not None and partition.cut is not None:
+            scan.tasks = [replace(run, dirty=partition.dirty) for run in partition.cut.runs]
     misaligned: dict[_Partition, None] = {}
     for scan, number, failure in scan_missing(each, list(by_scan)):
         partition = by_scan[scan]
         if failure.kind is FailureKind.DAMAGE and partition.cut is not None and partition.cut.runs[number].is_part:
             misaligned[partition] = None
-        elif partition.outcome is None:
-            partition.outcome = failure
+        else:
+            _note_failure(partition, failure)
     return _waiting(misaligned)
 
 
 def _merge(partitions: Sequence[_Partition], each: Each, cores: int) -> None:
     """Merge the hash ranges that are not merged."""
-    by_scan = {one.scan: one for one in _waiting(partitions) if one.scan is not None}
+    by_scan = {one.scan: one for one in _waiting(partitions) if one.scan is not None and one.is_scanned}
     for scan, failure in merge_missing(each, list(by_scan), cores).items():
         _note_failure(by_scan[scan], failure)
 
@@ -229,6 +261,8 @@ def _note_failure(partition: _Partition, failure: Failure) -> None:
     """Forget a lost file, so that the next attempt makes it again; any other failure is the partition's outcome."""
     if failure.kind is FailureKind.LOST and partition.scan is not None:
         partition.scan.forget(failure.lost)
+        if partition.dirty is not None and partition.dirty.blob.path == failure.lost:
+            partition.dirty = None
     elif partition.outcome is None:
         partition.outcome = failure
 
@@ -242,8 +276,11 @@ def _combined(fs: TargetStore, partition: _Partition, outputs: str | None, *, di
     parts = [partition.groups[number] for number in range(len(cut.groups))]
     folder = f"{task.folder(outputs)}/{uuid4().hex}"
     try:
+        if partition.dirty is not None:
+            cut = replace(cut, next_tracker=partition.dirty.next_tracker)
         cleaned = combine(partition.log, cut, [part.cleaned for part in parts], task.end)
-        cleaned = replace(cleaned, key_bytes=ENTRY_BYTES * scan.entries)
+        key_bytes = ENTRY_BYTES * scan.entries if partition.dirty is None else partition.dirty.size_bytes
+        cleaned = replace(cleaned, key_bytes=key_bytes, probed=partition.dirty is not None)
         if not discard:
             fs.make_directory(folder)
             for part in parts:

@@ -1,8 +1,9 @@
 """The stages of one partition's clean, beside the scans and merges of `engine.exchange`.
 
     headers   a segment       batches that belong to transactions; only if the partition has some
+    collect   dirty section   the newest offset of each key, as a table; only if little is dirty             → a blob
     scan      a run           see `engine.exchange`
-    merge     hash ranges     see there
+    merge     hash ranges     see there; not if records were looked up in a table of the dirty keys
     rewrite   a group         the bits of its runs; the same code as for a partition that is one task     → new segments
 
 The driver does the work in between: `cut_partition` cuts the partition and follows its transactions over the headers,
@@ -14,21 +15,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cordwood.cleaning.latest import DirtyTable
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.superseded import NEVER, Chunk, ScannedKeys, ScannedRun, Span, joined
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine.exchange import RunOutcomes, RunTask
+from cordwood.engine.blobs import Blob
+from cordwood.engine.exchange import BlobFolder, RunOutcomes, RunTask
 from cordwood.engine.facts import cleanable_facts
+from cordwood.engine.keys import NOTHING_DIRTY
 from cordwood.engine.partition import (
     Cleaned,
     CleanRequest,
     CleanState,
     GroupRange,
     check_bases,
+    collect_dirty,
     dirty_section,
     planned_groups,
     state_at_start,
@@ -71,6 +77,66 @@ def transactional_batches(task: TransactionsTask) -> BatchRows:
     return np.concatenate(found)
 
 
+# ---- collect ---------------------------------------------------------------------------------------------------------
+
+#: The section of a blob with the table of the dirty keys.
+_TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyTask:
+    """Collects the keys of the dirty section."""
+
+    log: CountedLog
+    folder: BlobFolder
+    request: CleanRequest
+    hash_secret: bytes = field(repr=False)
+
+    @property
+    def path(self) -> str:
+        """The log's directory, for errors."""
+        return self.log.path
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyBlob:
+    """Where tasks read the table of the dirty keys. A value that can be pickled.
+
+    Attributes:
+        next_tracker: of pass 1, where the groups behind begin; None: they were not reached.
+        size_bytes: memory that the table takes.
+    """
+
+    folder: BlobFolder
+    blob: Blob
+    hash_secret: bytes = field(repr=False)
+    next_tracker: AbortTracker | None
+    size_bytes: int
+
+    def load(self) -> DirtyTable:
+        """Read it.
+
+        Raises:
+            LostSectionError: the blob is gone or damaged.
+        """
+        with closing(self.folder.open(self.blob)) as reader:
+            return DirtyTable.of(self.hash_secret, reader.get(_TABLE, *DirtyTable.KINDS))
+
+
+def collect_into_blob(task: DirtyTask) -> DirtyBlob | None:
+    """Write the table to a new blob; None if records cannot be looked up, see `collect_dirty`."""
+    log, request = task.log.open(), task.request
+    facts = cleanable_facts(log, request.first_uncleanable)
+    dirty = dirty_section(log, facts, request, state_at_start(facts, request))
+    collected = collect_dirty(dirty, request.settings, task.hash_secret)
+    if collected is None:
+        return None
+    keys, table = collected
+    with closing(task.folder.create("keys")) as writer:
+        writer.add(_TABLE, *table.arrays)
+        return DirtyBlob(task.folder, writer.finish(), task.hash_secret, keys.next_tracker, keys.size_bytes)
+
+
 # ---- cut -------------------------------------------------------------------------------------------------------------
 
 
@@ -80,10 +146,12 @@ class CleanRun(RunTask):
 
     Attributes:
         superseding: see `Run`.
+        dirty: where the records are looked up; None: they are compared in chunks.
     """
 
     superseding: Superseding | None
     trackers: Trackers
+    dirty: DirtyBlob | None = None
 
     @property
     def is_part(self) -> bool:
@@ -93,7 +161,10 @@ class CleanRun(RunTask):
     @override
     def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
         run = Run(self.log.segment(self.base_offset), self.start, self.end, self.superseding, rewritten=True)
-        return scan_run(run, copy.deepcopy(self.trackers), self.how, keep)
+        trackers = copy.deepcopy(self.trackers)
+        if self.dirty is None:
+            return scan_run(run, trackers, self.how, keep)
+        return scan_run(run, trackers, replace(self.how, table=self.dirty.load()), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +206,18 @@ def cut_partition(
     state = state_at_start(facts, request)
     dirty = dirty_section(log, facts, request, state)
     groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
+    read = NOTHING_DIRTY if request.probing else dirty
     firsts = {group[0].base_offset for group in groups}
     runs: list[CleanRun] = []
     states: list[CleanState] = []
     next_tracker: AbortTracker | None = None
     how = KeyScan(hash_secret, chunk_records(request.settings.memory), request.now_ms)
-    for run, trackers in runs_of(log, groups, dirty, copy.deepcopy(state.tracker)):
+    for run, trackers in runs_of(log, groups, read, copy.deepcopy(state.tracker)):
         base = run.segment.base_offset
         if base in firsts:
             assert trackers.copying is not None, "a group is rewritten"
             states.append(replace(state, tracker=copy.deepcopy(trackers.copying)))
-        if base == dirty.next_start and run.segment is not dirty.segments[0]:
+        if base == read.next_start and run.segment is not read.segments[0]:
             next_tracker = copy.deepcopy(trackers.keys)
         rows = headers.get(base, np.empty(0, BATCH_ROW))
         starts = cut_positions(run.segment, run_bytes)

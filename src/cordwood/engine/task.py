@@ -38,9 +38,10 @@ class PartitionTask:
     """All that a task needs to clean a partition.
 
     Attributes:
-        first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned: see `CleanRequest`.
+        first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing: see `CleanRequest`.
         size_bytes: what will be read, about.
         records: how many there are to read, at most; None: that is not known.
+        dirty_part: which part of the log is dirty, about; 1: that is not known.
         transactional: whether there are markers, or data of transactions.
         work: the task's own folder for outputs, with a folder `PROGRESS` in it; its removal means that the result is
             no longer wanted. None: where the outputs of all tasks go, or the partition's work folder.
@@ -56,8 +57,10 @@ class PartitionTask:
     size_bytes: int = 0
     part: GroupRange | None = None
     records: int | None = None
+    dirty_part: float = 1.0
     transactional: bool = True
     scanned: KeySource | None = None
+    probing: bool = False
     producers: Producers | None = None
     work: str | None = None
 
@@ -77,6 +80,7 @@ class PartitionTask:
             producers=self.producers,
             part=self.part,
             scanned=self.scanned,
+            probing=self.probing,
         )
 
     def folder(self, outputs: str | None) -> str:
@@ -204,6 +208,7 @@ def tasks_of(plan: Plan, location: Location[TargetStore]) -> list[PartitionTask]
                 settings=replace(clean_settings(one, plan.choices), memory=memory),
                 size_bytes=read_bytes(compaction),
                 records=compaction.bounds.records_max,
+                dirty_part=compaction.dirty_part,
                 transactional=compaction.transactional,
             )
         )

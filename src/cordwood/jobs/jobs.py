@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeGuard, TypeVar
 
 from cordwood.engine import progress
-from cordwood.engine.division import is_staged
+from cordwood.engine.division import is_staged, with_probing
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.staged import clean_staged
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
@@ -103,7 +103,7 @@ class Jobs:
             self._is_checked = True
         started = time.monotonic()
         cores = runner.cores
-        tasks = share_memory([task.at(self.location) for task in tasks], cores)
+        tasks = share_memory([with_probing(task.at(self.location), cores) for task in tasks], cores)
         total = sum(task.size_bytes for task in tasks)
         staged = {at for at, task in enumerate(tasks) if is_staged(task, total, cores)}
         with progress.Watch(self.fs, self.progress, self._on_progress if self.location.in_this_process else None):

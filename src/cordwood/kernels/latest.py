@@ -3,6 +3,9 @@
 A slot is three numbers: both halves of a hash, and the newest offset (all ones: the slot is free). The table is at most
 half full, so a look-up takes one or two probes. Each probe is a cache miss, so slots are prefetched a few records
 ahead. `cleaning.offset_map` has Kafka's own map, with its slots, limit and MD5.
+
+Where most keys that are looked up are not in the table, a Bloom filter comes first: a key has three bits in one word,
+chosen by the half of its hash that does not choose its slot. The filter is small enough for a cache.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ import numpy as np
 from numba import njit
 
 from cordwood.kernels.native import prefetch
+from cordwood.kernels.superseded import IGNORED, SUPERSEDED
 
 U64 = np.uint64
 
 LOW, HIGH, OFFSET = 0, 1, 2
 SLOT_NUMBERS = 3
 FREE = U64(0xFFFF_FFFF_FFFF_FFFF)
+#: Words of a filter per slot: 16 to 32 bits per key, so that about one key of 200 passes that is not in the table.
+WORD_SLOTS = 8
 _AHEAD = 16
 
 
@@ -102,3 +108,42 @@ def move_table(slots, new_slots):
             at = _slot(new_slots, slots[old, LOW], slots[old, HIGH])
             for number in range(SLOT_NUMBERS):
                 new_slots[at, number] = slots[old, number]
+
+
+@njit(inline="always")
+def _word_and_bits(low, high, words):
+    """Where the bits of a hash are in a filter, and which they are."""
+    bits = U64(1) << (high & U64(63)) | U64(1) << (high >> U64(6) & U64(63)) | U64(1) << (high >> U64(12) & U64(63))
+    return np.int64(high >> U64(18)) & (words.size - 1), bits
+
+
+@njit(cache=True, nogil=True)
+def fill_filter(slots, words):
+    """Enter all keys of a table in a filter, uint64[a power of two], zeros."""
+    for slot in range(slots.shape[0]):
+        if slots[slot, OFFSET] != FREE:
+            at, bits = _word_and_bits(slots[slot, LOW], slots[slot, HIGH], words)
+            words[at] |= bits
+
+
+@njit(cache=True, nogil=True)
+def probe(hashes, record_offsets, slots, words, kinds):
+    """Find the records of which the table has a newer one of their key.
+
+    Args:
+        hashes: uint64[records, 2].
+        record_offsets: int64[records].
+        slots: the table, uint64[size, 3].
+        words: the filter of its keys, see `fill_filter`.
+        kinds: uint8[records]; IGNORED ones are passed over, those that are found become SUPERSEDED.
+    """
+    for i in range(kinds.size):
+        if kinds[i] == IGNORED:
+            continue
+        low, high = hashes[i, 0], hashes[i, 1]
+        at, bits = _word_and_bits(low, high, words)
+        if words[at] & bits != bits:
+            continue
+        newest = slots[_slot(slots, low, high), OFFSET]
+        if newest != FREE and np.int64(newest) > record_offsets[i]:
+            kinds[i] = SUPERSEDED

@@ -30,7 +30,8 @@ SUPERSEDES = U32(1 << 31)
 _STAYS = U32(0xFFFF_FFFF)
 
 #: What a record is, for `note_records` and `scatter`: without a key that matters, compared only, superseding others.
-IGNORED, COMPARED, SUPERSEDING = 0, 1, 2
+#: The last is for one that was looked up, see `kernels.latest.probe`.
+IGNORED, COMPARED, SUPERSEDING, SUPERSEDED = range(4)
 #: What `note_records` says of a batch: it holds a tombstone; it holds a record without a key.
 HAS_TOMBSTONE, HAS_KEYLESS = 1, 2
 

@@ -135,6 +135,7 @@ def _partition_document(partition: PartitionResult) -> dict[str, Any]:
         "bytes_before": partition.bytes_before,
         "bytes_after": partition.bytes_after,
         "first_dirty_offset": partition.end_offset,
+        "probed": partition.probed,
         "segments_retained_away": partition.segments_retained_away,
         "bytes_retained_away": partition.bytes_retained_away,
         "segments": [_segment_document(one) for one in partition.segments],
@@ -228,6 +229,9 @@ def _summary(result: CleanResult) -> Iterator[str]:
             f"{number(counts.records_read, 'record')} read, {counts.records_kept:,} kept, {dropped:,} dropped"
             + (f": {why}" if why else "")
         )
+        probed = [one for one in result.partitions if one.probed]
+        if probed:
+            yield f"records looked up in a table of dirty keys, as little was dirty: {number(len(probed), 'partition')}"
         yield from _kept_for_replicas(counts)
         yield (
             f"{bytes_text(counts.bytes_read)} read, {bytes_text(counts.bytes_written)} "

@@ -91,6 +91,7 @@ _COLUMNS: Sequence[tuple[Column, Callable[[PartitionPlan], str], Callable[[PlanT
 
 
 _MANY_TASKS = "cleaned by many tasks"
+_IN_TABLE = "little is dirty, so all records are looked up in a table of the dirty keys"
 
 
 def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
@@ -109,6 +110,7 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
         ("deleted by retention", _taken(plan, lambda one: one.retention, exact=exact)),
         ("deleted only with --retention", _taken(plan, lambda one: one.only_with_retention, exact=False)),
         (_MANY_TASKS, _divisions(plan)),
+        (_IN_TABLE, _tables(plan)),
         ("notes", ((note, one.name) for one in plan.partitions for note in one.notes)),
         ("hints", ((one.hint, one.name) for one in plan.partitions if one.hint)),
     ):
@@ -170,6 +172,12 @@ def _divisions(plan: Plan) -> Iterator[tuple[str, str]]:
         if one.division is not None and one.division.staged:
             runs, size = number(one.division.runs, "task"), bytes_text(one.division.run_bytes)
             yield f"about {runs} that scan {size} each: {one.division.reason}", one.name
+
+
+def _tables(plan: Plan) -> Iterator[tuple[str, str]]:
+    for one in plan.partitions:
+        if one.division is not None and one.division.table_keys:
+            yield f"at most {number(one.division.table_keys, 'key')}", one.name
 
 
 def _taken(

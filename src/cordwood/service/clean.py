@@ -26,6 +26,7 @@ from cordwood.cleaning.offset_map import SLOT_BYTES, slots_of
 from cordwood.cleaning.plan import Threshold
 from cordwood.cleaning.rewrite import Counts
 from cordwood.config import LONG_MAX, BrokerConfig
+from cordwood.engine.division import with_probing
 from cordwood.engine.progress import total
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import PROGRESS, Failure, FailureKind, Output, PartitionTask, check_output, run_task
@@ -204,7 +205,7 @@ def task_of(
         ),
         strict_kafka=strict_kafka,
     )
-    return PartitionTask(
+    task = PartitionTask(
         location=fs.location(),
         path=log.directory,
         log_start_offset=log.log_start_offset,
@@ -213,8 +214,10 @@ def task_of(
         now_ms=now_ms,
         settings=memory.applied_to(settings),
         size_bytes=2 * found.total_bytes,
+        dirty_part=found.cleanable_ratio,
         producers=producers_of(log),
     )
+    return with_probing(task, 1)
 
 
 def producers_of(log: Log) -> Producers:
