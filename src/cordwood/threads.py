@@ -1,13 +1,16 @@
-"""Work that mostly waits for a disk, done by some threads."""
+"""Work that mostly waits for a disk, done by some threads; and whether the process is about to end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import TypeVar
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+
+#: Set once a signal told the process to end: nothing may wait for long from then on.
+ending = Event()
 
 
 def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
@@ -20,6 +23,9 @@ def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -
     threads = min(at_a_time, len(items))
     if threads <= 1:
         return [work(item) for item in items]
+    # Imported late: a command that starts needs only `ending`.
+    from concurrent.futures import ThreadPoolExecutor
+
     pool = ThreadPoolExecutor(threads)
     try:
         return list(pool.map(work, items))

@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from cordwood.errors import CordwoodError, DataError, LockedError, NoSpaceError, NotFoundError
 from cordwood.fs.base import is_full
 from cordwood.text import printable
+from cordwood.threads import ending
 
 #: What a shell, a script or a pipeline learns from how we end. 2 is also Typer's, for wrong usage.
 EXIT_OK = 0
@@ -197,6 +198,7 @@ def named(path: str) -> str:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     """End on a signal, with all that is open put away and all that is unfinished removed."""
+    ending.set()
     if number == signal.SIGINT:
         tell("interrupted")
     sys.exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)

@@ -6,6 +6,7 @@ If a task's input is lost or damaged, its producer runs again, then the task. A 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ from cordwood.engine.stages import (
     transactional_batches,
 )
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, StoreError
 from cordwood.fs.base import TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.kernels.layout import BatchRows
@@ -130,8 +131,10 @@ def clean_staged(
         for partition in _waiting(partitions):
             partition.outcome = _combined(fs, partition, outputs, discard=discard)
     finally:
-        for partition in partitions:
-            remove_tree(fs, partition.folder.path)
+        # The end of the work folder removes what is left, and says so if it cannot.
+        with contextlib.suppress(StoreError):
+            for partition in partitions:
+                remove_tree(fs, partition.folder.path)
     return [partition.outcome for partition in partitions]
 
 

@@ -27,13 +27,13 @@ from cordwood.errors import CorruptFileError, StoreError
 from cordwood.fs.base import Bytes, File, FileInfo, ReadableFile, Target, TargetStore, refuse_lock_file
 from cordwood.fs.manifest import CopiedFile
 from cordwood.fs.object_copy import ObjectCopy
-from cordwood.fs.objects import ObjectLocation, ObjectStore, Patience, client_of, explained, normal_url, place_of
+from cordwood.fs.objects import ObjectLocation, ObjectStore, Patience, answer, client_of, normal_url, place_of
 from cordwood.fs.posix import PosixFile
 from cordwood.fs.wrapped import WrappedFile
 from cordwood.types import override
 
 if TYPE_CHECKING:
-    from obstore import Attributes
+    from obstore import Attributes, PutResult
 
 #: Size of a read while a file is copied to or from a store, and of the parts that a large object is uploaded in.
 _PIECE_BYTES = 8 << 20
@@ -138,14 +138,16 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         attributes = {_CRC: crc, _MTIME: mtime_ns}
         known: Attributes = {name: str(value) for name, value in attributes.items() if value is not None}
         self.forget(path)
-        with explained(path):
-            client = client_of(bucket, self.patience)
+        client = client_of(bucket, self.patience)
+
+        def sent() -> PutResult:
             if size_bytes <= _PIECE_BYTES:
-                put = obstore.put(client, key, b"".join(counted()), attributes=known, use_multipart=False)
-            else:
-                put = obstore.put(
-                    client, key, counted(), attributes=known, chunk_size=_PIECE_BYTES, max_concurrency=_PARTS_AT_ONCE
-                )
+                return obstore.put(client, key, b"".join(counted()), attributes=known, use_multipart=False)
+            return obstore.put(
+                client, key, counted(), attributes=known, chunk_size=_PIECE_BYTES, max_concurrency=_PARTS_AT_ONCE
+            )
+
+        put = answer(path, sent)
         if crc is not None and crc != sent_crc:
             raise OSError(errno.EIO, "the file changed while it was uploaded", path)
         mtime_ns = time.time_ns() if mtime_ns is None else mtime_ns
@@ -194,9 +196,8 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         written = self._written.get(source) or self._read_back(source)
         client = client_of(bucket, self.patience)
         self.forget(target)
-        with explained(source):
-            obstore.copy(client, key, target_key)
-            meta = obstore.head(client, target_key)
+        answer(source, lambda: obstore.copy(client, key, target_key))
+        meta = answer(source, lambda: obstore.head(client, target_key))
         if meta["size"] != written.size_bytes:
             what = f"the store made a copy of {meta['size']} bytes of an object of {written.size_bytes}"
             raise StoreError(what, target)
@@ -208,9 +209,9 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         import obstore
 
         bucket, key = place_of(path)
-        with explained(path):
-            found = obstore.get(client_of(bucket, self.patience), key, options={"head": True})
-            attributes, meta = found.attributes, found.meta
+        client = client_of(bucket, self.patience)
+        found = answer(path, lambda: obstore.get(client, key, options={"head": True}))
+        attributes, meta = found.attributes, found.meta
         values = {str(name).lower(): str(value) for name, value in attributes.items()}
         if _CRC in values:
             crc = int(values[_CRC])

@@ -13,6 +13,9 @@ object is in it. docs/object-stores.md describes paths and credentials.
 A request is repeated, with pauses that get longer, when the server answers with an error of its own (5xx), does not
 answer at all, or cuts a body off. An answer of another length than was requested is an error. A store that failed is a
 StoreError, which is no OSError: a handler for missing or unreadable files must not catch it.
+
+A request is done by a thread of its own. Its caller waits only a few seconds more once the process is told to end; a
+signal would otherwise have no effect until the library gives up.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import calendar
 import contextlib
 import errno
 import functools
+import math
 import os
 import posixpath
 import re
@@ -28,7 +32,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -46,6 +50,7 @@ from cordwood.fs.manifest import (
     decode,
     differences,
 )
+from cordwood.threads import ending
 from cordwood.types import override
 
 if TYPE_CHECKING:
@@ -155,6 +160,10 @@ class Patience:
     timeout_seconds: float = 60
 
 
+#: How long an answer is waited for once the process is told to end, and how soon that is noticed.
+_LAST_SECONDS, _LOOK_SECONDS = 3, 0.2
+
+
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 #: The stores of `memory://` URLs, which last as long as the process.
@@ -231,13 +240,42 @@ def _brief(error: BaseException) -> str:
     return words.strip()[:300] or type(error).__name__
 
 
+def answer(path: str, request: Callable[[], T]) -> T:
+    """What a server answers; its errors are Python's own.
+
+    Raises:
+        StoreError: it failed, or the process is told to end before it answers.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(request())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="cordwood-request", daemon=True).start()
+    with explained(path):
+        return result_of(future, path)
+
+
+def result_of(future: Future[T], path: str) -> T:
+    """The result of a request; see `answer`."""
+    gives_up = math.inf
+    while not wait([future], _LOOK_SECONDS).done:
+        if ending.is_set():
+            gives_up = min(gives_up, time.monotonic() + _LAST_SECONDS)
+        if time.monotonic() > gives_up:
+            raise StoreError("the run was told to end before the object store answered", path)
+    return future.result()
+
+
 def patiently(patience: Patience, path: str, request: Callable[[], T]) -> T:
     """Do a request, again and again if the body of its answer is cut off: the library repeats only reads for that."""
     ends, pause = time.monotonic() + patience.retry_seconds, patience.first_pause_ms / 1000
     while True:
         try:
-            with explained(path):
-                return request()
+            return answer(path, request)
         except StoreError as error:
             if "response body" not in str(error) or time.monotonic() + pause > ends:
                 raise
@@ -468,12 +506,11 @@ class ObjectStore(Store):
         whole = bytes(view_of(data))
         self.forget(path)
         try:
-            with explained(path):
-                client = client_of(bucket, self.patience)
-                if mode is PutMode.CREATE:
-                    obstore.put(client, key, whole, mode="create", use_multipart=False)
-                else:
-                    obstore.put(client, key, whole)
+            client = client_of(bucket, self.patience)
+            if mode is PutMode.CREATE:
+                answer(path, lambda: obstore.put(client, key, whole, mode="create", use_multipart=False))
+            else:
+                answer(path, lambda: obstore.put(client, key, whole))
         except FileExistsError:
             # A request whose answer got lost is repeated, and finds what it wrote.
             if not self._is(path, whole):
@@ -486,13 +523,16 @@ class ObjectStore(Store):
 
         bucket, key = place_of(path)
         self.forget(path)
-        with explained(path):
-            client = client_of(bucket, self.patience)
+        client = client_of(bucket, self.patience)
+
+        def put() -> bool:
             try:
                 obstore.put(client, key, data, mode={"e_tag": e_tag or ""}, use_multipart=False)
             except PreconditionError:
                 return False
-        return True
+            return True
+
+        return answer(path, put)
 
     def forget(self, path: str) -> None:
         """An object changes: what was listed with it counts no more."""
@@ -556,8 +596,8 @@ class ObjectStore(Store):
         if not key:
             return None
         try:
-            with explained(path):
-                return obstore.head(client_of(bucket, self.patience), key)
+            client = client_of(bucket, self.patience)
+            return answer(path, lambda: obstore.head(client, key))
         except FileNotFoundError:
             return None
 
@@ -652,7 +692,7 @@ class _ObjectFile(ReadableFile):
         """Fill the target, which ends within the object."""
         end = position + target.nbytes
         if self._whole is not None:
-            target[:] = self._whole.result()[position:end]
+            target[:] = result_of(self._whole, self.path)[position:end]
             return
         self._ask_for(position, end)
         for block in self._blocks:
@@ -660,9 +700,8 @@ class _ObjectFile(ReadableFile):
                 break
             start, stop = max(block.start, position), min(block.end, end)
             if start < stop:
-                target[start - position : stop - position] = block.data.result()[
-                    start - block.start : stop - block.start
-                ]
+                data = result_of(block.data, self.path)
+                target[start - position : stop - position] = data[start - block.start : stop - block.start]
         self._end_of_last_read = end
 
     def _ask_for(self, position: int, end: int) -> None:
