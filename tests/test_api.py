@@ -19,12 +19,12 @@ from cordwood.commands.options import (
     CopyOptions,
     InPlaceOptions,
     PlanOptions,
-    SimulateOptions,
     TaskOptions,
     TransactionOptions,
     VerifyOptions,
 )
 from cordwood.commands.selection import GroupOptions, ListOptions
+from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.option import option_fields
 from cordwood.text import Column, html_table

@@ -28,12 +28,12 @@ from cordwood.commands.options import (
     InPlaceOptions,
     PlanOptions,
     RunOptions,
-    SimulateOptions,
     TaskOptions,
     TransactionOptions,
     VerifyOptions,
 )
 from cordwood.commands.selection import GroupOptions, ListOptions
+from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan

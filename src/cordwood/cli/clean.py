@@ -6,20 +6,19 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_FULL, EXIT_MEMORY, EXIT_OK, EXIT_OUR_FAULT, named
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
-from cordwood.commands.clean import clean
-from cordwood.commands.clean_in_place import clean_in_place
 from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, RunOptions, TaskOptions
-from cordwood.engine.results import CleanResult
-from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
 from cordwood.option import option_fields
+
+if TYPE_CHECKING:
+    from cordwood.engine.results import CleanResult
 
 
 @with_options
@@ -54,10 +53,15 @@ def main(
     paths = [named(directory) for directory in directories]
     with Progress(enabled=sys.stderr.isatty()) as progress:
         run = RunOptions(tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
-        if output is not None:
-            result = clean(paths, output, options, copy, run)
-        else:
-            result = clean_in_place(paths, options, replacing, run)
+        with run.where.begun():
+            # To load these takes as long as Java to start.
+            from cordwood.commands.clean import clean
+            from cordwood.commands.clean_in_place import clean_in_place
+
+            if output is not None:
+                result = clean(paths, output, options, copy, run)
+            else:
+                result = clean_in_place(paths, options, replacing, run)
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     return exit_code_of(result)
 
@@ -82,6 +86,8 @@ def _check_mode(values: CopyOptions | InPlaceOptions, mode: str, *, allowed: boo
 
 def exit_code_of(result: CleanResult) -> int:
     """How the program ends: 0 only when nothing failed."""
+    from cordwood.engine.task import FailureKind
+
     failures = {partition.failure.kind for partition in result.partitions if partition.failure is not None}
     codes = {
         FailureKind.BUG: EXIT_OUR_FAULT,

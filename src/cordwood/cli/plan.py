@@ -15,7 +15,6 @@ from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.engines import EngineOptions
 from cordwood.commands.options import PlanOptions, RunOptions, TaskOptions
-from cordwood.commands.plan import make_plan
 
 
 @with_options
@@ -35,6 +34,9 @@ def main(
     paths = [named(directory) for directory in directories]
     if exact:
         return _plan_exactly(paths, options, engine, as_json=as_json)
+    # What --exact runs tasks on begins to start before this is loaded.
+    from cordwood.commands.plan import make_plan
+
     plan = make_plan(paths, options)
     print(json.dumps(plan.document(), indent=1) if as_json else plan.text())
     refused = plan.with_decision(Decision.REFUSE)
@@ -44,13 +46,14 @@ def main(
 
 
 def _plan_exactly(paths: Sequence[str], options: PlanOptions, engine: EngineOptions, *, as_json: bool) -> int:
-    # Only this runs tasks.
-    from cordwood.cli.clean import exit_code_of
-    from cordwood.commands.plan_exact import plan_exact
-
+    tasks = TaskOptions(engine=engine.engine, master=engine.master)
     with Progress(enabled=sys.stderr.isatty()) as progress:
-        tasks = TaskOptions(engine=engine.engine, master=engine.master)
         run = RunOptions(tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
-        exact = plan_exact(paths, options, run)
+        with run.where.begun():
+            # To load this takes as long as Java to start.
+            from cordwood.cli.clean import exit_code_of
+            from cordwood.commands.plan_exact import plan_exact
+
+            exact = plan_exact(paths, options, run)
     print(json.dumps(exact.document(), indent=1) if as_json else exact.text())
     return exit_code_of(exact.result)

@@ -12,7 +12,7 @@ import typer
 from cordwood.cli.main import EXIT_OK
 from cordwood.cli.options import Json, with_options
 from cordwood.cli.progress import Progress
-from cordwood.commands.options import SimulateOptions
+from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.simulation.simulate import simulate
 
 

@@ -11,8 +11,8 @@ import typer
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
 from cordwood.cli.options import Json, with_options
 from cordwood.cli.progress import Progress
+from cordwood.commands.engines import Where
 from cordwood.commands.options import VerifyOptions
-from cordwood.commands.verify import verify
 
 
 @with_options
@@ -28,7 +28,11 @@ def main(
 
     Changes nothing. Exit status 1 if there is any violation; each is listed with its key, offset and file.
     """
-    with Progress(enabled=sys.stderr.isatty()) as progress:
+    where = Where.of(options.tasks, None, options.tasks.archive)
+    with Progress(enabled=sys.stderr.isatty()) as progress, where.begun():
+        # To load this takes as long as Java to start.
+        from cordwood.commands.verify import verify
+
         result = verify(
             named(before),
             named(after),

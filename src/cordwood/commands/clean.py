@@ -36,14 +36,8 @@ from cordwood.commands.copies import (
     run_tasks,
     with_retention,
 )
-from cordwood.commands.options import (
-    CopyOptions,
-    PlanOptions,
-    RunOptions,
-    open_node,
-    recovery_settings,
-    select_partitions,
-)
+from cordwood.commands.opening import open_node, recovery_settings, select_partitions
+from cordwood.commands.options import CopyOptions, PlanOptions, RunOptions
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import Link, Target, TargetStore

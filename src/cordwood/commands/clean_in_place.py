@@ -31,7 +31,8 @@ from cordwood.commands.in_place.room import plan_waves, refuse_full_disks
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.wave import run_wave
 from cordwood.commands.in_place.work import Ledger, Work
-from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions, open_node, select_partitions
+from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions
 from cordwood.commands.plan import plan_node
 from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
 from cordwood.fs.base import LocalFileSystem

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cordwood.cleaning.plan import PartitionPlan, Plan
-from cordwood.commands.options import PlanOptions, recovery_settings
+from cordwood.commands.opening import recovery_settings
+from cordwood.commands.options import PlanOptions
 from cordwood.commands.plan import make_plan, retain_after
 from cordwood.engine.task import Failure, FailureKind, Output, tasks_of
 from cordwood.errors import DataError, NoSpaceError

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from cordwood.errors import RequestError
-from cordwood.jobs.runner import Runner, Start
 from cordwood.option import Option
-from cordwood.spark.session import runs_here
+from cordwood.spark.session import begun, runs_here
 from cordwood.spark.settings import LOCAL_MASTER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cordwood.jobs.runner import Runner, Start
 
 HERE, SPARK = "here", "spark"
 
@@ -95,6 +96,10 @@ class Where:
     def is_on_this_machine(self) -> bool:
         """Whether all tasks run on this machine."""
         return not self.is_spark or runs_here(self.spark, self.master)
+
+    def begun(self) -> AbstractContextManager[None]:
+        """Begin with what takes long in `start`, which takes it up in the block; if nothing does, it ends there."""
+        return begun(self.master, self.archive) if self.is_spark and self.spark is None else nullcontext()
 
     @property
     def start(self) -> Start:

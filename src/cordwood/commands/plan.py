@@ -27,14 +27,8 @@ from cordwood.cleaning.plan import (
     config_reason,
 )
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.options import (
-    PlanOptions,
-    broker_config,
-    limited_by_map,
-    offset_map_size,
-    open_node,
-    select_partitions,
-)
+from cordwood.commands.opening import broker_config, limited_by_map, offset_map_size, open_node, select_partitions
+from cordwood.commands.options import PlanOptions
 from cordwood.commands.policy import NEVER_CLEANED, policy_in_doubt
 from cordwood.config import TopicConfig
 from cordwood.engine.division import with_divisions

@@ -21,7 +21,8 @@ from cordwood.commands.copies import (
     run_tasks,
     with_retention,
 )
-from cordwood.commands.options import PlanOptions, RunOptions, open_node, select_partitions
+from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.options import PlanOptions, RunOptions
 from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, result_of
 from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import Link, Target, TargetStore

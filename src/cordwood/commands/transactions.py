@@ -13,7 +13,8 @@ import cordwood.report.transactions  # noqa: F401 - so that listings can show th
 from cordwood.cleaning.plan import Bound, Choices
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.coordinators import Beside, OnLogs
-from cordwood.commands.options import TransactionOptions, open_node, select_partitions
+from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.options import TransactionOptions
 from cordwood.commands.plan import plan_partition
 from cordwood.commands.selection import Selection
 from cordwood.engine.facts import load_producers

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 import cordwood.report.verify  # noqa: F401 - so that a result can show itself
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.engines import Where
-from cordwood.commands.options import VerifyOptions, open_node
+from cordwood.commands.opening import open_node
+from cordwood.commands.options import VerifyOptions
 from cordwood.commands.proving import verify_pairs
 from cordwood.engine import progress
 from cordwood.engine.progress import OnProgress

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import cordwood.report.simulation  # noqa: F401 - so that a result can show itself
-from cordwood.commands.options import SimulateOptions
+from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.config import DAY_MS, Layer, overrides, resolve, resolve_broker, server_properties
 from cordwood.errors import ConfigError, NotFoundError
 from cordwood.fs.base import Store

@@ -40,6 +40,11 @@ def _in_short(path: str) -> Iterator[str]:
         os.close(opened)
 
 
+def socket_in(folder: str) -> str:
+    """The path of the server's socket in a folder."""
+    return f"{folder}/fork-server"
+
+
 class ForkServer:
     """The server, as the process that it is a fork of sees it."""
 
@@ -49,10 +54,9 @@ class ForkServer:
         Args:
             folder: where its socket is made; no other user may enter it.
         """
-        self.path = f"{folder}/fork-server"
         self._control, its = socket.socketpair()
         with socket.socket(socket.AF_UNIX) as listener, its:
-            with _in_short(self.path) as path:
+            with _in_short(socket_in(folder)) as path:
                 listener.bind(path)
             listener.listen()
             parent = os.getpid()

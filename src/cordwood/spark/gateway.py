@@ -19,12 +19,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from cordwood.errors import RequestError
 from cordwood.forks import can_fork
 from cordwood.spark import daemon
-from cordwood.spark.forking import VARIABLE, ForkServer
+from cordwood.spark.forking import VARIABLE, ForkServer, socket_in
 from cordwood.spark.java import find_java
 from cordwood.spark.launch import archive_for, command_for, connect, spark_home, start_java
 from cordwood.spark.requirements import NOT_INSTALLED, check_version
@@ -50,11 +50,12 @@ _GOES_SECONDS_MAX = 0.5
 class Gateway:
     """A Java process that runs Spark, and what belongs to it.
 
-    It begins to start, in a thread of its own, when this is made; who needs it waits for `context`.
+    Java begins to start when this is made, and takes a second or two. `connect` begins with what this process has to do
+    then, in a thread of its own; who needs Spark waits for `context`.
     """
 
     def __init__(self, settings: Mapping[str, str], worker_python: str = sys.executable) -> None:
-        """Begin to start Java and Spark.
+        """Begin to start Java.
 
         Args:
             settings: of Spark.
@@ -62,6 +63,7 @@ class Gateway:
         """
         self._settings, self._worker_python = settings, worker_python
         self._process: subprocess.Popen[bytes] | None = None
+        self._start_again: Callable[[], subprocess.Popen[bytes]] | None = None
         self._context: SparkContext | None = None
         self._error: Exception | None = None
         self._is_killed = False
@@ -70,14 +72,35 @@ class Gateway:
         self._others: tuple[Any, Any] | None = None
         # Java removes its temporary files when it ends, but not when it is killed: they all are in folders of ours.
         self._folders = [tempfile.mkdtemp(prefix="cordwood-spark-")]
+        self._all_settings = {**(_sockets(self._folders[0]) if _SOCKETS in settings else {}), **settings}
+        # Spark says much while it starts. It is shown only if it fails.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._handlers = _handlers()
         self._take_signals()
+        is_local = settings["spark.master"].startswith("local")
+        self._has_forks = is_local and settings.get(_DAEMON) == daemon.__name__
         self._forks: ForkServer | None = None
-        if settings["spark.master"].startswith("local") and settings.get(_DAEMON) == daemon.__name__ and can_fork():
-            daemon.load()
-            self._forks = ForkServer(self._folders[0], daemon.be_daemon)
-        self._starting = threading.Thread(target=self._start, name="start of Spark", daemon=True)
-        self._starting.start()
+        self._connecting: threading.Thread | None = None
+        self._lock = threading.Lock()
+        try:
+            self._try(self._launch)
+        except BaseException:
+            self.kill()
+            raise
+
+    def connect(self) -> None:
+        """Begin to connect to Java, and to start Spark there."""
+        with self._lock:
+            if self._connecting is not None:
+                return
+            # While this process has one thread: a fork has no other.
+            if self._has_forks and self._error is None and can_fork():
+                daemon.load()
+                self._forks = ForkServer(self._folders[0], daemon.be_daemon)
+            self._connecting = threading.Thread(
+                target=self._try, args=(self._connect,), name="start of Spark", daemon=True
+            )
+            self._connecting.start()
 
     def wait(self) -> None:
         """Wait until Spark runs.
@@ -85,7 +108,9 @@ class Gateway:
         Raises:
             RequestError: Spark or Java is missing, or does not start.
         """
-        self._starting.join()
+        self.connect()
+        assert self._connecting is not None, "it has begun"
+        self._connecting.join()
         if self._error is not None:
             raise self._error
 
@@ -109,32 +134,41 @@ class Gateway:
         """What it was started with."""
         return self._settings
 
-    def _start(self) -> None:
-        # Spark says much while it starts. It is shown only if it fails.
-        with tempfile.TemporaryFile() as log:
-            try:
-                self._context = self._started(log)
-            except RequestError as error:
-                self._error = error
-            except ImportError:
-                self._error = RequestError(NOT_INSTALLED)
-            except Exception as error:
-                log.seek(0)
-                said = log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
-                self._error = RequestError(f"Spark does not start: {error}\n{said}")
-                self._error.__cause__ = error
+    def _try(self, part: Callable[[], None]) -> None:
+        """Do a part of the start, unless an earlier one failed."""
+        try:
+            if self._error is None:
+                part()
+        except RequestError as error:
+            self._error = error
+        except ImportError:
+            self._error = RequestError(NOT_INSTALLED)
+        except Exception as error:
+            self._log.seek(0)
+            said = self._log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+            self._error = RequestError(f"Spark does not start: {error}\n{said}")
+            self._error.__cause__ = error
 
-    def _started(self, log: IO[bytes]) -> SparkContext:
-        folder = self._folders[0]
+    def _launch(self) -> None:
+        folder, settings = self._folders[0], self._all_settings
         spark_home()  # the extra that brings Spark brings Java, too; without both it is Spark that is missing
         java = find_java()
-        settings = {**(_sockets(folder) if _SOCKETS in self._settings else {}), **self._settings}
         environment = java.environment({**os.environ, **self._variables(folder)})
         archive = archive_for(java, settings, environment)
         command = command_for(java, settings, environment, archive)
         with_archive = any("SharedArchiveFile" in word for word in command)
         self.lacks_archive = archive is not None and not with_archive and archive.is_wanted
-        process = self._start_java(command, environment, log)
+        self._process = start_java(command, environment, folder, self._log)
+
+        def start_again() -> subprocess.Popen[bytes]:
+            assert archive is not None, "the first command names it"
+            archive.drop()
+            return start_java(command_for(java, settings, environment, None), environment, folder, self._log)
+
+        self._start_again = start_again if with_archive else None
+
+    def _connect(self) -> None:
+        assert self._process is not None, "it was launched"
         # Java starts while this is imported.
         from pyspark import SparkConf, SparkContext, __version__
 
@@ -143,36 +177,29 @@ class Gateway:
         self._others = SparkContext._gateway, SparkContext._jvm
         SparkContext._gateway = SparkContext._jvm = None
         try:
-            gateway = connect(process, folder)
+            gateway = connect(self._process, self._folders[0])
         except ChildProcessError:
-            if archive is None or not with_archive or self._is_killed:
+            if self._start_again is None or self._is_killed:
                 raise
-            archive.drop()
-            process = self._start_java(command_for(java, settings, environment, None), environment, log)
-            gateway = connect(process, folder)
+            self._process = self._start_again()
+            if self._is_killed:
+                self._process.kill()
+            gateway = connect(self._process, self._folders[0])
         _convert_no_arrays(gateway)
-        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        conf = SparkConf(loadDefaults=False).setAll(list(self._all_settings.items()))
         # Items go to the next step one by one.
         context = SparkContext(conf=conf, gateway=gateway, batchSize=1)
         context.pythonExec = self._worker_python
         context.setLogLevel("OFF")
         _silence_accumulators(context)
-        return context
-
-    def _start_java(
-        self, command: list[str], environment: Mapping[str, str], log: IO[bytes]
-    ) -> subprocess.Popen[bytes]:
-        process = self._process = start_java(command, environment, self._folders[0], log)
-        if self._is_killed:
-            process.kill()
-        return process
+        self._context = context
 
     def _variables(self, folder: str) -> dict[str, str]:
         """Environment variables for Java and its Python workers."""
         options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} "-Djava.io.tmpdir={folder}"'
         variables = {"PYSPARK_PYTHON": self._worker_python, "SPARK_SUBMIT_OPTS": options.lstrip()}
-        if self._forks is not None:
-            variables[VARIABLE] = self._forks.path
+        if self._has_forks:
+            variables[VARIABLE] = socket_in(folder)
         if parents := os.environ.get(LOCAL_DIRS):
             for parent in parents.split(","):
                 os.makedirs(parent, exist_ok=True)
@@ -216,7 +243,8 @@ class Gateway:
         No call to Java may come after this.
         """
         self._end_java()
-        self._starting.join()
+        if self._connecting is not None:
+            self._connecting.join()
         if self._process is not None:
             self._process.wait()
         if self._forks is not None:
@@ -225,6 +253,7 @@ class Gateway:
         self._forget()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        self._log.close()
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 

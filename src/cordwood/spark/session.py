@@ -78,7 +78,7 @@ def running(
 def begun(master: str = LOCAL_MASTER, archive: str | None = None) -> Iterator[None]:
     """Begin to start one of our own, which `running` in the block takes; if none does, it ends with the block.
 
-    What is to run on Spark does other things first, while Java starts.
+    What is to run on Spark is loaded and planned while Java starts.
     """
     if not master.startswith("local") or archive is not None or find_spec("pyspark") is None or _active() is not None:
         yield

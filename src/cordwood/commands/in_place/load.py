@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cordwood.commands.in_place.site import Site
-from cordwood.commands.options import recovery_settings
+from cordwood.commands.opening import recovery_settings
 from cordwood.engine.task import Failure, FailureKind
 from cordwood.errors import DataError
 from cordwood.storage.formats import filenames

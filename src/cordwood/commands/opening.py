@@ -1,0 +1,94 @@
+"""The directories of a command, opened: its partitions, and the configs that it goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from cordwood.cleaning.offset_map import keys_max, slots_of
+from cordwood.cleaning.plan import Choices, Decision, OffsetMapSize, PartitionPlan
+from cordwood.commands.selection import Selection
+from cordwood.config import BrokerConfig, Layer, resolve_broker
+from cordwood.errors import ConfigError, NotFoundError, RequestError
+from cordwood.fs.base import Store
+from cordwood.storage.node.listing import is_asked_for
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.recovery.into_copy import RecoverySettings
+
+#: The broker's configs that determine the size of Kafka's offset map.
+_MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.threads")
+
+
+def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
+    """Open the directories with the configs of a selection; see `Node.open`."""
+    return Node.open(fs, paths, selection.metadata, selection.server_properties, selection.overrides)
+
+
+def select_partitions(
+    places: Iterable[LocatedPartition], paths: Sequence[str], selection: Selection
+) -> list[LocatedPartition]:
+    """The selected partitions, of those in the paths.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    topics, partitions = selection.topics, selection.partitions
+    selected = [place for place in places if is_asked_for(place, topics, partitions)]
+    if not selected:
+        what = ", ".join([*topics, *partitions])
+        raise NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else ""))
+    return selected
+
+
+def recovery_settings(node: Node, topic: str) -> RecoverySettings:
+    """What loading a topic's partitions goes by."""
+    try:
+        return RecoverySettings(index_interval_bytes=node.config_of(topic).integer("index.interval.bytes"))
+    except ConfigError:
+        return RecoverySettings()  # the plan says what is wrong with its configs
+
+
+def offset_map_size(node: Node, choices: Choices) -> OffsetMapSize | None:
+    """The map of Kafka that a clean goes by; None: it goes by none.
+
+    Raises:
+        RequestError: it has no room for a single key.
+        ConfigError: the broker would not take one of its configs.
+    """
+    config = broker_config(node, _MAP_CONFIGS)
+    buffer, factor = config["log.cleaner.dedupe.buffer.size"], config.real("log.cleaner.io.buffer.load.factor")
+    if choices.offset_map is not None:
+        memory, source = choices.offset_map, f"--offset-map {choices.offset_map}"
+    elif buffer.explicit or choices.strict_kafka:
+        threads = max(1, config.integer("log.cleaner.threads"))
+        memory = config.integer(buffer.name) // threads
+        shared = f" for {threads} threads" if threads > 1 else ""
+        source = f"{buffer.name}={buffer.value}{shared}, {buffer.source if buffer.explicit else '--strict-kafka'}"
+    else:
+        return None
+    slots = slots_of(memory)
+    keys = keys_max(slots, factor)
+    if keys < 1:
+        what = f"An offset map of {memory} bytes, of which {100 * factor:g} % may be filled, has no room for a key"
+        raise RequestError(f"{what} ({source}): no clean would come any further")
+    return OffsetMapSize(slots, factor, keys, source)
+
+
+def broker_config(node: Node, names: Collection[str]) -> BrokerConfig:
+    """The broker's configs of these names, whatever is wrong with others.
+
+    Raises:
+        ConfigError: the broker would not take one of them.
+    """
+    layers = node.broker_layers()
+    return resolve_broker(
+        Layer(one.source, {name: text for name, text in one.texts.items() if name in names}) for one in layers
+    )
+
+
+def limited_by_map(partition: PartitionPlan, size: OffsetMapSize | None) -> PartitionPlan:
+    """The plan of a partition that is cleaned in rounds, by Kafka's offset map; unchanged without one."""
+    if size is None or partition.decision is not Decision.CLEAN:
+        return partition
+    note = f"cleaned in rounds of at most {size.keys} keys, by Kafka's offset map ({size.source})"
+    return replace(partition, offset_map=size, notes=(*partition.notes, note))

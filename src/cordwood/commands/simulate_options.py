@@ -1,0 +1,53 @@
+"""The options of `simulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from cordwood.errors import RequestError
+from cordwood.option import Option
+from cordwood.sizing.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """What `simulate` is asked for."""
+
+    workload: Workload = field(default_factory=Workload)
+    overrides: Annotated[
+        Sequence[str],
+        Option("Set a config of the topic or of the broker: KEY=VALUE.", flag="--config", metavar="KEY=VALUE"),
+    ] = ()
+    against: Annotated[
+        Sequence[str],
+        Option("Compare with a second set of configs, which has this config in addition.", metavar="KEY=VALUE"),
+    ] = ()
+    server_properties: Annotated[
+        str | None,
+        Option("The broker's server.properties file, for configs that --config does not set.", metavar="FILE"),
+    ] = None
+    days: Annotated[float, Option("How long to simulate. Default: 30.", metavar="DAYS")] = 30.0
+    scale: Annotated[
+        float | None,
+        Option(
+            "Divide rate, keys and segments by this, and multiply the results by it. Default: chosen so that the "
+            "simulation takes some seconds.",
+            metavar="FACTOR",
+        ),
+    ] = None
+    seed: Annotated[int, Option("Seed for random choices. Default: 7.", metavar="NUMBER")] = 7
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            RequestError: one of the values.
+        """
+        if not 0.001 <= self.days <= 3660:
+            raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
+        if self.scale is not None and not 1 <= self.scale < float("inf"):
+            raise RequestError(f"--scale {self.scale:g}: give 1 (nothing is left out) or more")
+        if self.seed < 0:
+            raise RequestError(f"--seed {self.seed}: give 0 or more")

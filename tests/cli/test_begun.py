@@ -1,0 +1,57 @@
+"""Java begins to start before a command is loaded and planned, and is gone if nothing needs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import COMMAND, ENVIRONMENT
+from tests.engine.logs import data, make_log
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+def run(java: str, folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `cordwood clean` with a Java that is a shell script, with `folder` for temporary files."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"""#!/bin/sh
+if [ "$1" = -version ]; then echo 'openjdk version "21"' >&2; exit; fi
+{java}
+""")
+    program.chmod(0o755)
+    environment = {**ENVIRONMENT, "JAVA_HOME": str(folder), "TMPDIR": str(folder)}
+    command = [*COMMAND, *map(str, arguments), "--output", str(folder / "copy"), "--engine", "spark"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def two_segments(folder: Path) -> Path:
+    """A log with something to clean, for a config that allows it."""
+    make_log(folder / "t-0", (0, [data(0), data(1)]), (2, [data(2)]))
+    return folder / "t-0"
+
+
+def test_java_is_started_before_the_kernels_are_loaded(tmp_path: Path) -> None:
+    done = run(
+        f"grep -c llvmlite /proc/$PPID/maps >{tmp_path}/mapped; exit 1",
+        tmp_path,
+        two_segments(tmp_path),
+        *("--config", "cleanup.policy=compact", "--ignore-ratio"),
+    )
+    assert (done.returncode, "Spark does not start: Java has ended" in done.stderr) == (2, True), done.stderr
+    assert (tmp_path / "mapped").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["nothing to clean", "a refusal"])
+def test_given_no_task_java_is_ended(exists: bool, tmp_path: Path) -> None:
+    log = two_segments(tmp_path) if exists else tmp_path / "t-0"
+    done = run(f"echo $$ >{tmp_path}/pid; exec sleep 600", tmp_path, log)
+    assert done.returncode == (0 if exists else 2), done.stderr
+    pid = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not list(tmp_path.glob("cordwood-spark-*"))
