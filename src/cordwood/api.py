@@ -315,7 +315,7 @@ def simulate(
     on_progress: Callable[[float], None] | None = None,
     options: SimulateOptions,
 ) -> SimulationResult:
-    """Show what the disk of a topic will be, under one set of configs, or two beside each other.
+    """Predict the disk that a topic will take, under one set of configs, or compare two.
 
     Runs the live log with its retention and its cleaner in memory, on a clock of its own, on a part of the workload.
 

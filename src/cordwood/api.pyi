@@ -442,7 +442,7 @@ def simulate(
     scale: float | None = None,
     seed: int = 7,
 ) -> SimulationResult:
-    """Show what the disk of a topic will be, under one set of configs, or two beside each other.
+    """Predict the disk that a topic will take, under one set of configs, or compare two.
 
     Runs the live log with its retention and its cleaner in memory, on a clock of its own, on a part of the workload.
 
@@ -508,7 +508,7 @@ def latest_table(
     Options:
         topic: The topic. Default: the only one that is there.
         as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a
-            time like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
+            time like 2026-11-21T09:25:45Z, up to the first record at or after it. Default: the last stable offset.
         since: Only the changes since an earlier table: the folder that it was written to.
         deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
         key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
@@ -555,7 +555,7 @@ def table_offsets(
     Options:
         topic: The topic. Default: the only one that is there.
         as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a
-            time like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
+            time like 2026-11-21T09:25:45Z, up to the first record at or after it. Default: the last stable offset.
         since: Only the changes since an earlier table: the folder that it was written to.
         deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
         key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
@@ -611,7 +611,7 @@ def write_table(
     Options:
         topic: The topic. Default: the only one that is there.
         as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a
-            time like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.
+            time like 2026-11-21T09:25:45Z, up to the first record at or after it. Default: the last stable offset.
         since: Only the changes since an earlier table: the folder that it was written to.
         deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
         key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,

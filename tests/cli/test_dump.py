@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 from cordwood.cli import formats, large, texts
 from cordwood.cli.demo import write_log
-from cordwood.cli.dump import Choice, Dump
+from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JSON_BYTES_MAX, JsonPrinter, ValueFormat
 from cordwood.cli.main import app
 from cordwood.commands.times import parse_time

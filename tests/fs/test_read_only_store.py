@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.cli.dump import Choice, Dump
+from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter, ValueFormat
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.fs.memory import MemoryFileSystem

@@ -77,25 +77,28 @@ def main(
         int, typer.Option(min=1, help="MB of the largest log; with --against-kafka a quarter of it.")
     ] = 500,
     passes: Annotated[
-        int, typer.Option(min=1, help="Passes over each log, and one more before; cleans have one more still.")
+        int, typer.Option(min=1, help="Measured passes over each log, after one that is not; cleans have one more.")
     ] = 4,
     directory: Annotated[
-        str | None, typer.Option("--dir", help="Where to put the logs for a while; default: the temporary folder.")
+        str | None, typer.Option("--dir", help="A folder for the logs meanwhile. Default: the temporary folder.")
     ] = None,
     against_kafka: Annotated[
         bool, typer.Option("--against-kafka", help="Clean logs beside Kafka's own cleaner instead.")
     ] = False,
     against_copy: Annotated[
-        bool, typer.Option("--against-copy", help="With --against-kafka: beside cp and a sync, too.")
+        bool, typer.Option("--against-copy", help="With --against-kafka: measure cp and a sync, too.")
     ] = False,
     shapes: Annotated[
         list[str] | None,
         typer.Option(
-            "--shape", metavar="NAME", help=f"With --against-kafka: of {', '.join(WORKLOADS)}; or all. May be repeated."
+            "--shape",
+            metavar="NAME",
+            help=f"With --against-kafka: which logs, of {', '.join(WORKLOADS)}; or all. Repeatable.",
         ),
     ] = None,
     threads: Annotated[
-        int, typer.Option(min=1, help="With --against-kafka: of Kafka's cleaner, for several partitions.")
+        int,
+        typer.Option(min=1, help="With --against-kafka: threads of Kafka's cleaner, for logs of several partitions."),
     ] = 2,
     live: Annotated[
         bool,
@@ -114,7 +117,7 @@ def main(
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: the ratios as a chart.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Measure how fast this machine reads a log, beside cp; or how fast it cleans one, beside Kafka's own cleaner."""
     if live and source:

@@ -25,13 +25,13 @@ def main(
         typer.Argument(metavar="PATH...", help="Log directories, partitions, or single files.", show_default=False),
     ],
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON line per finding, and one with the summary in the end.")
+        bool, typer.Option("--json", help="Print one JSON line per finding, and one with a summary at the end.")
     ] = False,
 ) -> int:
     """Find every inconsistency, with its place and what it means for a broker.
 
-    Changes nothing, also where a broker is running. Exits with 1 if anything is damaged. What a crash left and the
-    next load repairs is explained, and is no damage.
+    Changes nothing; a broker may be running. Exit status 1 if anything is damaged. What a crash left and the next load
+    repairs is explained; it does not count as damage.
     """
     found = []
     with contextlib.closing(_Progress(enabled=sys.stderr.isatty())) as progress:

@@ -1,29 +1,17 @@
-"""`cordwood dump`: what is in logs and in every other file that Kafka keeps beside them.
-
-Logs pass window by window, as columns; of each chunk of rows lines are made and written before the next is looked at,
-so memory stays bounded for files of any size. Damage is told where it lies, and reading goes on behind it.
-"""
+"""`cordwood dump`: prints logs and every other file that Kafka keeps beside them; see `cordwood.cli.dumping`."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import posixpath
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-import numpy.typing as npt
 import typer
 
 from cordwood.cli import completion
+from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import (
-    Control,
     JsonPrinter,
     PatternPrinter,
-    Place,
     Printer,
     TextPrinter,
     ValueFormat,
@@ -31,533 +19,11 @@ from cordwood.cli.formats import (
     parse_offsets,
 )
 from cordwood.cli.large import SHOWN_BYTES
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, tell
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
 from cordwood.commands.times import parse_time
-from cordwood.errors import DataError, NotFoundError, RequestError
-from cordwood.fs.base import Store
+from cordwood.errors import RequestError
 from cordwood.fs.by_url import file_system_for
-from cordwood.kernels.layout import CODEC_MASK
-from cordwood.record.batch import Batch
-from cordwood.record.columns import BatchWindow, RecordColumns, decode
-from cordwood.record.control import control_type, coordinator_epoch
-from cordwood.storage.formats import (
-    checkpoints,
-    filenames,
-    leader_epochs,
-    offset_index,
-    producer_state,
-    properties,
-    quorum_state,
-    time_index,
-    transaction_index,
-)
-from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionFile, parse_file
-from cordwood.storage.log.files import read_file, why_unreadable
-from cordwood.storage.log.recovery import INDEX_KINDS, SegmentFiles
-from cordwood.storage.log.segment import MAX_OFFSET, Segment
-from cordwood.storage.log.transactions import Transactions
-from cordwood.storage.log.view import LogView, holds_nothing
-from cordwood.storage.log.windows import Gap, GapKind
-from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, log_directories, look
-from cordwood.types import ControlType, Isolation, TopicPartition
-
-#: Rows that are made into lines at once, and bytes of lines after which they are written.
-_ROWS = 4096
-_WRITE_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What of a log is shown.
-
-    Attributes:
-        end_offset: offsets from here on are left out.
-        since_ms: lowest timestamp of a record.
-        until_ms: timestamps from here on are left out.
-        isolation: only what a consumer with this isolation level gets.
-        topics, partitions: of a log directory, as `is_wanted` takes them.
-        limit: records (batches where no records are shown, entries of other files) after which it is enough.
-    """
-
-    batches: bool = True
-    records: bool = True
-    start_offset: int | None = None
-    end_offset: int | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-    key: bytes | None = None
-    isolation: Isolation | None = None
-    topics: Sequence[str] = ()
-    partitions: Sequence[str] = ()
-    limit: int | None = None
-
-    @property
-    def judges_records(self) -> bool:
-        """Whether more than its offset decides if a record is shown. Batches without such a record then aren't."""
-        return self.key is not None or self.since_ms is not None or self.until_ms is not None
-
-
-class _LimitReached(Exception):  # noqa: N818
-    """Enough was shown: no error."""
-
-
-class Dump:
-    """Dumps paths, one after the other.
-
-    Attributes:
-        damaged: something was damaged so far.
-        unreadable: something could not be read so far.
-    """
-
-    def __init__(
-        self, choice: Choice, printer: Printer, write: Callable[[bytes], object], *, fs: Store | None = None
-    ) -> None:
-        self.choice = choice
-        self.printer = printer
-        self.damaged = False
-        self.unreadable = False
-        self._fs: Store = fs or file_system_for([])
-        self._write = write
-        self._lines: list[bytes] = []
-        self._lines_bytes = 0
-        self._left = choice.limit
-        self._place = Place("")
-        self._opened: dict[str, LogView] = {}
-
-    def run(self, paths: Sequence[str]) -> None:
-        """Dump paths, until the limit."""
-        try:
-            if self._left == 0:
-                return
-            for path in paths:
-                try:
-                    self._dump(path)
-                except OSError as error:
-                    self._unreadable(error)
-        except _LimitReached:
-            pass
-        finally:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the lines that are made."""
-        if self._lines:
-            lines, self._lines, self._lines_bytes = self._lines, [], 0
-            self._write(b"".join(lines))
-
-    # ---- what a path is ----------------------------------------------------------------------------------------------
-
-    def _dump(self, path: str) -> None:
-        path = path.rstrip("/") or "/"
-        try:
-            kind = look(self._fs, path)
-        except NotFoundError:
-            directories = log_directories(self._fs, [path])
-            self._directories(directories)
-            return
-        if kind is PathKind.LOG_DIRECTORY:
-            self._directories([path])
-        elif kind is PathKind.PARTITION:
-            log = self._open(path)
-            if not log.segments:
-                raise holds_nothing(path)
-            self._log(log)
-        else:
-            self._file(path)
-
-    def _directories(self, paths: Sequence[str]) -> None:
-        choice = self.choice
-        found = False
-        for path in paths:
-            directory = LogDirectory.open(self._fs, path)
-            for partition in sorted(directory.partitions, key=lambda one: (one.name.topic_partition, one.path)):
-                if not is_wanted(partition.name.topic_partition, choice.topics, choice.partitions):
-                    continue
-                found = True
-                if choice.isolation is not None and partition.name.state is not DirectoryState.CURRENT:
-                    continue  # no consumer gets what is on its way in or out
-                try:
-                    self._log(directory.log(partition))
-                except NotFoundError:
-                    continue  # a running broker deleted it
-                except OSError as error:
-                    self._unreadable(error)
-        if not found and (choice.topics or choice.partitions):
-            wanted = ", ".join([*choice.topics, *choice.partitions])
-            raise NotFoundError(f"No partition in {', '.join(paths)} matches {wanted}")
-
-    def _open(self, path: str) -> LogView:
-        """The log in a directory that may be a partition of a log directory that a broker is running on."""
-        path = named(path or ".")
-        try:
-            live = LogDirectory.open(self._fs, posixpath.dirname(path) or ".").live
-        except OSError:
-            live = False
-        return LogView(path, fs=self._fs, live=live)
-
-    def _file(self, path: str) -> None:
-        name = posixpath.basename(path)
-        parsed = parse_file(name)
-        if parsed is not None and parsed.kind is FileKind.LOG:
-            directory = posixpath.dirname(path)
-            if directory not in self._opened:
-                self._opened = {directory: self._open(directory)}
-            log = self._opened[directory]
-            segment = next((one for one in log.segments if one.files.log.name == name), None)
-            if segment is not None:
-                self._log(log, segment, path)
-            else:
-                self._lone(path, parsed, log.name.topic_partition if log.name else None)
-        elif name == filenames.BOOTSTRAP_CHECKPOINT:
-            self._lone(path, PartitionFile(FileKind.CHECKPOINT_SNAPSHOT, 0), None)
-        elif parsed is not None and parsed.kind is FileKind.CHECKPOINT_SNAPSHOT:
-            self._lone(path, parsed, TopicPartition(filenames.CLUSTER_METADATA_TOPIC, 0))
-        else:
-            self._small(path, parsed)
-
-    # ---- logs --------------------------------------------------------------------------------------------------------
-
-    def _log(self, log: LogView, only: Segment | None = None, path: str = "") -> None:
-        choice = self.choice
-        first, end, transactions = log.scope(
-            start_offset=choice.start_offset,
-            end_offset=choice.end_offset,
-            since_ms=choice.since_ms,
-            isolation=choice.isolation,
-        )
-        if first >= end:
-            return
-        name = log.name.topic_partition if log.name else None
-        items: Iterator[tuple[Segment, BatchWindow | Gap]]
-        if only is None:
-            items = log.windows(
-                start_offset=first, end_offset=end, on_unreadable=lambda _, error: self._unreadable(error)
-            )
-        else:
-            windows = only.windows(start_offset=first, end_offset=end, search=not log.live)
-            items = ((only, item) for item in windows)
-        for segment, item in items:
-            self._begin(path or segment.path, name)
-            at_end = segment.base_offset == log.segments[-1].base_offset
-            self._item(item, first, end, transactions, is_end=at_end, live=log.live)
-
-    def _lone(self, path: str, file: PartitionFile, name: TopicPartition | None) -> None:
-        """A log file that is not part of a log, or not any more."""
-        if self.choice.isolation is not None:
-            what = "is not part of a log that a consumer could read; leave out --isolation"
-            raise RequestError(f"{path} {what}")
-        directory, _, own_name = path.rpartition("/")
-        directory = directory if "/" in path else "."
-        names = {dataclasses.replace(file, kind=kind).name: kind for kind in INDEX_KINDS}
-        siblings = [] if file.kind is not FileKind.LOG else self._fs.list(directory or "/")
-        indexes = {names[info.name]: info for info in siblings if info.name in names}
-        # What counts in a snapshot are its records; their offsets start at 0.
-        base_offset = file.offset if file.kind is FileKind.LOG else 0
-        info = dataclasses.replace(self._fs.stat(path), name=own_name)
-        segment = Segment(self._fs, directory, SegmentFiles(base_offset, info, indexes))
-        first = self.choice.start_offset or 0
-        end = MAX_OFFSET if self.choice.end_offset is None else self.choice.end_offset
-        self._begin(path, name)
-        for item in segment.windows(start_offset=first, end_offset=end) if first < end else ():
-            self._item(item, first, end, Transactions(), is_end=True, live=False)
-
-    def _begin(self, path: str, name: TopicPartition | None) -> None:
-        place = Place(path, name.topic, name.partition) if name else Place(path)
-        if place != self._place:
-            self._place = place
-            self.printer.begin(place)
-
-    def _item(
-        self, item: BatchWindow | Gap, first: int, end: int, transactions: Transactions, *, is_end: bool, live: bool
-    ) -> None:
-        if isinstance(item, Gap):
-            # What a stop leaves at a log's end is nothing to worry about, nor is what a broker is writing.
-            if is_end and (live or item.kind is not GapKind.DAMAGE):
-                fields = {"position": item.position, "size": item.size_bytes, "what": item.what}
-                self.put(self.printer.entry("rest", fields))
-            else:
-                self._damage(item.what, item.position, size_bytes=item.size_bytes)
-        else:
-            if self.choice.isolation is not None:
-                batches = item.batches[transactions.visible(item.batches, self.choice.isolation)]
-                item = BatchWindow(item.position, item.data, batches, item.read)
-            if item.batches.size:
-                _Window(self, item, first, end).show()
-        self.flush()
-
-    # ---- small files -------------------------------------------------------------------------------------------------
-
-    def _small(self, path: str, parsed: PartitionFile | None) -> None:
-        name = posixpath.basename(path)
-        read = _READERS.get(name.removesuffix(".tmp")) or (_READERS.get(parsed.kind) if parsed else None)
-        if read is None:
-            known = ", ".join(kind for kind in FileKind if kind) + f", {', '.join(_IN_LOG_DIRECTORY)}"
-            raise RequestError(f"{path} is no file that Kafka writes, by its name; those are {known}")
-        if isinstance(self.printer, PatternPrinter) or self.choice.isolation is not None:
-            raise RequestError(f"{path} holds no records; leave out --format and --isolation")
-        self._begin(path, None)
-        try:
-            for kind, fields in read(read_file(self._fs, path), parsed.offset if parsed else 0, path):
-                self.put(self.printer.entry(kind, fields))
-                if kind != "rest":
-                    self.count(1)
-        except DataError as error:
-            self._damage(error.what, error.position, error.offset)
-
-    # ---- lines -------------------------------------------------------------------------------------------------------
-
-    def put(self, lines: bytes) -> None:
-        """Write lines, some time soon."""
-        self._lines.append(lines)
-        self._lines_bytes += len(lines)
-        if self._lines_bytes >= _WRITE_BYTES:
-            self.flush()
-
-    def may_show(self, count: int) -> int:
-        """How many of `count` lines the limit allows."""
-        return count if self._left is None else min(count, self._left)
-
-    def count(self, count: int) -> None:
-        """Take note of lines that the limit is about."""
-        if self._left is not None:
-            self._left -= count
-            if self._left <= 0:
-                raise _LimitReached
-
-    def _damage(
-        self, what: str, position: int | None, offset: int | None = None, size_bytes: int | None = None
-    ) -> None:
-        self.damaged = True
-        fields = {"position": position, "size": size_bytes, "offset": offset, "what": what}
-        line = self.printer.entry("damage", fields)
-        if line:
-            self.put(line)
-        else:
-            # A pattern has no place for it.
-            tell(f"damage: {DataError(what, path=self._place.file, position=position, offset=offset)}")
-
-    def _unreadable(self, error: OSError) -> None:
-        """Tell what cannot be read, and go on; but not when it is our output that fails."""
-        if error.filename is None:
-            raise error
-        self.unreadable = True
-        tell(f"{error.filename} {why_unreadable(error)}")
-
-    def damage(self, error: DataError) -> None:
-        """Tell damage where it lies."""
-        self._damage(error.what, error.position, error.offset)
-
-
-class _Window:
-    """One window on its way through: its batches in order, each with its damage and its records."""
-
-    def __init__(self, dump: Dump, window: BatchWindow, first: int, end: int) -> None:
-        self.dump = dump
-        self.choice = dump.choice
-        self.window = window
-        self.first = first
-        self.end = end
-        self.positions: list[int] = window.batches["position"].tolist()
-        self.next = 0  # index of the first batch that was not met yet
-        self.damage: list[DataError] = []  # not told yet
-
-    def show(self) -> None:
-        choice, batches = self.choice, self.window.batches
-        # Where a wrapper starts, only its messages tell.
-        wrappers = (batches["magic"] < 2) & (batches["attributes"] & CODEC_MASK != 0)
-        if choice.records or choice.judges_records or wrappers.any():
-            is_consumer = choice.isolation is not None
-            for columns in decode(self.window, on_damage=self.damage.append, even_invalid=not is_consumer):
-                self._columns(columns)
-                del columns  # a large record must be gone from memory before the next is decoded
-        self._pass_over(len(self.positions))
-        self._tell(None)
-
-    def _columns(self, columns: RecordColumns) -> None:
-        rows = columns.rows
-        keep = self._keep(columns)
-        if self.choice.judges_records:
-            rows, keep = rows[keep], keep[keep]
-        edges = [0, *(np.flatnonzero(np.diff(rows["batch"])) + 1).tolist(), rows.size]
-        everything = bool(keep.all())
-        for start, end in itertools.pairwise(edges):
-            if start < end:
-                batch = Batch.of(columns.batches[rows["batch"][start]])
-                self._meet(batch)
-                if self.choice.records:
-                    some = rows[start:end]
-                    self._records(columns.data.data, some if everything else some[keep[start:end]], batch)
-
-    def _keep(self, columns: RecordColumns) -> npt.NDArray[np.bool_]:
-        choice, rows = self.choice, columns.rows
-        keep = np.asarray((rows["offset"] >= self.first) & (rows["offset"] < self.end))
-        if choice.since_ms is not None:
-            keep &= rows["timestamp"] >= choice.since_ms
-        if choice.until_ms is not None:
-            keep &= rows["timestamp"] < choice.until_ms
-        if choice.key is not None:
-            size = len(choice.key)
-            keep &= rows["key_size"] == size
-            data = columns.data.data
-            same = np.flatnonzero(keep)
-            starts: list[int] = rows["key_start"][same].tolist()
-            keep[same] = [bytes(data[start : start + size]) == choice.key for start in starts]
-        return keep
-
-    def _meet(self, batch: Batch) -> None:
-        """Go on to a batch that has records, if it is not the one that we are at."""
-        at = self.positions.index(batch.position, max(self.next - 1, 0))
-        if at >= self.next:
-            self._pass_over(at)
-            self._tell(batch.position)
-            self._batch(batch)
-            self.next = at + 1
-            self._tell(batch.position + 1)
-
-    def _pass_over(self, end: int) -> None:
-        """Go on over batches without records."""
-        for at in range(self.next, end):
-            self._tell(self.positions[at])
-            if not self.choice.judges_records:
-                self._batch(Batch.of(self.window.batches[at]))
-            self.next = at + 1
-            self._tell(self.positions[at] + 1)
-
-    def _tell(self, position: int | None) -> None:
-        """Tell the damage that lies before a position."""
-        while self.damage and (position is None or (self.damage[0].position or 0) < position):
-            self.dump.damage(self.damage.pop(0))
-
-    def _batch(self, batch: Batch) -> None:
-        if self.choice.batches and batch.base_offset < self.end:
-            self.dump.damaged |= not batch.is_valid
-            self.dump.put(self.dump.printer.batch(batch))
-            if not self.choice.records:
-                self.dump.count(1)
-
-    def _records(self, data: memoryview, rows: npt.NDArray[np.void], batch: Batch) -> None:
-        for start in range(0, rows.size, _ROWS):
-            some = rows[start : start + _ROWS].tolist()
-            some = some[: self.dump.may_show(len(some))]
-            controls = [self._control(data, row, batch) for row in some] if batch.is_control else []
-            for lines in self.dump.printer.records(data, some, batch, controls):
-                self.dump.put(lines)
-            self._tell(batch.position + 1)
-            self.dump.count(len(some))
-
-    def _control(self, data: memoryview, row: tuple[int, ...], batch: Batch) -> Control:
-        offset, _, _, key, key_size, value, value_size, _, _ = row
-        name = None
-        try:
-            kind = control_type(None if key_size < 0 else data[key : key + key_size])
-            name = kind.name
-            if kind not in (ControlType.ABORT, ControlType.COMMIT):
-                return name, None
-            return name, coordinator_epoch(None if value_size < 0 else data[value : value + value_size])
-        except DataError as error:
-            error.position, error.offset = batch.position, offset
-            self.damage.append(error)
-            return name, None
-
-
-# ---- entries of small files ------------------------------------------------------------------------------------------
-
-#: The kind of each entry and its fields. "rest" has a position, a size and what it is.
-_Entries = Iterator[tuple[str, dict[str, object]]]
-
-
-def _rest(position: int, size_bytes: int, what: str) -> _Entries:
-    if size_bytes:
-        yield "rest", {"position": position, "size": size_bytes, "what": what}
-
-
-def _index_rest(data: bytes, entries: int, max_entries: int, entry_bytes: int) -> _Entries:
-    room = max_entries - entries
-    yield from _rest(entries * entry_bytes, room * entry_bytes, f"zeros: room for {room} more entries")
-    left = len(data) - max_entries * entry_bytes
-    yield from _rest(len(data) - left, left, f"too few bytes for an entry of {entry_bytes}")
-
-
-def _offset_index(data: bytes, base_offset: int, path: str) -> _Entries:
-    index = offset_index.decode(data, base_offset)
-    for i in range(index.entries):
-        yield "offset_index", {"entry": i, "offset": int(index.offsets[i]), "position": int(index.positions[i])}
-    yield from _index_rest(data, index.entries, index.max_entries, offset_index.ENTRY.itemsize)
-
-
-def _time_index(data: bytes, base_offset: int, path: str) -> _Entries:
-    index = time_index.decode(data, base_offset)
-    for i in range(index.entries):
-        yield "time_index", {"entry": i, "timestamp": int(index.timestamps[i]), "offset": int(index.offsets[i])}
-    yield from _index_rest(data, index.entries, index.max_entries, time_index.ENTRY.itemsize)
-
-
-def _transaction_index(data: bytes, base_offset: int, path: str) -> _Entries:
-    index = transaction_index.decode(data, path)
-    for i, one in enumerate(index.transactions()):
-        yield "aborted_transaction", {"entry": i, "version": int(index.versions[i]), **dataclasses.asdict(one)}
-    yield from _index_rest(data, index.entries, index.entries, transaction_index.ENTRY.itemsize)
-
-
-def _producers(data: bytes, base_offset: int, path: str) -> _Entries:
-    for one in producer_state.decode(data, path):
-        yield "producer", dataclasses.asdict(one)
-
-
-def _leader_epochs(data: bytes, base_offset: int, path: str) -> _Entries:
-    for one in leader_epochs.decode(data, path):
-        yield "leader_epoch", dataclasses.asdict(one)
-
-
-def _offset_checkpoint(data: bytes, base_offset: int, path: str) -> _Entries:
-    for name, offset in checkpoints.decode(data, path).items():
-        yield "checkpoint", {"topic": name.topic, "partition": name.partition, "offset": offset}
-
-
-def _partition_metadata(data: bytes, base_offset: int, path: str) -> _Entries:
-    one = properties.decode_partition_metadata(data, path)
-    yield "partition_metadata", {"version": one.version, "topic_id": properties.encode_id(one.topic_id)}
-
-
-def _meta_properties(data: bytes, base_offset: int, path: str) -> _Entries:
-    found = properties.decode_properties(data, path)
-    for one in found.entries:
-        if one.key is not None:
-            yield "property", {"key": one.key, "value": one.value}
-    properties.meta_properties(found, path)  # tells what a broker would not start with
-
-
-def _clean_shutdown(data: bytes, base_offset: int, path: str) -> _Entries:
-    yield "clean_shutdown", {"broker_epoch": properties.decode_clean_shutdown(data)}
-
-
-def _quorum_state(data: bytes, base_offset: int, path: str) -> _Entries:
-    one = quorum_state.decode(data, path)
-    fields = dataclasses.asdict(one)
-    fields["voted_directory_id"] = properties.encode_id(one.voted_directory_id)
-    unused = ("cluster_id", "applied_offset", "current_voters") if one.data_version else ("voted_directory_id",)
-    yield "quorum_state", {name: value for name, value in fields.items() if name not in unused}
-
-
-_IN_LOG_DIRECTORY: dict[str, Callable[[bytes, int, str], _Entries]] = {
-    **dict.fromkeys(filenames.OFFSET_CHECKPOINTS, _offset_checkpoint),
-    filenames.META_PROPERTIES: _meta_properties,
-    filenames.CLEAN_SHUTDOWN: _clean_shutdown,
-}
-#: By a file's whole name, or by what kind its name says it is.
-_READERS: dict[str, Callable[[bytes, int, str], _Entries]] = {
-    **_IN_LOG_DIRECTORY,
-    FileKind.OFFSET_INDEX: _offset_index,
-    FileKind.TIME_INDEX: _time_index,
-    FileKind.TRANSACTION_INDEX: _transaction_index,
-    FileKind.PRODUCER_SNAPSHOT: _producers,
-    FileKind.LEADER_EPOCHS: _leader_epochs,
-    FileKind.PARTITION_METADATA: _partition_metadata,
-    FileKind.QUORUM_STATE: _quorum_state,
-}
-
-
-# ---- the command -----------------------------------------------------------------------------------------------------
+from cordwood.types import Isolation
 
 _TIME = "Milliseconds since the epoch, or an ISO time (UTC without a zone)."
 
@@ -566,8 +32,8 @@ def main(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH...", help="Files, partitions, log directories.", show_default=False)
     ],
-    batches: Annotated[bool, typer.Option("--batches", help="Show batches; records too only with --records.")] = False,
-    records: Annotated[bool, typer.Option("--records", help="Show records; batches too only with --batches.")] = False,
+    batches: Annotated[bool, typer.Option("--batches", help="Show batches; with --records, both.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Show records; with --batches, both.")] = False,
     topic: Annotated[
         list[str] | None,
         typer.Option(autocompletion=completion.topics, help="Only this topic, or those that match this glob."),
@@ -579,12 +45,15 @@ def main(
         str | None, typer.Option(help="Only records with exactly this key: text, or bytes as hex:00ff or base64:AP8=.")
     ] = None,
     offset: Annotated[
-        str | None, typer.Option(metavar="FROM[:TO]", help="Only these offsets, TO left out; FROM alone: to the end.")
+        str | None,
+        typer.Option(
+            metavar="FROM[:TO]", help="Only offsets from FROM up to, but not including, TO. Default: to the end."
+        ),
     ] = None,
     from_offset: Annotated[int | None, typer.Option(min=0, help="Only offsets from here on.")] = None,
     to_offset: Annotated[int | None, typer.Option(min=0, help="Only offsets below this.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only records from then on. {_TIME}")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only records before then. {_TIME}")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only records from this time on. {_TIME}")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only records before this time. {_TIME}")] = None,
     isolation: Annotated[
         Isolation | None,
         typer.Option(
@@ -593,10 +62,10 @@ def main(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=0, help="End after so many records (batches where no records are shown).")
+        int | None, typer.Option(min=0, help="Stop after this many records (or batches, if only they are shown).")
     ] = None,
-    key_format: Annotated[ValueFormat | None, typer.Option(help="How keys are shown; utf8 unless given.")] = None,
-    value_format: Annotated[ValueFormat | None, typer.Option(help="How values are shown; utf8 unless given.")] = None,
+    key_format: Annotated[ValueFormat | None, typer.Option(help="How to show keys. Default: utf8.")] = None,
+    value_format: Annotated[ValueFormat | None, typer.Option(help="How to show values. Default: utf8.")] = None,
     pattern: Annotated[
         str | None,
         typer.Option(
@@ -612,10 +81,10 @@ def main(
         bool,
         typer.Option(
             "--no-decode",
-            help="Show records of Kafka's internal topics (__consumer_offsets, …) as bytes, too, and not by name.",
+            help="Show records of Kafka's internal topics (__consumer_offsets, …) as bytes, not by their fields.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     full: Annotated[
         bool,
         typer.Option(
@@ -626,15 +95,14 @@ def main(
     r"""Print what is in logs, and in any other file that Kafka keeps beside them.
 
     Batches and records of .log files (also .swap, .cleaned, .deleted) and KRaft .checkpoint files; entries of indexes,
-    snapshots, checkpoints and the rest. With --key, --since or --until a batch is shown if it holds a record that is.
+    snapshots, checkpoints and the rest. With --key, --since or --until only batches with a matching record are shown.
 
-    Damage is shown where it lies, reading goes on behind it, and the exit code is 1. With --format it is told on
-    stderr. What the system does not let us read is told there too, and the exit code is 2.
+    Damage is shown at its place (with --format: on stderr), reading continues after it, and the exit status is 1.
+    Files that cannot be read are listed on stderr; the exit status is then 2. Incomplete bytes at the end of a log, as
+    a crash leaves them, are a "rest", not damage.
 
-    Bytes at the end of a log that are no batch yet, as a crash leaves them, are no damage but a "rest".
-
-    utf8 shows text in quotes, and as \xNN what does not print. json and int show what is none as hex:00ff. Of a long
-    key, value or header the first bytes are shown and how many there are; --full, --json and --format show all.
+    utf8 shows text in quotes, with \xNN for bytes that do not print. Values that json or int cannot parse print as
+    hex:00ff. Long keys, values and headers are cut, and their sizes are shown; --full, --json and --format show all.
 
     Records of Kafka's internal topics are shown by name: their type, its version, and the fields of key and value.
     With --no-decode, or a --key-format or --value-format, they are shown as other records.

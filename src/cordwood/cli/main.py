@@ -56,9 +56,9 @@ VERBS = {
     "table": ("cordwood.cli.table", "Show or write the last value of each key: a topic as a table."),
     "run": (
         "cordwood.cli.run",
-        "Keep logs alive without a broker: compact them, delete what is old, tell how they are.",
+        "Keep logs alive without a broker: compact them, delete what is old, report their health.",
     ),
-    "simulate": ("cordwood.cli.simulate", "Show what a topic's disk will be: months of a workload, in seconds."),
+    "simulate": ("cordwood.cli.simulate", "Predict the disk that a topic will take: months of a workload, in seconds."),
     "pack": ("cordwood.cli.pack", "Make an archive of this Python environment, for the executors of a Spark cluster."),
     "cache": ("cordwood.cli.cache", "Show what is cached to save time, or remove it."),
     "demo": ("cordwood.cli.demo", "Make a small log, clean it, and show which records were removed and why."),

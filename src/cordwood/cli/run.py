@@ -65,8 +65,8 @@ def main(
     deleted from only if its policy, and limits, are set explicitly: in the cluster's metadata, a server.properties or
     with --config. A crash of the broker is recovered from first, as at its next start.
 
-    On a terminal a table shows each log, what the cleaner does to it, and why nothing more. Metrics for Prometheus and
-    health are on 127.0.0.1. SIGTERM or Ctrl-C ends it with a clean shutdown, after which a broker starts without
+    On a terminal a table shows each log, what the cleaner does to it, or why it does nothing. Metrics for Prometheus
+    and health are on 127.0.0.1. SIGTERM or Ctrl-C ends it with a clean shutdown, after which a broker starts without
     recovery; SIGHUP rereads the configs.
     """
     with _directories(directories or [], demo=demo) as paths:

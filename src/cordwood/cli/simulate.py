@@ -24,7 +24,7 @@ def main(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Show what the disk of a topic will be, under one set of configs, or two beside each other.
+    """Predict the disk that a topic will take, under one set of configs, or compare two.
 
     Runs the live log with its retention and its cleaner in memory, on a clock of its own, on a part of the workload.
     No broker and no directory is needed, and nothing is written but the chart.

@@ -26,7 +26,7 @@ class TableOptions:
         int | str | Mapping[int, int] | None,
         Option(
             "The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a time "
-            "like 2026-11-21T09:25:45Z, up to the first record that is as late. Default: the last stable offset.",
+            "like 2026-11-21T09:25:45Z, up to the first record at or after it. Default: the last stable offset.",
             metavar="OFFSET|TIME",
         ),
     ] = None

@@ -13,7 +13,7 @@ from cordwood.verification.violations import MEANINGS, Violation
 
 _PROVED = (
     (Count.RECORDS_SAME, "records unchanged: key, value, headers, timestamp, offset, order"),
-    (Count.KEYS_KEPT, "keys with their last committed value, or its tombstone, of those that lost records"),
+    (Count.KEYS_KEPT, "keys that lost records, and kept their last committed value or its tombstone"),
     (Count.KEYS_DELETED, "deleted keys removed with their tombstones, after their delete horizon"),
     (Count.BATCHES, "batches with unchanged producer, epochs, timestamps and attributes"),
     (Count.BATCHES_ABOVE, "batches above the first uncleanable offset, byte for byte unchanged"),

@@ -1,0 +1,113 @@
+"""The entries of every file that Kafka keeps beside logs: indexes, snapshots, checkpoints and the rest, for `dump`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from cordwood.storage.formats import (
+    checkpoints,
+    filenames,
+    leader_epochs,
+    offset_index,
+    producer_state,
+    properties,
+    quorum_state,
+    time_index,
+    transaction_index,
+)
+from cordwood.storage.formats.filenames import FileKind
+
+#: The kind of each entry and its fields. "rest" has a position, a size and what it is.
+Entries = Iterator[tuple[str, dict[str, object]]]
+
+
+def _rest(position: int, size_bytes: int, what: str) -> Entries:
+    if size_bytes:
+        yield "rest", {"position": position, "size": size_bytes, "what": what}
+
+
+def _index_rest(data: bytes, entries: int, max_entries: int, entry_bytes: int) -> Entries:
+    room = max_entries - entries
+    yield from _rest(entries * entry_bytes, room * entry_bytes, f"zeros: room for {room} more entries")
+    left = len(data) - max_entries * entry_bytes
+    yield from _rest(len(data) - left, left, f"too few bytes for an entry of {entry_bytes}")
+
+
+def _offset_index(data: bytes, base_offset: int, path: str) -> Entries:
+    index = offset_index.decode(data, base_offset)
+    for i in range(index.entries):
+        yield "offset_index", {"entry": i, "offset": int(index.offsets[i]), "position": int(index.positions[i])}
+    yield from _index_rest(data, index.entries, index.max_entries, offset_index.ENTRY.itemsize)
+
+
+def _time_index(data: bytes, base_offset: int, path: str) -> Entries:
+    index = time_index.decode(data, base_offset)
+    for i in range(index.entries):
+        yield "time_index", {"entry": i, "timestamp": int(index.timestamps[i]), "offset": int(index.offsets[i])}
+    yield from _index_rest(data, index.entries, index.max_entries, time_index.ENTRY.itemsize)
+
+
+def _transaction_index(data: bytes, base_offset: int, path: str) -> Entries:
+    index = transaction_index.decode(data, path)
+    for i, one in enumerate(index.transactions()):
+        yield "aborted_transaction", {"entry": i, "version": int(index.versions[i]), **dataclasses.asdict(one)}
+    yield from _index_rest(data, index.entries, index.entries, transaction_index.ENTRY.itemsize)
+
+
+def _producers(data: bytes, base_offset: int, path: str) -> Entries:
+    for one in producer_state.decode(data, path):
+        yield "producer", dataclasses.asdict(one)
+
+
+def _leader_epochs(data: bytes, base_offset: int, path: str) -> Entries:
+    for one in leader_epochs.decode(data, path):
+        yield "leader_epoch", dataclasses.asdict(one)
+
+
+def _offset_checkpoint(data: bytes, base_offset: int, path: str) -> Entries:
+    for name, offset in checkpoints.decode(data, path).items():
+        yield "checkpoint", {"topic": name.topic, "partition": name.partition, "offset": offset}
+
+
+def _partition_metadata(data: bytes, base_offset: int, path: str) -> Entries:
+    one = properties.decode_partition_metadata(data, path)
+    yield "partition_metadata", {"version": one.version, "topic_id": properties.encode_id(one.topic_id)}
+
+
+def _meta_properties(data: bytes, base_offset: int, path: str) -> Entries:
+    found = properties.decode_properties(data, path)
+    for one in found.entries:
+        if one.key is not None:
+            yield "property", {"key": one.key, "value": one.value}
+    properties.meta_properties(found, path)  # tells what a broker would not start with
+
+
+def _clean_shutdown(data: bytes, base_offset: int, path: str) -> Entries:
+    yield "clean_shutdown", {"broker_epoch": properties.decode_clean_shutdown(data)}
+
+
+def _quorum_state(data: bytes, base_offset: int, path: str) -> Entries:
+    one = quorum_state.decode(data, path)
+    fields = dataclasses.asdict(one)
+    fields["voted_directory_id"] = properties.encode_id(one.voted_directory_id)
+    unused = ("cluster_id", "applied_offset", "current_voters") if one.data_version else ("voted_directory_id",)
+    yield "quorum_state", {name: value for name, value in fields.items() if name not in unused}
+
+
+IN_LOG_DIRECTORY: dict[str, Callable[[bytes, int, str], Entries]] = {
+    **dict.fromkeys(filenames.OFFSET_CHECKPOINTS, _offset_checkpoint),
+    filenames.META_PROPERTIES: _meta_properties,
+    filenames.CLEAN_SHUTDOWN: _clean_shutdown,
+}
+#: By a file's whole name, or by what kind its name says it is.
+READERS: dict[str, Callable[[bytes, int, str], Entries]] = {
+    **IN_LOG_DIRECTORY,
+    FileKind.OFFSET_INDEX: _offset_index,
+    FileKind.TIME_INDEX: _time_index,
+    FileKind.TRANSACTION_INDEX: _transaction_index,
+    FileKind.PRODUCER_SNAPSHOT: _producers,
+    FileKind.LEADER_EPOCHS: _leader_epochs,
+    FileKind.PARTITION_METADATA: _partition_metadata,
+    FileKind.QUORUM_STATE: _quorum_state,
+}
