@@ -273,8 +273,8 @@ def test_a_segment_whose_offsets_span_too_much_becomes_several(strict: bool) -> 
     assert left == [[1], [far, far + 1], []]
 
 
-@pytest.mark.parametrize(("segment_bytes", "message"), [(100, "offset 4 and those behind it"), (900, "go back to 2")])
-def test_segments_that_hold_the_same_offsets_are_not_written_over_each_other(segment_bytes: int, message: str) -> None:
+@pytest.mark.parametrize("segment_bytes", [100, 900])
+def test_segments_that_hold_the_same_offsets_are_not_written_over_each_other(segment_bytes: int) -> None:
     # Its index full, a segment becomes two, the second of them from offset 4 on; another segment begins at 2.
     log = ScriptedLog({"index.interval.bytes": 0})
     for offset in range(5):
@@ -285,5 +285,5 @@ def test_segments_that_hold_the_same_offsets_are_not_written_over_each_other(seg
     first, second, _ = log.log().segments
     write_file(log.fs, first.path, read_file(log.fs, first.path) + read_file(log.fs, second.path))
     log.config |= {"segment.bytes": segment_bytes, "segment.index.bytes": 24}
-    with pytest.raises(CorruptBatchError, match=message):
+    with pytest.raises(CorruptBatchError, match="a batch of offsets 2 to 2 is not in its segment"):
         log.clean()

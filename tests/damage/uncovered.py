@@ -7,7 +7,8 @@ _PLAIN = "no checksum in the whole file; caught by"
 #: Format and field: why nothing in the file itself tells, and which other file or neighbour does.
 UNCOVERED = {
     "log, magic 2": {
-        "base offset": f"{_BROKER} the order of batches, the segment's name, index entries, producer snapshots",
+        "base offset": f"{_BROKER} the order of batches and the segment's name, for readers, too;"
+        " if both fit, by index entries, producer snapshots",
         "batch length": "only of a last batch, which then seems cut off; caught by how the log was closed",
         "leader epoch": f"{_BROKER} the order of epochs and leader-epoch-checkpoint",
     },

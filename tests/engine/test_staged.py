@@ -26,6 +26,8 @@ from cordwood.fs.base import TargetStore
 from cordwood.fs.counted import CountedStore
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
@@ -188,19 +190,29 @@ def test_what_is_looked_up_is_read_once_beside_what_is_dirty(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mode", ["stages", "probed"])
-def test_a_log_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path, mode: str) -> None:
+def test_a_batch_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path, mode: str) -> None:
     with modes.using(mode):
         leave_to_one_task(tmp_path)
 
 
 def leave_to_one_task(tmp_path: Path) -> None:
-    log = make_log(tmp_path / "t-0", (0, [data(5, b"a"), data(3, b"a"), data(6, b"b")]), (10, [data(10)]))
+    back = encode_batch([Record(5, 0, b"a", b""), Record(3, 0, b"a", b"")], base_offset=3, last_offset=5)
+    log = make_log(tmp_path / "t-0", (0, [back, data(6, b"b")]), (10, [data(10)]))
     (tmp_path / "stages").mkdir()
     assert modes.by_stages(FS, log, str(tmp_path / "stages"), **choice(log)) is None
     # Kafka's map has the offset of the last record: 5 is not below 3, and 3 is not, either.
     cleaned(log, tmp_path / "whole", by_one)
     kept = LogView(str(tmp_path / "whole"), fs=FS, log_start_offset=0).records(isolation=None)
     assert [record.offset for record in kept] == [5, 3, 6]
+
+
+@pytest.mark.parametrize("mode", ["stages", "probed"])
+def test_batches_that_go_back_are_damage(tmp_path: Path, mode: str) -> None:
+    log = make_log(tmp_path / "t-0", (0, [data(5, b"a"), data(3, b"a"), data(6, b"b")]), (10, [data(10)]))
+    (tmp_path / "stages").mkdir()
+    said = "offsets 5 to 5 comes before a batch that starts at offset 3"
+    with modes.using(mode), pytest.raises(CorruptBatchError, match=said):
+        modes.by_stages(FS, log, str(tmp_path / "stages"), **choice(log))
 
 
 def test_more_ranges_come_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,10 +80,14 @@ def test_reading_from_a_gap_starts_at_the_next_batch() -> None:
     assert offsets(LogView("d/t-0", fs=partition({name(0): data})), start_offset=55) == [60, 61]
 
 
-def test_a_base_offset_that_was_flipped_upwards_does_not_end_the_reading() -> None:
+def test_a_base_offset_that_was_flipped_upwards_is_damage_and_does_not_end_reading() -> None:
     flipped = (1 << 55 | 3).to_bytes(8, "big") + batch(3)[8:]  # the CRC does not cover it
     log = LogView("d/t-0", fs=partition({name(0): batch(0) + flipped + batch(6) + batch(9) + batch(12) + batch(15)}))
-    assert offsets(log, end_offset=10) == [0, 1, 2, 6, 7, 8, 9]
+    damage: list[DataError] = []
+    assert offsets(log, end_offset=10, on_damage=damage.append) == [0, 1, 2, 6, 7, 8, 9]
+    assert [(one.position, "comes before a batch that starts at offset 6" in str(one)) for one in damage] == [
+        (len(batch(0)), True)
+    ]
     last = LogView("d/t-0", fs=partition({name(0): batch(0) + flipped}))
     assert offsets(last, end_offset=10) == [0, 1, 2]
 

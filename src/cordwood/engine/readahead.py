@@ -17,6 +17,7 @@ from cordwood.errors import CorruptBatchError, DataError
 from cordwood.kernels.layout import CODEC_MASK
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.order import in_order
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 
@@ -140,14 +141,15 @@ def segment_windows_from(
 ) -> Iterator[BatchWindow]:
     """The windows of a segment between the positions of two batches; damage is raised."""
     with segment.open() as file:
-        for item in WindowReader(
+        reader = WindowReader(
             file,
             checks,
             base_offset=segment.base_offset,
             start=position,
             end=end,
             window_bytes=window_bytes(segment),
-        ):
+        )
+        for item in in_order(iter(reader), segment.order(position)):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
             if item.data.size > LARGEST_BATCH_BYTES:

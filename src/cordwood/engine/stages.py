@@ -44,6 +44,7 @@ from cordwood.engine.scan import KeyScan, Run, Superseding, Trackers, ascending,
 from cordwood.errors import DataError
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
@@ -70,7 +71,7 @@ def transactional_batches(task: TransactionsTask) -> BatchRows:
     segment = task.log.segment(task.base_offset)
     found = [np.empty(0, BATCH_ROW)]
     with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset):
+        for item in headers_in_order(read_headers(file, base_offset=segment.base_offset), segment.order()):
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
             found.append(item[is_control(item) | is_transactional_data(item)])

@@ -29,11 +29,11 @@ from cordwood.sources.rows import Origin, keys, microseconds, to_rows
 from cordwood.sources.schema import TRANSACTION
 from cordwood.sources.slices import Slice
 from cordwood.storage.log.outcomes import contradicts
-from cordwood.storage.log.segment import Segment, gap_error, locate_damage
+from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, GapKind
-from cordwood.types import Isolation
+from cordwood.types import NONE, Isolation
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +109,8 @@ class _Reader:
             self._lost(one.start_offset, min(log.first_offset, one.end_offset) if log.segments else one.end_offset)
         for segment, item in log.windows(
             start_offset=one.start_offset,
-            end_offset=one.end_offset,
+            # At the log's end, a batch whose offsets are wrong lies behind all that are right.
+            end_offset=MAX_OFFSET if one.to_end else one.end_offset,
             start=one.start,
             end=one.end,
             on_lost=self._lost,
@@ -117,7 +118,8 @@ class _Reader:
             if isinstance(item, Gap):
                 self._gap(log, segment, item)
                 continue
-            self._reached = max(self._reached, int(item.batches["last_offset"][-1]))
+            lasts = item.batches["last_offset"][is_valid(item.batches)]
+            self._reached = max(self._reached, int(lasts[-1]) if lasts.size else NONE)
             yield from self._window(segment, item)
             del item  # a large one must be gone before the next is read
         if self._reached < one.end_offset - 1 and (end := log.next_offset) < one.end_offset:

@@ -10,6 +10,7 @@ import numpy as np
 from cordwood.engine.progress import CountedLog
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.segment import gap_error
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.windows import Gap, GapKind, read_headers
@@ -62,7 +63,7 @@ def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
     """Read the headers of a segment.
 
     Raises:
-        CorruptBatchError: something that is no batch lies between batches.
+        CorruptBatchError: something that is no batch lies between batches, or a batch is not where it belongs.
         NotFoundError: the segment is gone.
     """
     segment = task.log.segment(task.base_offset)
@@ -70,7 +71,8 @@ def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
     starts: list[tuple[int, int]] = []
     end, next_offset, time_offset, last_number = 0, task.base_offset, None, NONE
     with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset, search=not task.log.source.live):
+        headers = read_headers(file, base_offset=segment.base_offset, search=not task.log.source.live)
+        for item in headers_in_order(headers, segment.order()):
             if isinstance(item, Gap):
                 if task.is_last and (task.log.source.live or item.kind is not GapKind.DAMAGE):
                     break  # what a stop leaves, or a broker has not written whole yet

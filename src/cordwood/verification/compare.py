@@ -95,8 +95,6 @@ class _Stream:
         self._log = log
         self._part = part
         self._lowest = lowest
-        #: The order of batches is that of what a clean left; the state before is as it is.
-        self._checks_order = part.same or damage is ViolationKind.DAMAGE_AFTER
         self._facts = facts
         self._digests = digests
         self._batches: deque[BatchRows] = deque()
@@ -182,15 +180,15 @@ class _Stream:
             is_own = end > part.start and part.start <= first < part.end
             if is_own and part.start <= segment.base_offset and end <= part.end:
                 last = segment.base_offset - 1
-                for item in segment.windows():
-                    if self._checks_order and isinstance(item, BatchWindow):
+                for item in segment.windows(ordered=False):
+                    if isinstance(item, BatchWindow):
                         last = self._check_order(item.batches, last, end)
                     yield segment, item
                     del item
                 continue
-            if is_own and self._checks_order:
+            if is_own:
                 self._check_segment(segment, end)
-            for item in segment.windows(start_offset=part.start, end_offset=part.end):
+            for item in segment.windows(start_offset=part.start, end_offset=part.end, ordered=False):
                 yield segment, item
                 del item
 
@@ -202,11 +200,18 @@ class _Stream:
                     last = self._check_order(rows, last, end)
 
     def _check_order(self, rows: BatchRows, last: int, end: int) -> int:
-        """Report batches that start at or below the last one's end, or end beyond the segment. Returns the new end."""
+        """Report batches that start at or below the last one's end, or end beyond the segment. Returns the new end.
+
+        What a clean left may not be so; if the state before is, nothing is proved.
+        """
         lasts = rows["last_offset"]
         firsts = np.where(rows["base_offset"] >= 0, rows["base_offset"], lasts)
-        bad = (firsts <= np.concatenate([np.array([last]), lasts[:-1]])) | (lasts >= end)
-        self._facts.broken_batches(ViolationKind.ORDER, rows, bad)
+        ends = np.concatenate([np.array([last]), lasts[:-1]])
+        bad = (firsts <= ends) | (lasts >= end)
+        if self.damage is ViolationKind.DAMAGE_AFTER:
+            self._facts.broken_batches(ViolationKind.ORDER, rows, bad)
+        else:
+            self._facts.broken_at(self.damage, ends[bad] + 1)
         return int(lasts[-1])
 
     def _take_in(self, columns: RecordColumns, segment: Segment, window: BatchWindow) -> bool:

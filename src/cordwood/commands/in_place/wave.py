@@ -20,7 +20,7 @@ from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import parse_file
 from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
-from cordwood.verification.pairs import Count, Pair, Side
+from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
 from cordwood.verification.violations import Verdict
 
 
@@ -79,7 +79,9 @@ def _proved(
     for at, verdict in zip(written, verdicts, strict=True):
         ledger.verified += verdict.counts.get(Count.RECORDS_BEFORE, 0)
         if not verdict.holds:
-            found[at] = Failure(FailureKind.BUG, _not_proved(tasks[at].path, verdict))
+            # What is damaged where the clean does not read, as in the active segment, is no fault of ours.
+            kind = FailureKind.DAMAGE if ViolationKind.DAMAGE_BEFORE in verdict.totals else FailureKind.BUG
+            found[at] = Failure(kind, _not_proved(tasks[at].path, verdict))
     return found
 
 

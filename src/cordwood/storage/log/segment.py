@@ -14,6 +14,7 @@ from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.files import read_file
+from cordwood.storage.log.order import BatchOrder, in_order
 from cordwood.storage.log.recovery import SegmentFiles
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
 
@@ -23,11 +24,16 @@ MAX_OFFSET = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One segment: a `.log` file and its indexes, by the names they have now."""
+    """One segment: a `.log` file and its indexes, by the names they have now.
+
+    Attributes:
+        following: the next segment of its log.
+    """
 
     fs: Store
     directory: str
     files: SegmentFiles
+    following: SegmentFiles | None = None
 
     @property
     def base_offset(self) -> int:
@@ -102,6 +108,21 @@ class Segment:
             return position if fits else 0
         return 0
 
+    def order(self, position: int = 0) -> BatchOrder:
+        """For its batches, from a position on."""
+        following = self.following
+        if following is None:
+            return BatchOrder(self.base_offset, MAX_OFFSET, at_start=not position)
+
+        def is_there() -> bool:
+            try:
+                self.fs.stat(f"{self.directory}/{following.log.name}")
+            except FileNotFoundError:
+                return False
+            return True
+
+        return BatchOrder(self.base_offset, following.base_offset, is_there, at_start=not position)
+
     def windows(
         self,
         *,
@@ -111,6 +132,7 @@ class Segment:
         search: bool = True,
         start: Cut | None = None,
         end: Cut | None = None,
+        ordered: bool = True,
     ) -> Iterator[BatchWindow | Gap]:
         """The batches that hold any offset of [start_offset, end_offset), and gaps, in file order.
 
@@ -119,16 +141,19 @@ class Segment:
             search: look for valid batches behind damage.
             start: a cut below the range that was found earlier; None: the offset index is asked.
             end: a cut above the range that was found earlier. While the file agrees, nothing behind it is read.
+            ordered: a batch that does not stand where its offsets belong is a gap, if it may hold any of these offsets.
         """
         with self.open() as file:
             at = self._start(file, start_offset, start)
             expected_end = None if end is None else end.position
             is_behind = False
-            for item in WindowReader(
+            reader = WindowReader(
                 file, checks, base_offset=self.base_offset, start=at, expected_end=expected_end, search=search
-            ):
+            )
+            for item in in_order(iter(reader), self.order(at)) if ordered else reader:
                 if isinstance(item, Gap):
-                    yield item
+                    if item.between is None or (item.between[0] < end_offset and item.between[1] > start_offset):
+                        yield item
                     continue
                 batches = item.batches
                 below = batches["last_offset"] < start_offset

@@ -17,6 +17,7 @@ from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import crc_error, is_valid
 from cordwood.storage.log.cuts import Cut, cut_before
+from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, read_headers
@@ -57,7 +58,8 @@ def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) 
         start = _start(file, last, known)
         rows: list[BatchRows] = []
         damage: CorruptBatchError | None = None
-        for item in read_headers(file, base_offset=last.base_offset, start=start, search=search):
+        headers = read_headers(file, base_offset=last.base_offset, start=start, search=search)
+        for item in headers_in_order(headers, last.order(start)):
             if isinstance(item, Gap):
                 damage = gap_error(last, item) if item.kind is GapKind.DAMAGE else None
             else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import posixpath
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -22,11 +23,12 @@ import numpy.typing as npt
 from cordwood.errors import BadNameError, CorruptFileError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.record.batch import Batch, to_batches
-from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage
+from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage
 from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import checkpoints, filenames, time_index
 from cordwood.storage.formats.filenames import FileKind, PartitionDirectory, parse_directory
 from cordwood.storage.log.cuts import Cut
+from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.recovery import Recovery, plan_recovery
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
@@ -84,7 +86,9 @@ class LogView:
                 last = error
         else:
             raise NotFoundError(f"{self.path} is gone, or changes too fast to be read") from last
-        self.segments = tuple(Segment(self.fs, self.path, files) for files in self.recovery.segments)
+        listed = self.recovery.segments
+        following = [*listed[1:], None]
+        self.segments = tuple(map(functools.partial(Segment, self.fs, self.path), listed, following))
 
     def __repr__(self) -> str:
         return f"LogView({self.path!r}, {len(self.segments)} segments, {self.size_bytes} bytes)"
@@ -122,7 +126,8 @@ class LogView:
             with segment.open() as file:
                 start = segment.position_of(file, MAX_OFFSET)
                 last = segment.base_offset - 1
-                for item in read_headers(file, base_offset=segment.base_offset, start=start, search=not self.live):
+                found = read_headers(file, base_offset=segment.base_offset, start=start, search=not self.live)
+                for item in headers_in_order(found, segment.order(start)):
                     if not isinstance(item, Gap):
                         last = int(item["last_offset"][-1])
             # The active segment's base is the end of an empty log and of one whose last segments were emptied.
@@ -178,8 +183,8 @@ class LogView:
                     )
                     for item in _reporting(items, segment, on_unreadable):
                         yield segment, item
-                        if isinstance(item, BatchWindow):
-                            next_base = int(item.batches["last_offset"][-1]) + 1
+                        if isinstance(item, BatchWindow) and (right := item.batches[is_valid(item.batches)]).size:
+                            next_base = int(right["last_offset"][-1]) + 1
                         del item  # a large one must be gone before the next is read
                     done.add(segment.base_offset)
                 return

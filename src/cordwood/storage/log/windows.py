@@ -69,13 +69,15 @@ class Gap:
     """Bytes that are no batch.
 
     Attributes:
-        what: why they are no batch.
+        what: why they are no batch, or none that is believed (see `order`).
+        between: the offsets [lowest, behind) that they may hold, if the batches around them tell.
     """
 
     position: int
     size_bytes: int
     kind: GapKind
     what: str
+    between: tuple[int, int] | None = None
 
     @property
     def end(self) -> int:

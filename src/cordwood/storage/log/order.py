@@ -1,0 +1,145 @@
+"""Finds batches that do not stand where their offsets belong.
+
+A leader sets a batch's base offset after the producer has computed the checksum, so no checksum covers it: after a
+flipped bit the batch is valid, and its offsets are others. In a log each batch lies above the one before it and below
+the next segment. A batch that does not is damage:
+
+    offsets   0–9 │ 10–19 │ 3–12 │ 30–39 │ 40–49        the third batch is wrong
+    offsets   0–9 │ 90–99 │ 20–29 │ 30–39 │ 40–49       the second, as it could also stand where the gap is
+
+A compacted log has gaps between batches, so a wrong base offset may also fit. Then nothing in the file tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.columns import BatchWindow, is_valid
+from cordwood.storage.log.windows import Gap, GapKind
+
+_MAX = 2**63 - 1
+
+
+class BatchOrder:
+    """Follows the batches of a segment, and takes out those that do not stand where their offsets belong."""
+
+    def __init__(
+        self, base_offset: int, end_offset: int, still_ends: Callable[[], bool] = lambda: True, *, at_start: bool = True
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            base_offset: of the segment.
+            end_offset: base offset of the next segment.
+            at_start: begin at the first batch of the segment; otherwise at one that an index has named.
+            still_ends: asked before a batch is wrong because it ends beyond; a cleaner may have merged the segments.
+        """
+        self._base_offset = base_offset
+        self._end_offset = end_offset
+        self._still_ends = still_ends
+        #: The last batch that is right, and where the one before it ends.
+        self._right: np.void | None = None
+        self._before = base_offset - 1
+        self._knows_before = at_start
+
+    @property
+    def _last(self) -> int:
+        return self._before if self._right is None else int(self._right["last_offset"])
+
+    def split(self, rows: BatchRows) -> Iterator[BatchRows | Gap]:
+        """The next batches in file order: those that are right as rows, and each of the others as a gap."""
+        if not rows.size:
+            return
+        firsts, lasts, right = _first_offsets(rows), rows["last_offset"], is_valid(rows)
+        if not self._knows_before:
+            self._before, self._knows_before = max(self._before, int(firsts[0]) - 1), True
+        if (lasts >= self._end_offset).any() and not self._still_ends():
+            self._end_offset = _MAX
+        ascend = (firsts > np.concatenate([np.array([self._last]), lasts[:-1]])) & (lasts >= firsts)
+        if lasts[-1] < self._end_offset and (ascend & right).all():
+            self._before = int(lasts[-2]) if lasts.size > 1 else self._last
+            self._right = rows[-1]
+            yield rows
+            return
+        known = self._right, self._before, self._last
+        wrong = self._judge(rows)
+        right[[at for at in wrong if at >= 0]] = False
+        done = 0
+        for at in sorted(wrong):
+            if at > done:
+                yield rows[done:at]
+            done = at + 1
+            batch, below = (rows[at], known[2]) if at >= 0 else (known[0], known[1])
+            earlier, later = lasts[: max(at, 0)][right[: max(at, 0)]], firsts[at + 1 :][right[at + 1 :]]
+            behind = int(later[0]) if later.size else self._end_offset
+            between = min(int(earlier[-1] if earlier.size else below) + 1, behind - 1), behind
+            assert batch is not None, "a batch that was given out is known"
+            what = f"a batch of offsets {_first_offsets(batch)} to {batch['last_offset']} {wrong[at]}"
+            yield Gap(int(batch["position"]), int(batch["size_bytes"]), GapKind.DAMAGE, what, between)
+        if done < rows.size:
+            yield rows[done:]
+
+    def _judge(self, rows: BatchRows) -> dict[int, str]:
+        """By index, what is wrong with batches; -1 is the last one that was given out before."""
+        wrong: dict[int, str] = {}
+        base, end, index = self._base_offset, self._end_offset, -1
+        facts = zip(_first_offsets(rows).tolist(), rows["last_offset"].tolist(), is_valid(rows).tolist(), strict=True)
+        for at, (first, last, is_right) in enumerate(facts):
+            if not is_right:
+                continue  # decoding reports its checksum
+            if not base <= first <= last < end:
+                above = "" if end == _MAX else f" and end below {end}"
+                wrong[at] = f"is not in its segment, whose offsets begin at {base}{above}"
+                continue
+            if first <= self._last:
+                if not self._is_earlier_wrong(rows[at], rows[at + 1 :][is_valid(rows[at + 1 :])][:1]):
+                    wrong[at] = f"follows offset {self._last}"
+                    continue
+                wrong[index] = f"comes before a batch that starts at offset {first}"
+            else:
+                self._before = self._last
+            self._right, index = rows[at], at
+        return wrong
+
+    def _is_earlier_wrong(self, batch: np.void, following: BatchRows) -> bool:
+        """Whether of two batches that do not ascend, the earlier is wrong: it could stand below, and this not above.
+
+        If both could, the earlier is wrong if it would leave no gap, or if nothing is known of what
+        follows: most bits that flip make an offset larger.
+        """
+        assert self._right is not None, "this one lies above the base offset"
+        room = _likely_first(batch) - 1 - self._before
+        size, own_size = (int(one["last_offset"]) - _likely_first(one) + 1 for one in (self._right, batch))
+        fits_above = following.size and int(_first_offsets(following)[0]) - 1 - self._last >= own_size
+        return room == size or (room > size and not fits_above)
+
+
+def in_order(items: Iterator[BatchWindow | Gap], order: BatchOrder) -> Iterator[BatchWindow | Gap]:
+    """The windows and gaps of a segment, in which batches that do not stand where their offsets belong are gaps."""
+    for item in items:
+        if isinstance(item, Gap):
+            yield item
+            continue
+        for part in order.split(item.batches):
+            yield part if isinstance(part, Gap) else BatchWindow(item.position, item.data, part, item.read)
+        del item  # a large one must be gone before the next is read
+
+
+def headers_in_order(items: Iterator[BatchRows | Gap], order: BatchOrder) -> Iterator[BatchRows | Gap]:
+    """The same for headers; see `read_headers`."""
+    for item in items:
+        yield from [item] if isinstance(item, Gap) else order.split(item)
+
+
+def _first_offsets(rows: BatchRows | np.void) -> npt.NDArray[np.int64]:
+    # A wrapper of magic 0 or 1 does not say where it begins.
+    return np.where((rows["magic"] < 2) & (rows["base_offset"] < 0), rows["last_offset"], rows["base_offset"])
+
+
+def _likely_first(batch: np.void) -> int:
+    # A wrapper seldom holds a single message.
+    return int(batch["last_offset"]) - 1 if _first_offsets(batch) != batch["base_offset"] else int(batch["base_offset"])
