@@ -21,11 +21,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from cordwood.cli import formats, large, texts
+from cordwood.cli import large, texts, values
 from cordwood.cli.demo import write_log
 from cordwood.cli.dumping import Choice, Dump
-from cordwood.cli.formats import JSON_BYTES_MAX, JsonPrinter, ValueFormat
+from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import app
+from cordwood.cli.values import JSON_BYTES_MAX, ValueFormat
 from cordwood.commands.times import parse_time
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set, seal
@@ -461,7 +462,7 @@ def test_text_for_people_loses_nothing(data: bytes) -> None:
 
 @given(st.binary() | st.text().map(str.encode))
 def test_json_loses_nothing_and_prints_nothing_odd(data: bytes) -> None:
-    shown = formats.in_json(ValueFormat.UTF8)(memoryview(data))
+    shown = values.in_json(ValueFormat.UTF8)(memoryview(data))
     assert shown.isprintable()
     value = json.loads(shown)
     assert (value.encode() if isinstance(value, str) else bytes.fromhex(value["hex"])) == data
@@ -471,19 +472,19 @@ def test_json_loses_nothing_and_prints_nothing_odd(data: bytes) -> None:
 def test_json_values_stay_what_they_are_in_one_line(value: Any) -> None:
     for indent in (None, 1):
         data = json.dumps(value, ensure_ascii=False, indent=indent).encode("utf-8", "replace")
-        shown = formats.in_json(ValueFormat.JSON)(memoryview(data))
+        shown = values.in_json(ValueFormat.JSON)(memoryview(data))
         assert shown.isprintable()
         assert json.loads(shown) == json.loads(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"NaN", b"{", b"\xff", b"[" * 100_000, b'"\n"', b"1 2"])
 def test_what_is_no_json_is_shown_as_hex(data: bytes) -> None:
-    assert formats.in_json(ValueFormat.JSON)(memoryview(data)) == f'{{"hex":"{data.hex()}"}}'
+    assert values.in_json(ValueFormat.JSON)(memoryview(data)) == f'{{"hex":"{data.hex()}"}}'
 
 
 def test_numbers_of_any_length_are_json() -> None:
     number = b"9" * 10_000
-    assert formats.in_json(ValueFormat.JSON)(memoryview(number)) == number.decode()
+    assert values.in_json(ValueFormat.JSON)(memoryview(number)) == number.decode()
 
 
 # ---- large keys and values -------------------------------------------------------------------------------------------
@@ -494,7 +495,7 @@ BYTES = st.binary() | st.text().map(str.encode) | st.text().map(lambda text: tex
 @pytest.fixture
 def _tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every key, value and header is large."""
-    monkeypatch.setattr(formats, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large, "LARGE_BYTES", 0)
     monkeypatch.setattr(large, "PIECE_BYTES", 3)
 
 
@@ -503,9 +504,9 @@ def _tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(BYTES, st.sampled_from([ValueFormat.UTF8, ValueFormat.HEX, ValueFormat.BASE64]))
 def test_pieces_join_to_what_is_shown_at_once(data: bytes, value_format: ValueFormat) -> None:
     view = memoryview(data)
-    people, in_json = formats._PIECES_FOR_PEOPLE[value_format], formats._PIECES_IN_JSON[value_format]
-    assert b"".join(people(view)).decode() == formats.for_people(value_format)(view)
-    assert b"".join(in_json(view)).decode() == formats.in_json(value_format)(view)
+    people, in_json = values.PIECES_FOR_PEOPLE[value_format], values.PIECES_IN_JSON[value_format]
+    assert b"".join(people(view)).decode() == values.for_people(value_format)(view)
+    assert b"".join(in_json(view)).decode() == values.in_json(value_format)(view)
 
 
 @pytest.mark.parametrize(
@@ -520,7 +521,7 @@ def test_lines_made_in_pieces_are_those_made_at_once(
 
     whole = shown()
     for limit in (0, 3):
-        monkeypatch.setattr(formats, "LARGE_BYTES", limit)
+        monkeypatch.setattr(large, "LARGE_BYTES", limit)
         assert shown() == whole
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import cordwood
 from cordwood.cli.dumping import Choice, Dump
-from cordwood.cli.formats import JsonPrinter, ValueFormat
+from cordwood.cli.formats import JsonPrinter
+from cordwood.cli.values import ValueFormat
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.report import listing

@@ -9,17 +9,11 @@ import typer
 
 from cordwood.cli import completion
 from cordwood.cli.dumping import Choice, Dump
-from cordwood.cli.formats import (
-    JsonPrinter,
-    PatternPrinter,
-    Printer,
-    TextPrinter,
-    ValueFormat,
-    parse_bytes,
-    parse_offsets,
-)
+from cordwood.cli.formats import JsonPrinter, Printer, TextPrinter
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
+from cordwood.cli.patterns import PatternPrinter
+from cordwood.cli.values import ValueFormat, parse_bytes, parse_offsets
 from cordwood.commands.times import parse_time
 from cordwood.errors import RequestError
 from cordwood.fs.by_url import file_system_for

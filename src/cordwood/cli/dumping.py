@@ -15,13 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cli.formats import (
-    Control,
-    PatternPrinter,
-    Place,
-    Printer,
-)
+from cordwood.cli.formats import Control, Place, Printer
 from cordwood.cli.main import named, tell
+from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.small_files import IN_LOG_DIRECTORY, READERS
 from cordwood.errors import DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store

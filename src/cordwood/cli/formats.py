@@ -1,43 +1,32 @@
-r"""How `dump` writes what it finds: bytes as text, and lines as JSON, for people, or after a pattern of the user's.
+"""How `dump` writes what it finds: a `Printer` turns batches, records and the rest into lines, as text or as JSON.
 
-Keys and values are bytes. Each `ValueFormat` shows some of them, and what it cannot show is shown another way that no
-one can mistake for it, so nothing is ever lost:
-
-              for people                                  in JSON               else, and in JSON
-    utf8      "text", with \n \t \r \" \\ and \xNN        "text"                (nothing)  {"hex": "…"}
-    hex       00ff                                        "00ff"
-    base64    AP8=                                        "AP8="
-    json      the JSON value                              the JSON value        hex:00ff   {"hex": "…"}
-    int       -5, of 1, 2, 4 or 8 bytes, big-endian       -5                    hex:00ff   {"hex": "…"}
-
-Of a key, value or header of more than `SHOWN_BYTES` people are shown the start and its size, unless they ask for all
-(`--full`); the start of a JSON value is no JSON and shown as utf8. Lines with a key, value or header larger than
-`LARGE_BYTES` are made in pieces. A value of more than 16 MiB is shown by json as what is no JSON.
-
-Null is null everywhere. (A JSON value may itself be {"hex": "…"}; only json within JSON is open to that doubt.)
-A `Printer` turns batches, records and the rest into lines of one kind.
+A line with a key, value or header larger than `LARGE_BYTES` is made in pieces.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import functools
 import itertools
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from json.encoder import encode_basestring_ascii
 from typing import Protocol
 
 from cordwood.cli import large
 from cordwood.cli.decoded_form import Decode, DecodedForm
-from cordwood.cli.large import SHOWN_BYTES, Pieces
+from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.texts import json_string, quoted, time_text
-from cordwood.errors import RequestError
+from cordwood.cli.values import (
+    PIECES_FOR_PEOPLE,
+    PIECES_IN_JSON,
+    Shown,
+    ValueFormat,
+    for_people,
+    in_json,
+    start_for_people,
+)
 from cordwood.record.batch import Batch
 from cordwood.record.record import read_varint
 from cordwood.storage.formats.filenames import BOOTSTRAP_CHECKPOINT, CLUSTER_METADATA_TOPIC
@@ -48,190 +37,11 @@ Row = tuple[int, int, int, int, int, int, int, int, int]
 #: What a control record says: its type's name, and of a marker the coordinator epoch.
 Control = tuple[str | None, int | None]
 Fields = Mapping[str, object]
-Show = Callable[[memoryview | None], str]
 #: A header as it stands in the data: its name and its value.
 HeaderViews = tuple[memoryview, memoryview | None]
 
-#: Keys, values and headers above this are never held as one string.
-LARGE_BYTES = 1 << 20
-#: A value above this is not looked at as JSON: to parse it takes many times its size in memory.
-JSON_BYTES_MAX = 16 << 20
 #: Headers of a record that people are shown.
 _SHOWN_HEADERS = 1000
-
-
-class ValueFormat(StrEnum):
-    """How keys or values are shown."""
-
-    UTF8 = "utf8"
-    HEX = "hex"
-    BASE64 = "base64"
-    JSON = "json"
-    INT = "int"
-
-
-# ---- bytes as text ---------------------------------------------------------------------------------------------------
-
-
-def _utf8(data: memoryview) -> str | None:
-    try:
-        return json_string(str(data, "utf-8"))
-    except UnicodeDecodeError:
-        return None
-
-
-def _json(data: memoryview) -> str | None:
-    """The JSON text in these bytes, digit by digit as it stands there but in one line."""
-    try:
-        text = str(data, "utf-8")
-        _DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return None
-    # Line breaks and tabs can only stand between its tokens, other characters that don't print only in its strings.
-    return _NOT_PRINTED.sub(_as_escape, text.translate({9: " ", 10: " ", 13: " "}).strip())
-
-
-def _refuse(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _as_escape(match: re.Match[str]) -> str:
-    return match[0] if match[0].isprintable() else encode_basestring_ascii(match[0])[1:-1]
-
-
-# Numbers stay text: whatever their length, they are shown as they stand.
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
-_NOT_PRINTED = re.compile(r"[^ -~]")
-
-
-def _int(data: memoryview) -> str | None:
-    return str(int.from_bytes(data, "big", signed=True)) if len(data) in (1, 2, 4, 8) else None
-
-
-def _base64(data: memoryview) -> str:
-    return base64.b64encode(data).decode()
-
-
-_FOR_PEOPLE: Mapping[ValueFormat, Callable[[memoryview], str | None]] = {
-    ValueFormat.UTF8: quoted,
-    ValueFormat.HEX: memoryview.hex,
-    ValueFormat.BASE64: _base64,
-    ValueFormat.JSON: _json,
-    ValueFormat.INT: _int,
-}
-_IN_JSON: Mapping[ValueFormat, Callable[[memoryview], str | None]] = {
-    ValueFormat.UTF8: _utf8,
-    ValueFormat.HEX: lambda data: f'"{data.hex()}"',
-    ValueFormat.BASE64: lambda data: f'"{_base64(data)}"',
-    ValueFormat.JSON: _json,
-    ValueFormat.INT: _int,
-}
-
-
-def for_people(value_format: ValueFormat) -> Show:
-    """What shows a key or value to people."""
-    show = _FOR_PEOPLE[value_format]
-
-    def shown(data: memoryview | None) -> str:
-        if data is None:
-            return "null"
-        text = show(data)
-        return f"hex:{data.hex()}" if text is None else text
-
-    return shown
-
-
-def in_json(value_format: ValueFormat) -> Show:
-    """What shows a key or value as JSON."""
-    show = _IN_JSON[value_format]
-
-    def shown(data: memoryview | None) -> str:
-        if data is None:
-            return "null"
-        text = show(data)
-        return f'{{"hex":"{data.hex()}"}}' if text is None else text
-
-    return shown
-
-
-def start_for_people(value_format: ValueFormat) -> Show:
-    """What shows a key or value to people, but only the start of a long one and its size."""
-    show = for_people(value_format)
-    # The start of a JSON value is no JSON.
-    show_start = for_people(ValueFormat.UTF8 if value_format is ValueFormat.JSON else value_format)
-
-    def shown(data: memoryview | None) -> str:
-        if data is None or len(data) <= SHOWN_BYTES:
-            return show(data)
-        is_text = value_format in (ValueFormat.UTF8, ValueFormat.JSON)
-        return f"{show_start(large.start(data) if is_text else data[:SHOWN_BYTES])}… ({len(data):,} bytes)"
-
-    return shown
-
-
-def _json_pieces(
-    data: memoryview, shown: Callable[[ValueFormat], Show], before: bytes, behind: bytes
-) -> Iterator[bytes]:
-    """A JSON value, if it is not too large to find out whether it is one."""
-    if len(data) <= JSON_BYTES_MAX:
-        yield shown(ValueFormat.JSON)(data).encode()
-    else:
-        yield from large.between(before, large.hexadecimal(data), behind)
-
-
-_PIECES_FOR_PEOPLE: Mapping[ValueFormat, Pieces] = {
-    ValueFormat.UTF8: large.quoted,
-    ValueFormat.HEX: large.hexadecimal,
-    ValueFormat.BASE64: large.base64,
-    ValueFormat.JSON: lambda data: _json_pieces(data, for_people, b"hex:", b""),
-    ValueFormat.INT: lambda data: large.between(b"hex:", large.hexadecimal(data), b""),
-}
-_PIECES_IN_JSON: Mapping[ValueFormat, Pieces] = {
-    ValueFormat.UTF8: large.json_text,
-    ValueFormat.HEX: lambda data: large.between(b'"', large.hexadecimal(data), b'"'),
-    ValueFormat.BASE64: lambda data: large.between(b'"', large.base64(data), b'"'),
-    ValueFormat.JSON: lambda data: _json_pieces(data, in_json, b'{"hex":"', b'"}'),
-    ValueFormat.INT: large.json_hex_object,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """How keys, or values, or headers are shown.
-
-    Attributes:
-        text: the whole of one as text.
-        pieces: a large one in pieces; None where `text` is short, however large it is.
-    """
-
-    text: Show
-    pieces: Pieces | None
-
-
-# ---- what users write ------------------------------------------------------------------------------------------------
-
-
-def parse_bytes(text: str) -> bytes:
-    """Text, or bytes after `hex:` or `base64:`."""
-    try:
-        if text.startswith("hex:"):
-            return bytes.fromhex(text[4:])
-        if text.startswith("base64:"):
-            return base64.b64decode(text[7:], validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise RequestError(f"{text!r} is not {text.partition(':')[0]}: {error}") from None
-    return text.encode("utf-8", "surrogateescape")
-
-
-def parse_offsets(text: str) -> tuple[int | None, int | None]:
-    """FROM, FROM:TO, FROM: or :TO; TO is not included."""
-    match = re.fullmatch(r"([0-9]{1,19})?(?:(:)([0-9]{1,19})?)?", text, re.ASCII)
-    if match is None or not text or text == ":":
-        raise RequestError(f"{text!r} is not a range of offsets like 100 (and all after it) or 100:200 (200 left out)")
-    return tuple(None if number is None else int(number) for number in match.group(1, 3))  # type: ignore[return-value]
-
-
-# ---- lines -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +121,8 @@ def batch_fields(batch: Batch) -> dict[str, object]:
     }
 
 
-def _slices(data: memoryview, row: Row) -> tuple[memoryview | None, memoryview | None]:
+def key_and_value(data: memoryview, row: Row) -> tuple[memoryview | None, memoryview | None]:
+    """The bytes of a record's key and value."""
     _, _, _, key, key_size, value, value_size, _, _ = row
     return (
         None if key_size < 0 else data[key : key + key_size],
@@ -331,17 +142,17 @@ def header_views(data: memoryview, row: Row) -> Iterator[HeaderViews]:
         at += max(size, 0)
 
 
-def _are_large(data: memoryview, row: Row) -> bool:
+def has_large_headers(data: memoryview, row: Row) -> bool:
     """Whether the headers of a record are too many, or too large, for one string."""
     size = 0
     for number, (name, value) in enumerate(header_views(data, row)):
         size += len(name) + (0 if value is None else len(value))
-        if number >= _SHOWN_HEADERS or size > LARGE_BYTES:
+        if number >= _SHOWN_HEADERS or size > large.LARGE_BYTES:
             return True
     return False
 
 
-def _name(data: memoryview) -> str:
+def header_name(data: memoryview) -> str:
     """The name of a header; what is not UTF-8 gets replacement characters, as in Kafka's clients."""
     return str(data, "utf-8", "replace")
 
@@ -359,7 +170,7 @@ class _Lines:
 
     def cell(self, shown: Shown, data: memoryview | None) -> str:
         """A key or value as part of a line."""
-        if data is not None and shown.pieces is not None and len(data) > LARGE_BYTES:
+        if data is not None and shown.pieces is not None and len(data) > large.LARGE_BYTES:
             return self.large_cell(shown.pieces(data))
         return shown.text(data)
 
@@ -372,7 +183,7 @@ class _Lines:
         """Add a line. True: it is time to `take` what there is."""
         self._lines.append(line)
         self._size += len(line)
-        return self._size > LARGE_BYTES or bool(self._pieces)
+        return self._size > large.LARGE_BYTES or bool(self._pieces)
 
     def take(self) -> Iterator[bytes]:
         """All that was added."""
@@ -396,7 +207,7 @@ class JsonPrinter:
     def __init__(self, key_format: ValueFormat, value_format: ValueFormat, *, decode: bool = True) -> None:
         self._decoder = functools.partial(_decoder, form=DecodedForm.JSON) if decode else lambda _: _as_bytes
         self._key, self._value, self._header = (
-            Shown(in_json(one), _PIECES_IN_JSON[one]) for one in (key_format, value_format, ValueFormat.UTF8)
+            Shown(in_json(one), PIECES_IN_JSON[one]) for one in (key_format, value_format, ValueFormat.UTF8)
         )
 
     def begin(self, place: Place) -> None:
@@ -417,7 +228,7 @@ class JsonPrinter:
         of_batch = f'"timestamp_type":"{batch.timestamp_type.label}","leader_epoch":{batch.leader_epoch}'
         lines = _Lines()
         for i, row in enumerate(rows):
-            key, value = _slices(data, row)
+            key, value = key_and_value(data, row)
             headers = self._headers(data, row, lines) if row[-1] else ""
             control = ""
             if controls:
@@ -439,15 +250,17 @@ class JsonPrinter:
         return _line({"type": kind, "file": self._file, **fields})
 
     def _headers(self, data: memoryview, row: Row, lines: _Lines) -> str:
-        if _are_large(data, row):
+        if has_large_headers(data, row):
             return lines.large_cell(self._header_pieces(data, row))
-        pairs = (f"[{json_string(_name(name))},{self._header.text(value)}]" for name, value in header_views(data, row))
+        pairs = (
+            f"[{json_string(header_name(name))},{self._header.text(value)}]" for name, value in header_views(data, row)
+        )
         return ",".join(pairs)
 
     def _header_pieces(self, data: memoryview, row: Row) -> Iterator[bytes]:
         for number, (name, value) in enumerate(header_views(data, row)):
             lines = _Lines()
-            lines.add(f"{',' if number else ''}[{json_string(_name(name))},{lines.cell(self._header, value)}]")
+            lines.add(f"{',' if number else ''}[{json_string(header_name(name))},{lines.cell(self._header, value)}]")
             yield from lines.take()
 
 
@@ -470,7 +283,7 @@ class TextPrinter:
         self, key_format: ValueFormat, value_format: ValueFormat, *, full: bool = False, decode: bool = True
     ) -> None:
         self._key, self._value, self._header = (
-            Shown(for_people(one), _PIECES_FOR_PEOPLE[one]) if full else Shown(start_for_people(one), None)
+            Shown(for_people(one), PIECES_FOR_PEOPLE[one]) if full else Shown(start_for_people(one), None)
             for one in (key_format, value_format, ValueFormat.UTF8)
         )
         self._full = full
@@ -503,7 +316,7 @@ class TextPrinter:
         lines = _Lines(self._heading)
         self._heading = ""
         for i, row in enumerate(rows):
-            key, value = _slices(data, row)
+            key, value = key_and_value(data, row)
             line = f"record {f'offset={row[0]}':<18} time={time_text(row[1]):<24}"
             if controls:
                 kind, epoch = controls[i]
@@ -521,7 +334,7 @@ class TextPrinter:
         yield from lines.take()
 
     def _headers(self, data: memoryview, row: Row, lines: _Lines) -> str:
-        if self._full and _are_large(data, row):
+        if self._full and has_large_headers(data, row):
             return lines.large_cell(self._header_pieces(data, row))
         views = itertools.islice(header_views(data, row), _SHOWN_HEADERS)
         more = f", … ({row[-1]:,} headers)" if row[-1] > _SHOWN_HEADERS else ""
@@ -535,8 +348,8 @@ class TextPrinter:
 
     def _header_name(self, name: memoryview) -> str:
         if self._full or len(name) <= SHOWN_BYTES:
-            return quoted(_name(name).encode())
-        return f"{quoted(_name(large.start(name)).encode())}… ({len(name):,} bytes)"
+            return quoted(header_name(name).encode())
+        return f"{quoted(header_name(large.start(name)).encode())}… ({len(name):,} bytes)"
 
     def entry(self, kind: str, fields: Fields) -> bytes:
         """See Printer."""
@@ -585,130 +398,3 @@ def plain(text: str) -> str:
     """A name as it is; in quotes where it has spaces or what does not print."""
     harmless = text.isprintable() and not set(text) & {'"', "\\", " "}
     return text if harmless and text else quoted(text.encode("utf-8", "surrogateescape"))
-
-
-# ---- kcat's patterns -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """What a letter of a pattern can ask for."""
-
-    topic: bytes
-    partition: int
-    row: Row
-    data: memoryview
-    key: Callable[[memoryview | None], bytes | Iterator[bytes]]
-    value: Callable[[memoryview | None], bytes | Iterator[bytes]]
-    control: Control | None = None
-
-    def shown_key(self) -> bytes | Iterator[bytes]:
-        if self.control is not None and self.control[0] is not None:
-            return self.control[0].encode()
-        return self.key(_slices(self.data, self.row)[0])
-
-    def shown_value(self) -> bytes | Iterator[bytes]:
-        if self.control is not None and self.control[1] is not None:
-            return b"coordinator_epoch=%d" % self.control[1]
-        return self.value(_slices(self.data, self.row)[1])
-
-    def headers(self) -> bytes | Iterator[bytes]:
-        if _are_large(self.data, self.row):
-            return self._header_pieces()
-        pairs = ((_name(name).encode(), value) for name, value in header_views(self.data, self.row))
-        return b",".join(name + b"=" + (b"NULL" if value is None else value) for name, value in pairs)
-
-    def _header_pieces(self) -> Iterator[bytes]:
-        for number, (name, value) in enumerate(header_views(self.data, self.row)):
-            yield (b"," if number else b"") + _name(name).encode() + b"="
-            yield from [b"NULL"] if value is None else large.raw(value)
-
-
-_LETTERS: Mapping[str, Callable[[_Record], bytes | Iterator[bytes]]] = {
-    "t": lambda record: record.topic,
-    "p": lambda record: b"%d" % record.partition,
-    "o": lambda record: b"%d" % record.row[0],
-    "k": _Record.shown_key,
-    "s": _Record.shown_value,
-    "K": lambda record: b"%d" % record.row[4],
-    "S": lambda record: b"%d" % record.row[6],
-    "R": lambda record: record.row[6].to_bytes(4, "big", signed=True),
-    "T": lambda record: b"%d" % record.row[1],
-    "h": _Record.headers,
-}
-_PIECES = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{1,2}|0[0-7]{0,3}|[1-9][0-9]{0,2}|.)|((?:[^%\\]|\\\Z)+)", re.DOTALL)
-_CONTROLS = {"n": b"\n", "r": b"\r", "t": b"\t"}
-#: The base of a number behind a backslash; its first character decides, as in C.
-_BASES = {"x": 16, "0": 8, **dict.fromkeys("123456789", 10)}
-
-
-class PatternPrinter:
-    """Records after kcat's pattern, nothing between or behind them; batches and other lines are left out."""
-
-    def __init__(
-        self, pattern: str, key_format: ValueFormat | None, value_format: ValueFormat | None, *, decode: bool = True
-    ) -> None:
-        self._decode = decode
-        self._pieces = [self._piece(match) for match in _PIECES.finditer(pattern)]
-        self._key, self._value = (_raw if one is None else _encoded(one) for one in (key_format, value_format))
-
-    @staticmethod
-    def _piece(match: re.Match[str]) -> bytes | Callable[[_Record], bytes | Iterator[bytes]]:
-        letter, escape, text = match.groups()
-        if letter is not None:
-            if letter == "%":
-                return b"%"
-            if letter not in _LETTERS:
-                known = " ".join(f"%{one}" for one in _LETTERS)
-                raise RequestError(f"%{letter} is not known in --format; there are {known} and %%")
-            return _LETTERS[letter]
-        if escape is not None:
-            if escape[0] in _BASES and escape != "x":
-                return bytes([int(escape.lstrip("x"), _BASES[escape[0]]) & 0xFF])
-            return _CONTROLS.get(escape, escape.encode("utf-8", "surrogateescape"))
-        return text.encode("utf-8", "surrogateescape")
-
-    def begin(self, place: Place) -> None:
-        """See Printer."""
-        self._topic = (place.topic or "").encode("utf-8", "surrogateescape")
-        self._partition = NONE if place.partition is None else place.partition
-
-    def batch(self, batch: Batch) -> bytes:
-        """See Printer."""
-        return b""
-
-    def records(
-        self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]
-    ) -> Iterator[bytes]:
-        """See Printer."""
-        made: list[bytes] = []
-        size = 0
-        for number, row in enumerate(rows):
-            control = controls[number] if controls and self._decode else None
-            record = _Record(self._topic, self._partition, row, data, self._key, self._value, control)
-            for piece in self._pieces:
-                shown = piece if isinstance(piece, bytes) else piece(record)
-                if isinstance(shown, bytes):
-                    made.append(shown)
-                    size += len(shown)
-                if size > LARGE_BYTES or not isinstance(shown, bytes):
-                    yield b"".join(made)
-                    made, size = [], 0
-                    if not isinstance(shown, bytes):
-                        yield from shown
-        yield b"".join(made)
-
-    def entry(self, kind: str, fields: Fields) -> bytes:
-        """See Printer."""
-        return b""
-
-
-def _raw(data: memoryview | None) -> bytes | Iterator[bytes]:
-    if data is None:
-        return b""
-    return bytes(data) if len(data) <= LARGE_BYTES else large.raw(data)
-
-
-def _encoded(value_format: ValueFormat) -> Callable[[memoryview | None], bytes | Iterator[bytes]]:
-    show, pieces = for_people(value_format), _PIECES_FOR_PEOPLE[value_format]
-    return lambda data: show(data).encode() if data is None or len(data) <= LARGE_BYTES else pieces(data)

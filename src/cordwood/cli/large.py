@@ -15,6 +15,8 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 import numpy as np
 import numpy.typing as npt
 
+#: Keys, values and headers above this are never held as one string.
+LARGE_BYTES = 1 << 20
 #: Bytes of a piece; a multiple of 3, so that pieces in base64 join.
 PIECE_BYTES = 768 << 10
 #: Bytes of a key, a value or a header that people are shown; a multiple of 3.
