@@ -56,6 +56,13 @@ def test_every_partition_is_in_one_task_and_no_task_is_empty(sizes: list[int], c
     assert len(packs) <= TASKS_PER_CORE * cores
 
 
+@given(st.lists(st.integers(0, 10**9), max_size=60), st.integers(1, 8))
+def test_the_largest_partitions_are_begun_first(sizes: list[int], cores: int) -> None:
+    begun = [[sizes[at] for at in one] for one in pack(sizes, cores)]
+    assert [one[0] for one in begun] == sorted(sizes, reverse=True)[: len(begun)]
+    assert all(one == sorted(one, reverse=True) for one in begun)
+
+
 def test_large_partitions_are_spread_and_tiny_ones_packed() -> None:
     sizes = [100_000_000] * 4 + [20_000] * 500
     packs = pack(sizes, 1)

@@ -25,6 +25,12 @@ def threads(_: object) -> int:
     return len(os.listdir(f"/proc/{os.getppid()}/task"))
 
 
+def append(path: str, text: str) -> None:
+    """Note that a task has begun."""
+    with open(path, "a") as file:
+        file.write(text)
+
+
 def begun(path: str) -> int:
     """How often this was called with the path before, by whatever process."""
     with open(path, "ab") as file:

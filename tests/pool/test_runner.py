@@ -42,6 +42,12 @@ def test_as_many_tasks_run_at_a_time_as_there_are_cores(pool: PoolRunner, tmp_pa
     assert each(pool, tasks.waits_for, [f"{one}:{two}", f"{two}:{one}"]) == [one, two]
 
 
+def test_the_largest_task_is_begun_first(tmp_path: Path) -> None:
+    with running_in_pool(1) as one_core:
+        run_each(one_core, functools.partial(tasks.append, str(tmp_path / "begun")), ["c", "a", "b"], [1, 3, 2])
+    assert (tmp_path / "begun").read_text() == "abc"
+
+
 def test_workers_are_forks_of_one_server_that_has_one_thread(pool: PoolRunner) -> None:
     found = each(pool, tasks.where, [0] * 8)
     assert len({server for _, server in found}) == 1

@@ -38,6 +38,18 @@ with running_on_spark() as runner:
     assert runner.run([[(0, "a")]], [first])[0][0] == "a"
 """
 
+ORDERED = """
+import sys
+from cordwood.jobs.jobs import run_each
+from cordwood.spark.runner import running_on_spark
+
+path = sys.argv[1]
+with running_on_spark(master="local[1]") as runner:
+    run_each(runner, lambda item: open(path, "a").write(item), ["c", "a", "b"], [1, 3, 2])
+with running_on_spark(master="local[2]") as runner:
+    print(runner.cores)
+"""
+
 CANCELLED = """
 import os, sys, time
 from cordwood.jobs.hanging import looked_at
@@ -89,6 +101,12 @@ def test_each_step_has_a_process_of_its_own_and_no_session_is_made() -> None:
     assert sorted(found) == ["0", "1", "2"]
     assert [found[at][0] for at in sorted(found)] == ["a", "b", "c"]
     assert all(first != second for _, first, second in found.values())
+
+
+@pytest.mark.slow
+def test_as_many_tasks_run_as_there_are_cores_the_largest_first(tmp_path: Path) -> None:
+    assert run(ORDERED, str(tmp_path / "begun")) == "2\n"
+    assert (tmp_path / "begun").read_text() == "abc"
 
 
 @pytest.mark.slow
