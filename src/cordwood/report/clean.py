@@ -267,8 +267,8 @@ def _is_unchanged(result: CleanResult) -> bool:
 
 def _of_place(found: InPlace) -> Iterator[str]:
     if found.waves:
-        at_once = f"in {number(found.waves, 'wave')}" if found.waves > 1 else "at once"
-        yield f"written beside the old segments {at_once}: up to {bytes_text(found.work_bytes_max)} of work space"
+        in_waves = f", in {number(found.waves, 'wave')}" if found.waves > 1 else ""
+        yield f"work space for new segments beside the old ones: up to {bytes_text(found.work_bytes_max)}{in_waves}"
         if found.verified is None:
             yield "NOT VERIFIED (--no-verify): old segments were replaced without the proof"
         else:
