@@ -12,16 +12,18 @@ from typing import Literal, get_args
 
 from tests.knobs import scaled
 
-Stage = Literal["headers", "scan", "merge", "rewrite", "check"]
+Stage = Literal["headers", "scan", "merge", "rewrite", "check", "look", "compare", "conclude", "judge"]
 #: worker: a Python worker. executor: the Java process that started it, with a local master that of the driver; or the
 #: server of a pool.
 #: driver: the process that runs the clean. lost, flipped: a blob.
 Kind = Literal["worker", "executor", "driver", "lost", "flipped"]
 Moment = Literal["before", "after"]
-#: What is lost: a blob of a scan or a merge.
-Data = Literal["", "scan", "merge"]
+#: What is lost: a blob of a scan or a merge, or a file of a proof.
+Data = Literal["", "scan", "merge", "proof"]
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
+#: Those of the proof, which only a clean in place has.
+PROOF: tuple[Stage, ...] = STAGES[5:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Case:
 def _kills(kind: Kind, *, all_: bool) -> Iterator[Case]:
     """Kills of a process: in every stage, for a copy and in place, before and after the work of a task."""
     for turn, stage in enumerate(STAGES):
-        for in_place in (False, True):
+        for in_place in (False, True) if stage not in PROOF else (True,):
             moments: tuple[Moment, ...] = get_args(Moment)
             for moment in moments if all_ else moments[(in_place + turn) % 2 :][:1]:
                 yield Case(kind, stage, in_place, moment, 0 if moment == "before" else 2)
@@ -62,13 +64,17 @@ _BLOBS: tuple[tuple[Stage, Moment, Data], ...] = (
     ("rewrite", "before", "scan"),
     ("rewrite", "before", "merge"),
     ("check", "before", "scan"),
+    ("compare", "after", "proof"),
+    ("conclude", "before", "proof"),
+    ("judge", "before", "proof"),
 )
 
 
 def _losses(*, all_: bool) -> Iterator[Case]:
     for turn, (stage, moment, data) in enumerate(_BLOBS):
         for at, kind in enumerate(get_args(Kind)[3:]):
-            for in_place in (False, True) if all_ else ((turn + at) % 2 == 0,):
+            both = (True,) if stage in PROOF else (False, True)
+            for in_place in both if all_ or stage in PROOF else ((turn + at) % 2 == 0,):
                 yield Case(kind, stage, in_place, moment, 0, data)
 
 
@@ -78,6 +84,9 @@ FEW_LOCAL = (
     Case("lost", "merge", data="scan"),
     Case("flipped", "rewrite", in_place=True, data="merge"),
     Case("driver", "rewrite", in_place=True),
+    Case("worker", "compare", in_place=True, number=1),
+    Case("flipped", "judge", in_place=True, data="proof"),
+    Case("driver", "judge", in_place=True),
 )
 FEW_CLUSTER = (
     Case("worker", "merge"),

@@ -14,7 +14,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.workspace import leftovers
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from tests.commands.killing import wait_for
-from tests.spark.kill_cases import Case
+from tests.spark.kill_cases import PROOF, Case
 from tests.spark.killing import Answer, Driver, Order, Orders, Request
 from tests.spark.logs import random_log
 
@@ -88,14 +88,15 @@ class Cleans:
             self._driver = Driver(self.master, self._orders_folder, self.folder / f"driver-{next(self._numbers)}")
         return self._driver
 
-    def _end(self) -> None:
+    def _end(self, *, is_killed: bool = False) -> None:
         """End the driver, and see that it leaves no temporary files."""
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.end()
             assert wait_for(lambda: not self.executors()), "executors outlive their driver"
-            # Empty folders may be left, and the socket of a task.
-            left = [str(path) for path in driver.temporary.rglob("*") if path.is_file()]
+            # Empty folders may be left, and the socket of a task; and of a killed driver, what its proof wrote.
+            some = [path for path in driver.temporary.rglob("*") if path.is_file()]
+            left = [str(path) for path in some if not (is_killed and "cordwood-proof-" in str(path))]
             assert not left, left
 
     def _request(self, folder: Path, *, in_place: bool) -> Request:
@@ -114,7 +115,7 @@ class Cleans:
         """A clean in which something is killed or lost; and another one if it does not come to its end."""
         self.number += 1
         folder = self.folder / f"case-{self.number}"
-        request = self._request(folder, in_place=case.in_place)
+        request = replace(self._request(folder, in_place=case.in_place), verify=case.stage in PROOF)
         before = tree(folder / "logs")
         # There is one Java process on a local master, with which the session ends.
         ends_session = case.kind == "executor" and self.master == LOCAL
@@ -124,7 +125,7 @@ class Cleans:
         assert self.orders.done(self.number), f"nothing happened: {answer}"
         if case.kind == "driver":
             assert answer is None, "the driver is alive"
-            self._end()
+            self._end(is_killed=True)
         elif ends_session:
             assert answer is not None and "Spark's Java process ended in the middle" in answer.error, answer
             assert names(folder) == {"logs"}

@@ -27,6 +27,7 @@ from typing import Any
 from cordwood.engine import exchange, scan, staged, stages, task
 from cordwood.jobs import packing
 from cordwood.storage.log.segment import Segment
+from cordwood.verification import prove, states
 from tests.cleaning.modes import every_batch
 from tests.commands.killing import WAIT_SECONDS, processes, wait_for
 from tests.spark.kill_cases import Case, Moment, Stage
@@ -114,11 +115,16 @@ _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
     "merge": ((exchange, "merge_blobs"),),
     "rewrite": ((task, "run_task"), (packing, "run_task")),
     "check": ((packing, "check_output"),),
+    "look": ((prove, "begin"),),
+    "compare": ((prove, "compare"),),
+    "conclude": ((prove, "conclude"),),
+    "judge": ((prove, "judge"),),
 }
 
 
 def plant() -> None:
-    """Let the functions of tasks in this process carry out orders."""
+    """Let the functions of tasks in this process carry out orders; and proofs of small logs take many tasks."""
+    prove.WHOLE_BYTES, prove.HERE_MAX, states.RANGE_BYTES = -1, -1, 1
     for stage, places in _FUNCTIONS.items():
         (found,) = {getattr(module, name) for module, name in places}
         planted = _ordered(stage, found)
@@ -181,6 +187,8 @@ def _blob(case: Case, arguments: tuple[Any, ...]) -> Path:
             folder = Path(arguments[1].path)
         case "merge":
             folder = Path(arguments[0].folder.path)
+        case "compare" | "conclude" | "judge":
+            return max(Path(arguments[0].scratch.path).iterdir(), key=lambda path: path.stat().st_size)
         case _:
             own = Path(next(iter(arguments[0].scanned.outcomes.runs.values())).blob.path)
             if case.data == "scan":
@@ -202,12 +210,14 @@ class Request:
         output: the copy; None: clean in place.
         staged: whether it is cleaned by many tasks.
         own_session: whether the clean starts a session of its own, and not one for many cleans.
+        verify: whether a clean in place is proved. Where that is not what is killed, comparing all bytes takes less time.
     """
 
     logs: str
     output: str | None
     staged: bool = True
     own_session: bool = False
+    verify: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +334,7 @@ def _clean(request: Request, where: dict[str, Any]) -> Answer:
     options = {**where, **_OPTIONS}
     try:
         if request.output is None:
-            # The caller compares all bytes, which takes less time than a proof.
-            result = clean_in_place(request.logs, verify=False, **options)
+            result = clean_in_place(request.logs, verify=request.verify, **options)
         else:
             result = clean(request.logs, output=request.output, **options)
     except Exception as error:

@@ -5,16 +5,16 @@
     conclude      per partition: producers that a broker knows; transactions: what was committed, and is seen so
     judge         per hash range: each key's last committed value, in a table of what went or of what is there
 
-A partition that fits one range is done in one task. Tasks leave what is large in files of a scratch folder. Nothing is
-imported from `cleaning`, `engine` or their kernels: the rules that decide whether a record may go are implemented a
-second time, independently.
+A partition that fits one range is done in one task. Tasks leave what is large in files of a scratch folder; if one is
+lost or damaged, the partition is compared again. Nothing is imported from `cleaning`, `engine` or their kernels: the
+rules that decide whether a record may go are implemented a second time, independently.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ from cordwood.verification.keys import KeyRules, Uncommitted, judge_hash_ranges
 from cordwood.verification.pairs import Pair
 from cordwood.verification.producers import STEP, judge_producers, merge_seen
 from cordwood.verification.ranges import Range
-from cordwood.verification.scratch import Kept, Scratch
+from cordwood.verification.scratch import Kept, LostError, Scratch
 from cordwood.verification.states import RANGE_BYTES, Fault, LookedAt, look_at, look_at_producers
 from cordwood.verification.transactions import ABORTED, judge_transactions
 from cordwood.verification.violations import Verdict, ViolationNotes
@@ -41,8 +41,10 @@ WHOLE_BYTES = RANGE_BYTES
 #: About the fewest bytes of a record that counts for a key, for how many a log may have.
 _RECORD_BYTES = 32
 _TASKS_PER_CORE = 4
-_HERE_MAX = 1 << 12
+HERE_MAX = 1 << 12
 _WHOLE_HERE_MAX = 1 << 20
+#: How often a partition is compared whose files are lost.
+_ATTEMPTS = 4
 
 
 class Each(Protocol):
@@ -90,8 +92,13 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) 
     notes = ViolationNotes(pairs)
     sizes = [_size_bytes(pair, fs) for pair in pairs]
     large: dict[int, _Large] = {}
-    begun = each(functools.partial(_begin, site), list(enumerate(pairs)), sizes)
-    for number, (looked, facts) in enumerate(begun):
+    begun: dict[int, tuple[LookedAt, Facts | None]] = {}
+    for _ in range(_ATTEMPTS):
+        left = [at for at in range(len(pairs)) if at not in begun]
+        found = each(_or_lost(begin, site), [(at, pairs[at]) for at in left], [sizes[at] for at in left])
+        begun |= {at: one for at, one in zip(left, found, strict=True) if not isinstance(one, _Lost)}
+    _check_complete(begun, pairs, site)
+    for number, (looked, facts) in sorted(begun.items()):
         for fault in looked.faults:
             notes.state(number, *fault)
         if facts is None:
@@ -125,10 +132,35 @@ def _rules_of(looked: LookedAt) -> KeyRules:
     return KeyRules.of(min(looked.keys_max, size_bytes // _RECORD_BYTES))
 
 
+# ---- lost files ------------------------------------------------------------------------------------------------------
+
+
+class _Lost:
+    """In the place of a result: a file that another task wrote is gone or damaged."""
+
+
+def _or_lost(do: Callable[[Site, T], Any], site: Site) -> Callable[[T], Any]:
+    return functools.partial(_do_or_lost, do, site)
+
+
+def _do_or_lost(do: Callable[[Site, T], Any], site: Site, item: T) -> Any:
+    try:
+        return do(site, item)
+    except LostError:
+        return _Lost()
+
+
+def _check_complete(results: Sized, items: Sized, site: Site) -> None:
+    if len(results) < len(items):
+        what = f"what the tasks of this proof wrote for each other was lost or damaged {_ATTEMPTS} times, so nothing is"
+        advice = "proved. Look after that disk, or name a folder on another one with TMPDIR"
+        raise DataError(f"{what} {advice}", path=site.scratch.path)
+
+
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def _begin(site: Site, item: tuple[int, Pair]) -> tuple[LookedAt, Facts | None]:
+def begin(site: Site, item: tuple[int, Pair]) -> tuple[LookedAt, Facts | None]:
     """Look at a pair; if it is small, also prove it."""
     number, pair = item
     fs = site.open()
@@ -137,16 +169,17 @@ def _begin(site: Site, item: tuple[int, Pair]) -> tuple[LookedAt, Facts | None]:
         return looked, None
     rules = _rules_of(looked)
     results = [compare_range(part, pair, fs, rules, site.scratch, here_max=_WHOLE_HERE_MAX) for part in looked.ranges]
-    concluded = _conclude(site, _Compared.of(pair, results))
+    concluded = conclude(site, _Compared.of(pair, results))
     chunks = [chunk for result in results for chunk in result.keys]
     facts = concluded.facts
     facts.add(judge_hash_ranges(chunks, rules.hash_ranges, site.scratch, concluded.uncommitted))
     return replace(looked, faults=looked.faults + concluded.faults), facts
 
 
-def _compare(site: Site, item: tuple[Range, Pair, KeyRules]) -> RangeResult:
+def compare(site: Site, item: tuple[Range, Pair, KeyRules]) -> RangeResult:
+    """Compare a range of offsets."""
     part, pair, rules = item
-    return compare_range(part, pair, site.open(), rules, site.scratch, here_max=_HERE_MAX)
+    return compare_range(part, pair, site.open(), rules, site.scratch, here_max=HERE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +220,7 @@ class _Concluded:
     uncommitted: Uncommitted
 
 
-def _conclude(site: Site, compared: _Compared) -> _Concluded:
+def conclude(site: Site, compared: _Compared) -> _Concluded:
     """Judge what hangs on all ranges, but for keys."""
     facts, uncommitted = compared.facts, Uncommitted.none()
     known = look_at_producers(compared.pair, site.open(), in_log=compared.seen.size > 0)
@@ -212,7 +245,8 @@ class _Judged:
         return sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in self.chunks)
 
 
-def _judge(site: Site, item: _Judged) -> Facts:
+def judge(site: Site, item: _Judged) -> Facts:
+    """Judge some hash ranges."""
     return judge_hash_ranges(item.chunks, item.hash_ranges, site.scratch, item.uncommitted)
 
 
@@ -221,26 +255,48 @@ def _judge(site: Site, item: _Judged) -> Facts:
 
 def _prove_large(each: Each, cores: int, site: Site, large: Mapping[int, _Large], notes: ViolationNotes) -> None:
     parts = [(part, one.pair, one.rules) for one in large.values() for part in one.looked.ranges]
-    results: list[RangeResult] = each(
-        functools.partial(_compare, site), parts, [part.size_bytes for part, _, _ in parts]
-    )
-    by_pair: dict[int, list[RangeResult]] = {number: [] for number in large}
-    for (part, _, _), result in zip(parts, results, strict=True):
-        by_pair[part.pair].append(result)
+    results: dict[int, RangeResult] = {}
+    for _ in range(_ATTEMPTS):
+        left = [at for at in range(len(parts)) if at not in results]
+        sizes = [parts[at][0].size_bytes for at in left]
+        results |= zip(left, each(functools.partial(compare, site), [parts[at] for at in left], sizes), strict=True)
+        by_pair: dict[int, list[RangeResult]] = {number: [] for number in large}
+        for at, (part, _, _) in enumerate(parts):
+            by_pair[part.pair].append(results[at])
+        lost = _finish_large(each, cores, site, large, by_pair, notes)
+        if not lost:
+            return
+        results = {at: result for at, result in results.items() if parts[at][0].pair not in lost}
+    _check_complete(results, parts, site)
+
+
+def _finish_large(
+    each: Each,
+    cores: int,
+    site: Site,
+    large: Mapping[int, _Large],
+    by_pair: Mapping[int, Sequence[RangeResult]],
+    notes: ViolationNotes,
+) -> set[int]:
+    """Judge what the ranges of all pairs left; if files are lost, only return the numbers of their pairs."""
     compared = [_Compared.of(large[number].pair, found) for number, found in by_pair.items()]
-    concluded: list[_Concluded] = each(
-        functools.partial(_conclude, site), compared, [one.size_bytes for one in compared]
-    )
+    concluded = each(_or_lost(conclude, site), compared, [one.size_bytes for one in compared])
+    if lost := {number for number, one in zip(by_pair, concluded, strict=True) if isinstance(one, _Lost)}:
+        return lost
     tasks: list[tuple[int, _Judged]] = []
     for (number, found), one in zip(by_pair.items(), concluded, strict=True):
+        chunks = [chunk for result in found for chunk in result.keys]
+        tasks += [(number, task) for task in _shared(chunks, large[number].rules.hash_ranges, one.uncommitted, cores)]
+    judged = each(_or_lost(judge, site), [one for _, one in tasks], [one.entries for _, one in tasks])
+    if lost := {number for (number, _), one in zip(tasks, judged, strict=True) if isinstance(one, _Lost)}:
+        return lost
+    for number, one in zip(by_pair, concluded, strict=True):
         notes.add(number, one.facts)
         for fault in one.faults:
             notes.state(number, *fault)
-        chunks = [chunk for result in found for chunk in result.keys]
-        tasks += [(number, task) for task in _shared(chunks, large[number].rules.hash_ranges, one.uncommitted, cores)]
-    judged = each(functools.partial(_judge, site), [one for _, one in tasks], [one.entries for _, one in tasks])
     for (number, _), facts in zip(tasks, judged, strict=True):
         notes.add(number, facts)
+    return set()
 
 
 def _shared(chunks: Sequence[Kept], hash_ranges: int, uncommitted: Uncommitted, cores: int) -> Iterable[_Judged]:

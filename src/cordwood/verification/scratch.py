@@ -19,6 +19,13 @@ from cordwood.fs.location import Location
 from cordwood.kernels.crc import crc32c
 
 
+class LostError(DataError):
+    """What a task has written for others is gone, or is not what it wrote."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("what another task of this proof wrote is gone or damaged", path=path)
+
+
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """Where it is. A value that can be pickled."""
@@ -119,7 +126,7 @@ class Reader:
         """All sections of an array, read at once into this process.
 
         Raises:
-            DataError: they are not what was written.
+            LostError: they are not what was written.
         """
         if kept.here is not None:
             return kept
@@ -127,20 +134,24 @@ class Reader:
         array = np.empty(int(kept.starts[-1]) - first, dtype)
         file = self._files.get(kept.path)
         if file is None:
-            file = self._files[kept.path] = self._open.enter_context(self.scratch.location.open().open(kept.path))
+            try:
+                opened = self.scratch.location.open().open(kept.path)
+            except FileNotFoundError:
+                raise LostError(kept.path) from None
+            file = self._files[kept.path] = self._open.enter_context(opened)
         read = file.read_into(kept.position + first * array.itemsize, memoryview(array.view(np.uint8)))
         starts = kept.starts - first
         places = (array.ctypes.data + starts * array.itemsize).tolist()
         crcs = [crc32c(start, end - start) for start, end in itertools.pairwise(places)]
         if read != array.nbytes or crcs != kept.crcs.tolist():
-            raise DataError("what another task of this proof wrote is damaged", path=kept.path)
+            raise LostError(kept.path)
         return kept_here(array, starts)
 
     def read(self, kept: Kept, section: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """The elements of a section.
 
         Raises:
-            DataError: they are not what was written.
+            LostError: they are not what was written.
         """
         one = self.load(kept.sections(section, section + 1), dtype)
         assert one.here is not None

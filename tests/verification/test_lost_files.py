@@ -1,0 +1,88 @@
+"""Files that tasks of a proof write for each other are spoilt: it comes to the same, or says that it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cordwood.errors import DataError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.verification import prove, states
+from cordwood.verification.pairs import Pair, Side
+from cordwood.verification.prove import Site
+from cordwood.verification.scratch import Scratch
+from cordwood.verification.violations import Verdict
+from tests.commands.in_process import InThisProcess
+from tests.verification.planting import NOW, cleaned_example
+
+FS = PosixFileSystem()
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def flip(path: Path) -> None:
+    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """The example and a clean of it, whose proof takes many tasks that leave files for each other."""
+    before, _ = cleaned_example(tmp_path, InThisProcess())  # type: ignore[arg-type]
+    monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
+    monkeypatch.setattr(prove, "HERE_MAX", -1)
+    monkeypatch.setattr(states, "RANGE_BYTES", 1)
+    after = tmp_path / "after" / "t-0"
+    start = min(int(log.stem) for log in after.glob("*.log"))
+    return Pair(None, Side(str(before), 0), Side(str(after), start), now_ms=NOW, new_horizon_ms=NOW + 86_400_000)
+
+
+def proved(pair: Pair, folder: Path, spoil: Callable[[Path], None], stage: str, times: int) -> tuple[Verdict, int]:
+    """The verdict, and how many tasks compared ranges, when files are spoilt as often before a stage."""
+    folder.mkdir()
+    left, compared = times, 0
+
+    def each(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        nonlocal left, compared
+        name = str(do)
+        compared += len(items) * ("function compare" in name)
+        if left and f"function {stage}" in name:
+            left -= 1
+            files = sorted(folder.iterdir())
+            assert files, "tasks leave files"
+            for path in files:
+                spoil(path)
+        return [do(item) for item in items]
+
+    site = Site(FS.location(), Scratch(FS.location(), str(folder)))
+    (verdict,) = prove.prove(each, 2, FS, [pair], site)
+    return verdict, compared
+
+
+@pytest.mark.parametrize("spoil", [lose, flip, cut])
+@pytest.mark.parametrize("stage", ["conclude", "judge"])
+def test_tasks_whose_files_are_spoilt_are_run_again(
+    pair: Pair, tmp_path: Path, spoil: Callable[[Path], None], stage: str
+) -> None:
+    whole, ranges = proved(pair, tmp_path / "whole", spoil, stage, 0)
+    assert whole.holds
+    verdict, compared = proved(pair, tmp_path / "spoilt", spoil, stage, 1)
+    assert verdict == whole and ranges < compared <= 2 * ranges
+    assert proved(pair, tmp_path / "often", spoil, stage, 3)[0] == whole
+
+
+@pytest.mark.parametrize("spoil", [lose, flip])
+def test_a_proof_whose_files_are_spoilt_each_time_says_so(
+    pair: Pair, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    with pytest.raises(DataError, match="was lost or damaged 4 times, so nothing is proved") as caught:
+        proved(pair, tmp_path / "spoilt", spoil, "judge", 100)
+    assert "TMPDIR" in str(caught.value)
