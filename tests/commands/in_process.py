@@ -45,12 +45,12 @@ class InThisProcess:
 
 
 class ProvingInThisProcess(InThisProcess):
-    """Tasks run in this process, and what they wrote is proved on Spark's SQL."""
+    """Tasks run in this process, and what they wrote is proved by tasks on Spark."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self.sparkContext = spark.sparkContext
 
     def newSession(self) -> SparkSession:  # noqa: N802
-        """The session that a proof runs on."""
+        """The session whose tasks prove."""
         return self._spark.newSession()

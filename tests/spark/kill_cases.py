@@ -53,7 +53,9 @@ def _kills(kind: Kind, *, all_: bool) -> Iterator[Case]:
         for in_place in (False, True) if stage not in PROOF else (True,):
             moments: tuple[Moment, ...] = get_args(Moment)
             for moment in moments if all_ else moments[(in_place + turn) % 2 :][:1]:
-                yield Case(kind, stage, in_place, moment, 0 if moment == "before" else 2)
+                # Two partitions are looked at, and concluded.
+                later = 1 if stage in PROOF else 2
+                yield Case(kind, stage, in_place, moment, 0 if moment == "before" else later)
 
 
 #: Where blobs are lost: just after they were written, just before they are read, and when all have read them.

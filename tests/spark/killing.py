@@ -210,7 +210,7 @@ class Request:
         output: the copy; None: clean in place.
         staged: whether it is cleaned by many tasks.
         own_session: whether the clean starts a session of its own, and not one for many cleans.
-        verify: whether a clean in place is proved. Where that is not what is killed, comparing all bytes takes less time.
+        verify: whether a clean in place is proved. The caller compares all bytes, which takes less time.
     """
 
     logs: str

@@ -1,6 +1,6 @@
 """Cleans in place in several waves, with faults planted in the tasks: the proof of a wave notices each.
 
-The tasks run in this process, where they can be given faults; the proofs run on Spark's SQL, as for a user. The log is
+The tasks run in this process, where they can be given faults; the proofs are tasks on Spark, as for a user. The log is
 written by hand, so that each fault has a record that it harms.
 """
 
