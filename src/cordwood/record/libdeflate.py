@@ -61,6 +61,9 @@ class LibDeflate:
 def libdeflate() -> LibDeflate | None:
     """The library, or None if the package deflate is not there, or does not export the functions."""
     try:
+        # Another thread may be loading it: this waits for its end, and find_spec does not.
+        import deflate  # noqa: F401
+
         spec = importlib.util.find_spec("deflate._deflate")
         if spec is None or spec.origin is None:
             return None
