@@ -36,7 +36,6 @@ FLIPS: dict[str, tuple[int, int]] = {
     "a negative one": (15, 60 - (1 << 56)),
     "one below the segment": (15, 4),
     "one below the batch before": (15, 52),
-    "one that overlaps the batch before": (15, 59),
     "one below the segment, of its first batch": (10, 4),
     "one of the next segment": (15, 84),
     "one above the log": (15, 1 << 40),

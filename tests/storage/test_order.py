@@ -40,9 +40,10 @@ def split(order: BatchOrder, *windows: Sequence[Offsets]) -> tuple[list[int], li
         [(10, 11), (12, 12), (13, 19)],
         [(15, 16), (30, 44), (90, 99)],
         [(12,), (13,), (14, 14), (20,)],
+        [(10, 19), (13, 22), (30, 39)],
         [],
     ],
-    ids=["all offsets", "gaps, as cleans leave them", "old formats", "nothing"],
+    ids=["all offsets", "gaps, as cleans leave them", "old formats", "overlaps, as a follower takes them", "nothing"],
 )
 def test_batches_that_ascend_are_right_however_they_are_read(batches: list[Offsets]) -> None:
     lasts = [offsets[-1] for offsets in batches]
@@ -55,7 +56,7 @@ def test_batches_that_ascend_are_right_however_they_are_read(batches: list[Offse
     ("batches", "right", "said"),
     [
         ([(10, 19), (3, 12), (30, 39)], [19, 39], "offsets 3 to 12 is not in its segment, whose offsets begin at 10"),
-        ([(10, 19), (13, 22), (30, 39)], [19, 39], "offsets 13 to 22 follows offset 19"),
+        ([(10, 19), (12, 19), (30, 39)], [19, 39], "offsets 12 to 19 follows offset 19"),
         (
             [(10, 19), (50, 59), (30, 39), (40, 49)],
             [19, 39, 49],

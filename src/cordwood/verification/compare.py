@@ -207,11 +207,10 @@ class _Stream:
         lasts = rows["last_offset"]
         firsts = np.where(rows["base_offset"] >= 0, rows["base_offset"], lasts)
         ends = np.concatenate([np.array([last]), lasts[:-1]])
-        bad = (firsts <= ends) | (lasts >= end)
         if self.damage is ViolationKind.DAMAGE_AFTER:
-            self._facts.broken_batches(ViolationKind.ORDER, rows, bad)
+            self._facts.broken_batches(ViolationKind.ORDER, rows, (firsts <= ends) | (lasts >= end))
         else:
-            self._facts.broken_at(self.damage, ends[bad] + 1)
+            self._facts.broken_at(self.damage, ends[(lasts <= ends) | (lasts >= end)] + 1)
         return int(lasts[-1])
 
     def _take_in(self, columns: RecordColumns, segment: Segment, window: BatchWindow) -> bool:

@@ -1,13 +1,14 @@
 """Finds batches that do not stand where their offsets belong.
 
 A leader sets a batch's base offset after the producer has computed the checksum, so no checksum covers it: after a
-flipped bit the batch is valid, and its offsets are others. In a log each batch lies above the one before it and below
+flipped bit the batch is valid, and its offsets are others. In a log each batch ends above the one before it and below
 the next segment. A batch that does not is damage:
 
     offsets   0–9 │ 10–19 │ 3–12 │ 30–39 │ 40–49        the third batch is wrong
     offsets   0–9 │ 90–99 │ 20–29 │ 30–39 │ 40–49       the second, as it could also stand where the gap is
 
-A compacted log has gaps between batches, so a wrong base offset may also fit. Then nothing in the file tells.
+A compacted log has gaps between batches, so a wrong base offset may also fit. Then nothing in the file tells. Nor does
+Kafka mind a batch that begins below the end of the one before it: a follower appends what its leader has.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class BatchOrder:
             self._before, self._knows_before = max(self._before, int(firsts[0]) - 1), True
         if (lasts >= self._end_offset).any() and not self._still_ends():
             self._end_offset = _MAX
-        ascend = (firsts > np.concatenate([np.array([self._last]), lasts[:-1]])) & (lasts >= firsts)
+        ascend = (lasts > np.concatenate([np.array([self._last]), lasts[:-1]])) & (lasts >= firsts)
+        ascend &= firsts >= self._base_offset
         if lasts[-1] < self._end_offset and (ascend & right).all():
             self._before = int(lasts[-2]) if lasts.size > 1 else self._last
             self._right = rows[-1]
@@ -95,7 +97,7 @@ class BatchOrder:
                 above = "" if end == _MAX else f" and end below {end}"
                 wrong[at] = f"is not in its segment, whose offsets begin at {base}{above}"
                 continue
-            if first <= self._last:
+            if last <= self._last:
                 if not self._is_earlier_wrong(rows[at], rows[at + 1 :][is_valid(rows[at + 1 :])][:1]):
                     wrong[at] = f"follows offset {self._last}"
                     continue
