@@ -125,6 +125,15 @@ def test_it_says_what_it_did_and_a_second_run_finds_nothing_to_do(directory: Pat
 
 
 @pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    "words", [["--config", "nonsense"], ["--config", "cleanup.policy=nonsense"], ["--server-properties", "/nowhere"]]
+)
+def test_configs_are_refused_before_there_is_a_lock_file(directory: Path, words: list[str]) -> None:
+    (directory / LOCK).unlink()
+    assert CliRunner().invoke(app, ["clean", str(directory), "--in-place", *words]).exit_code == 2
+    assert not (directory / LOCK).exists()
+
+
 def test_json_says_it_too(directory: Path) -> None:
     document = json.loads(clean(directory, "--json").stdout)
     assert (document["cleaned"], document["failed"], document["target"]) == (5, 0, "")

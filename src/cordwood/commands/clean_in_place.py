@@ -44,7 +44,7 @@ from cordwood.storage.changes.backup import KeepFolder
 from cordwood.storage.changes.ownership import check_ownership
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.recovered import broker_would_load
-from cordwood.storage.node.node import LocatedPartition, list_places
+from cordwood.storage.node.node import LocatedPartition, given_layers, list_places
 
 
 def clean_in_place(
@@ -105,6 +105,8 @@ def _locked(
 ) -> Iterator[Site]:
     """The log directories, locked. In the end all work folders are removed."""
     selection = options.selection
+    # Refused before anything is changed: a lock leaves its file.
+    given_layers(fs, selection.server_properties, selection.overrides)
     _, found = list_places(fs, sources)
     to_lock = directories_to_lock(fs, (place.path for place in select_partitions(found, sources, selection)))
     with ExitStack() as held:

@@ -126,7 +126,7 @@ class Node:
             RequestError: a path is a file; or the directories belong to different brokers.
             ConfigError: a setting that Kafka would not take.
         """
-        said = _said(fs, server_properties, overrides)
+        said = given_layers(fs, server_properties, overrides)
         directories, places = list_places(fs, paths)
         _check_one_broker(directories)
         found = _metadata_directory(fs, directories, metadata)
@@ -217,7 +217,13 @@ class Node:
         return self._by_name.get((partition, DirectoryState.FUTURE), ())
 
 
-def _said(fs: Store, path: str | None, arguments: Iterable[str]) -> tuple[Layer, ...]:
+def given_layers(fs: Store, path: str | None, arguments: Iterable[str]) -> tuple[Layer, ...]:
+    """The configs that somebody gives, as a file or as arguments.
+
+    Raises:
+        NotFoundError: the file is not there.
+        RequestError: Kafka would not accept one of them.
+    """
     layers = overrides(arguments)
     if path is None:
         return layers
