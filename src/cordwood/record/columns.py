@@ -46,8 +46,8 @@ from cordwood.types import Codec
 
 #: Decompressed bytes above which a batch is decoded in pieces.
 STREAM_BYTES = 4 << 20
-#: Decompressed bytes that are collected in one buffer before they are decoded: enough that a buffer costs little.
-ARENA_BYTES = 4 << 20
+#: Decompressed bytes that are collected in one buffer before they are decoded; about the size of an L2 cache.
+ARENA_BYTES = 1 << 20
 #: Size of that buffer for the fast decompressors: `ARENA_BYTES`, and room for one more body.
 _FAST_ROOM_BYTES = 2 * ARENA_BYTES
 #: Among the codecs of adjacent batches, stands for a batch that no fast decompressor takes.
