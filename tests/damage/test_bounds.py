@@ -184,21 +184,22 @@ def squeezed(codec: Codec, parts: Iterator[bytes]) -> bytes:
 
 
 def bomb(codec: Codec, mib: int) -> bytes:
-    """A batch of as many records, each with a value of a mebibyte of zeros."""
+    """A batch of as many records from offset 1 on, each with a value of a mebibyte of zeros."""
     value = bytes(MIB)
     records = (encode_record(Record(i, 0, b"k", value), base_offset=0, base_timestamp=0) for i in range(mib))
     body = squeezed(codec, records)
-    head = HEADER.pack(0, 49 + len(body), -1, 2, 0, codec, mib - 1, 0, 0, -1, -1, -1, mib)
+    head = HEADER.pack(1, 49 + len(body), -1, 2, 0, codec, mib - 1, 0, 0, -1, -1, -1, mib)
     return seal(head + body)
 
 
+BEHIND = encode_batch([Record(20, 5, b"after", b"the damage")])
 PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
 
 @pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.label)
 def test_a_batch_above_max_batch_bytes_is_damage_in_its_place(codec: Codec) -> None:
     before = encode_batch([Record(0, 1, b"before", b"")])
-    log = LogView(PARTITION, fs=memory({f"{PARTITION}/{FILE}": before + bomb(codec, 12) + AFTER}))
+    log = LogView(PARTITION, fs=memory({f"{PARTITION}/{FILE}": before + bomb(codec, 12) + BEHIND}))
     for limit in (MIB, 10 * MIB):  # below and above what is decoded at once
         damage: list[Exception] = []
         keys = []
@@ -206,7 +207,7 @@ def test_a_batch_above_max_batch_bytes_is_damage_in_its_place(codec: Codec) -> N
             keys += [bytes(columns.data[row["key_start"] :][: row["key_size"]]) for row in columns.rows]
         (error,) = damage
         assert isinstance(error, BatchTooLargeError)
-        assert (error.path, error.position, error.offset) == (f"{PARTITION}/{FILE}", len(before), 0)
+        assert (error.path, error.position, error.offset) == (f"{PARTITION}/{FILE}", len(before), 1)
         assert (keys[0], keys[-1]) == (b"before", b"after")
         assert len(keys) < 12 and set(keys[1:-1]) <= {b"k"}
     assert sum(columns.rows.size for columns in log.columns()) == 14
@@ -214,7 +215,7 @@ def test_a_batch_above_max_batch_bytes_is_damage_in_its_place(codec: Codec) -> N
 
 @pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.label)
 def test_a_batch_above_half_of_the_memory_is_damage_by_default(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = LogView(PARTITION, fs=memory({f"{PARTITION}/{FILE}": bomb(codec, 12) + AFTER}))
+    log = LogView(PARTITION, fs=memory({f"{PARTITION}/{FILE}": bomb(codec, 12) + BEHIND}))
     monkeypatch.setattr(record_columns, "memory_bytes", lambda: 20 * MIB)
     damage: list[Exception] = []
     rows = sum(part.rows.size for part in log.columns(on_damage=damage.append))
