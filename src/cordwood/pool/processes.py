@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from cordwood.forks import can_fork, fork_server
 from cordwood.pool.channel import Channel
@@ -98,12 +99,24 @@ class _Server:
         try:
             while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
                 if time.monotonic() > deadline:
+                    workers = _children(self._pid)
                     os.kill(self._pid, signal.SIGKILL)
                     os.waitpid(self._pid, 0)
+                    for worker in workers:  # one that had just begun may not end with the server
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(worker, signal.SIGKILL)
                     return
                 time.sleep(_ENDS_PAUSE_SECONDS)
         except ChildProcessError:  # somebody else waits for all children of this process
             pass
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that a process of one thread has started; none where the system does not tell."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def _start(end: socket.socket) -> int:
