@@ -371,7 +371,8 @@ class TargetStore(Store, Protocol):
     def make_temporary_directory(self, prefix: str) -> str:
         """Make a new directory for temporary files that no other user can read; return its path.
 
-        By default unsupported: an object store has no place for temporary files.
+        On this machine's disks, directories of the same prefix whose processes were killed are removed; see
+        `fs.temporary`. By default unsupported: an object store has no place for temporary files.
         """
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), prefix)
 

@@ -14,7 +14,6 @@ import os
 import stat
 import struct
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +31,7 @@ from cordwood.fs.base import (
 )
 from cordwood.fs.location import Location
 from cordwood.fs.locks import RecordLock, lock_holder, network_file_system, record_lock
+from cordwood.fs.temporary import make_held, release, remove_abandoned
 from cordwood.fs.workspace import Workspace
 from cordwood.types import override
 
@@ -228,11 +228,13 @@ class PosixFileSystem(LocalFileSystem):
 
     @override
     def make_temporary_directory(self, prefix: str) -> str:
-        return tempfile.mkdtemp(prefix=prefix)
+        remove_abandoned(prefix)
+        return make_held(prefix)
 
     @override
     def remove_directory(self, path: str) -> None:
         os.rmdir(path)
+        release(path)
 
     @override
     def rename(self, source: str, target: str) -> None:

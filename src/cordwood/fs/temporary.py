@@ -1,0 +1,101 @@
+"""Temporary folders of this machine. Each is locked as long as it is in use, so that one left by a kill can be removed.
+
+    cordwood-proof-k3f9x2.held/      `flock` on the folder itself; the kernel releases it when its process is killed
+
+A process that is killed leaves its folder, which may hold gigabytes. The next process of the same user that makes one
+of the same prefix removes those that no process has locked. The ending of the name says that an unlocked folder is not
+in use: folders without it, of other programs or of an older version, are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+
+from cordwood.fs.locks import network_file_system
+
+_ENDING = ".held"
+#: Descriptors of the folders that this process holds, by path.
+_held: dict[str, int] = {}
+
+
+def temporary_root() -> str:
+    """The folder for temporary files: `TMPDIR`, or the first usual one that can be written to."""
+    return tempfile.gettempdir()
+
+
+def make_held(prefix: str) -> str:
+    """Make a folder that only this user can read, and hold it until `release` or the end of this process."""
+    while True:
+        path = tempfile.mkdtemp(_ENDING, prefix)
+        try:
+            descriptor = _lock(path)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another process locked it first, took it for abandoned, and removes it
+        except OSError:
+            return path  # the disk has no locks, so no process removes it
+        if _leads_to(path, descriptor):
+            _held[path] = descriptor
+            return path
+        os.close(descriptor)
+
+
+def release(path: str) -> None:
+    """Hold a folder no longer; it may be one that is not held."""
+    if (descriptor := _held.pop(path, None)) is not None:
+        os.close(descriptor)
+
+
+def remove_abandoned(prefix: str) -> None:
+    """Remove folders of this user whose processes were killed. What cannot be removed stays.
+
+    On a network disk all stay: a lock there may not be seen by other machines.
+    """
+    root = temporary_root()
+    with contextlib.suppress(OSError):
+        if network_file_system(root) is None:
+            for name in os.listdir(root):
+                if name.startswith(prefix) and name.endswith(_ENDING):
+                    _remove_if_abandoned(f"{root}/{name}")
+
+
+def _remove_if_abandoned(path: str) -> None:
+    try:
+        descriptor = _lock(path)
+    except OSError:
+        return
+    try:
+        # Locked while it is removed: its maker, if it has not locked it yet, makes another one.
+        if os.fstat(descriptor).st_uid == os.geteuid() and _leads_to(path, descriptor):
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: str) -> int:
+    """Open and lock a folder.
+
+    Raises:
+        BlockingIOError: a process holds it.
+        OSError: it cannot be opened or locked.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _leads_to(path: str, descriptor: int) -> bool:
+    """Whether a path still leads to an open folder."""
+    mine = os.fstat(descriptor)
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
