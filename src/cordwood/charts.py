@@ -18,8 +18,6 @@ class Bar:
     """A row of a bar chart.
 
     Attributes:
-        label: before the bar.
-        text: behind the bar.
         mark: where a line stands on it; None: there is none.
     """
 
@@ -82,7 +80,6 @@ def line_chart(
     """Curves over time, from 0 on both axes, with a legend below.
 
     Args:
-        title: above it.
         x_title: what the numbers on the x axis are.
         y_text: a value of the y axis in words.
     """

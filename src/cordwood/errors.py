@@ -196,7 +196,6 @@ class DataError(CordwoodError):
     """Bytes that are not what their name or header claims.
 
     Attributes:
-        what: the finding, without its place.
         kind: what is wrong, in a word; None where no caller needs to distinguish it from other errors of its class.
         path: the file, as the user would name it; None while only bytes are known.
         position: byte in that file where the broken thing starts.

@@ -24,12 +24,7 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertiesError(ValueError):
-    """A backslash and `u` without four hexadecimal digits, where Java's parser throws.
-
-    Attributes:
-        line: the logical line, without its continuations.
-        position: of its first byte.
-    """
+    """A backslash and `u` without four hexadecimal digits, where Java's parser throws."""
 
     def __init__(self, line: str, position: int) -> None:
         super().__init__(f"\\u without four hexadecimal digits in {line!r}")

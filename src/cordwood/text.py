@@ -50,7 +50,6 @@ def html_table(
     """A small HTML table with a caption; what is in it is escaped.
 
     Args:
-        caption: above the table.
         last_rows: shown below the others however many these are, such as totals.
         rows_max: how many of the others are shown.
     """

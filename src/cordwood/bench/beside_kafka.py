@@ -73,8 +73,6 @@ class Comparison:
     """What both made of one workload.
 
     Attributes:
-        size_bytes: of the partitions, as stored.
-        kafka_threads: of Kafka's cleaner.
         cpu_seconds: of all our processes in one clean, the median; with the start of nothing.
         peak_bytes: memory of all our processes together, Java's among them.
         one_process: None unless one partition is copied.
@@ -142,10 +140,7 @@ class Measuring:
     """How a workload is measured.
 
     Attributes:
-        share: of its full size.
         runs: of each side; the first is not counted.
-        threads: of Kafka's cleaner, for several partitions.
-        with_copy: time `cp`, too.
     """
 
     share: float = 1.0
@@ -174,11 +169,6 @@ def compare(
     measuring: Measuring,
 ) -> list[Comparison]:
     """Write a workload, have it cleaned by both, remove it.
-
-    Args:
-        oracle: see `find_oracle`.
-        folder: where all is for a while.
-        name: of the workload.
 
     Returns:
         a comparison for each way of cleaning.

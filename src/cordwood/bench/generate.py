@@ -102,9 +102,7 @@ def write_log(
     """Write a partition's segments, without indexes.
 
     Args:
-        directory: an existing, empty partition directory.
         shape: of the records; default: 100 bytes, not compressed.
-        segment_bytes: when to start the next segment.
 
     Returns:
         how many records were written.
@@ -173,11 +171,9 @@ def write_keyed_log(
     It has indexes, a producer snapshot at its end, and a last segment of one round, which is the active one.
 
     Args:
-        directory: an existing, empty partition directory.
         records: how many there are at least, without the last segment. Whole rounds are written.
         keys: decimal numbers, of the records.
         shape: of the records; default: 100 bytes, not compressed.
-        segment_bytes: when to start the next segment.
 
     Returns:
         the offset behind the last record.

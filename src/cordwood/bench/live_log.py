@@ -86,7 +86,6 @@ def measure(folder: Path, size_bytes: int, runs: int, oracle: Path | None) -> tu
     Args:
         folder: for the logs; on a disk that counts.
         size_bytes: of the log that is appended and read.
-        runs: how often; the first is not counted.
         oracle: the program that runs Kafka's log classes; None: ours alone.
     """
     ours: list[Figures] = []

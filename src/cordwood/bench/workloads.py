@@ -37,10 +37,6 @@ class Workload:
     """Partitions to be cleaned.
 
     Attributes:
-        title: what they are, in a few words.
-        records: in each partition, at full size.
-        keys: of the records, at full size.
-        partitions: how many there are, at full size.
         incremental: only the updates at the end are dirty.
         targets: by the way of cleaning.
     """

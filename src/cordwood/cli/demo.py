@@ -204,7 +204,6 @@ class _Fate:
 
     Attributes:
         offset, key, value: its own; of a marker the value is its type, and there is no key.
-        kept: it is in the cleaned log.
     """
 
     offset: int

@@ -51,7 +51,6 @@ class Choice:
     Attributes:
         end_offset: offsets from here on are left out.
         since_ms: lowest timestamp of a record.
-        until_ms: timestamps from here on are left out.
         isolation: only what a consumer with this isolation level gets.
         topics, partitions: of a log directory, as `is_wanted` takes them.
         limit: records (batches where no records are shown, entries of other files) after which it is enough.
@@ -80,12 +79,7 @@ class _LimitReached(Exception):  # noqa: N818
 
 
 class Dump:
-    """Dumps paths, one after the other.
-
-    Attributes:
-        damaged: something was damaged so far.
-        unreadable: something could not be read so far.
-    """
+    """Dumps paths, one after the other."""
 
     def __init__(
         self, choice: Choice, printer: Printer, write: Callable[[bytes], object], *, fs: Store | None = None

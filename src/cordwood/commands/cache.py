@@ -30,11 +30,7 @@ class Cached:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """What is in a folder of caches.
-
-    Attributes:
-        dropped: whether it was there, and is removed.
-    """
+    """What is in a folder of caches."""
 
     folder: str
     cached: tuple[Cached, ...]

@@ -93,8 +93,6 @@ class Beside:
 
         Args:
             on_damage: called with each batch, record or log that cannot be read; the other logs are read.
-            updates: see `state_records`.
-            on_progress: called after each log.
         """
         internal, places = INTERNAL_TOPICS[topic], self.coordinators(topic)
         for done, (partition, place) in enumerate(places.items(), 1):

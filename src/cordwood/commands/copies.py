@@ -171,7 +171,6 @@ def run_tasks(
 
     Args:
         failed: partitions that cannot be cleaned, even if planned; they are among the outcomes.
-        on_plan: called with the plan before tasks begin.
         discard: count what would be written instead of writing it.
 
     Raises:

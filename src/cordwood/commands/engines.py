@@ -58,8 +58,6 @@ class Where:
     Attributes:
         engine: here or spark; None: that of the session or master, if one is given, else Spark if it is installed.
         spark: a session to use, which is left running; None: a new one.
-        master: Spark master URL of a new session.
-        archive: the environment of executors on a cluster.
     """
 
     engine: str | None = None

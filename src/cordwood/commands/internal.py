@@ -35,7 +35,6 @@ def internal_table(
         record: the record type, such as `OffsetCommit` or `TransactionLog`.
         isolation: what a consumer with this `isolation.level` gets; None: also what is below the log start offset.
         on_damage: called with each batch or record that cannot be read; when it returns, reading goes on behind it.
-        fs: the file system; default: this machine's.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition of the topic that has such records.

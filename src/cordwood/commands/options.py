@@ -31,7 +31,6 @@ class PlanOptions:
 
     Attributes:
         now_ms: the time as of which everything is decided; None: not yet read from the clock, see `at`.
-        choices: how they are to be cleaned.
     """
 
     selection: Selection = field(default_factory=Selection)

@@ -114,14 +114,7 @@ def retain_after(
     outputs: Sequence[SegmentFacts],
     now_ms: int,
 ) -> PartitionPlan:
-    """The plan of a partition with what retention takes once it is cleaned.
-
-    Args:
-        node, place, log: the partition as the clean reads it.
-        found: its plan, without retention.
-        replaced: base offsets of the segments that go.
-        now_ms: the time of the plan.
-    """
+    """The plan of a partition with what retention takes once it is cleaned."""
     if found.high_watermark is None or place.topic is None or not log.segments:
         return found
     facts = log_facts(place, log, found.log_end_offset, found.high_watermark, now_ms, headers=True)

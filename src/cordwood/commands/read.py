@@ -17,10 +17,6 @@ from cordwood.storage.node.node import Node
 def open_log(path: str, *, fs: Store | None = None) -> LogView:
     """Open the log of one partition for reading, also while a broker writes to it.
 
-    Args:
-        path: of a partition's directory, such as `/var/kafka/orders-0`.
-        fs: default: the machine's.
-
     Raises:
         NotFoundError: there is no such directory, or no segment in it.
     """
@@ -45,7 +41,6 @@ def check(*paths: str, fs: Store | None = None) -> list[Finding]:
 
     Args:
         paths: log directories, folders of several, partitions' directories, or files.
-        fs: default: the machine's.
 
     Raises:
         NotFoundError: a path leads to nothing that could be checked.

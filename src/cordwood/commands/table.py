@@ -62,13 +62,7 @@ _WRITER_SETTINGS = {"spark.driver.memory": "2g"}
 
 @dataclass(frozen=True, slots=True)
 class PreparedTable:
-    """A table that is to be made.
-
-    Attributes:
-        point: what it is made of.
-        logs: the runs of each log.
-        rows_format: what its rows look like.
-    """
+    """A table that is to be made."""
 
     point: TablePoint
     logs: Sequence[Sequence[TableRun]] = field(repr=False)
@@ -101,8 +95,6 @@ def prepare(
         paths: log directories, folders of several, or partition directories.
         runner: what reads headers; None: threads of this process.
         fs: where the logs are; default: what the paths lead to.
-        now_ms: the time; default: the clock's.
-        counters: count what is read.
         run_bytes: how large a run should be; default: by the size of the log and the cores.
     """
     fs = fs or _file_system(paths, options)
@@ -211,12 +203,7 @@ def latest_table(
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """A table that is shown row by row.
-
-    Attributes:
-        point: what it is made of.
-        rows_format: what its rows look like.
-    """
+    """A table that is shown row by row."""
 
     point: TablePoint
     rows_format: TableFormat

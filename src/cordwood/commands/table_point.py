@@ -43,7 +43,6 @@ class PartitionPoint:
     """What a table has of a partition.
 
     Attributes:
-        start_offset, end_offset: the offsets [start, end).
         topic_id: from its directory; None: it does not say.
     """
 
@@ -56,12 +55,7 @@ class PartitionPoint:
 
 @dataclass(frozen=True, slots=True)
 class TablePoint:
-    """What a table is made of.
-
-    Attributes:
-        slices: of the same, for tasks.
-        notes: what to know of it.
-    """
+    """What a table is made of."""
 
     topic: str
     partitions: tuple[PartitionPoint, ...]
@@ -140,7 +134,6 @@ def find_point(
 
     Args:
         run_bytes: how large the runs of a log of some size should be.
-        counters: count what is read.
 
     Raises:
         RequestError: the log does not reach to the point, or no longer reaches back to the earlier table.
@@ -301,8 +294,6 @@ class Earlier:
 
     Attributes:
         where: its folder, or words for it.
-        offsets: by partition, where it ends.
-        topic: its topic; None: it is not known.
         end_ms: a time at which nothing was stable behind these offsets; None: there is none that is known.
     """
 

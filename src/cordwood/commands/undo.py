@@ -16,10 +16,6 @@ def undo(path: str, *, fs: LocalFileSystem | None = None) -> UndoResult:
     the changes, and nothing is restored. Starting and stopping a broker does not prevent it. An undo that was
     interrupted continues when it is called again.
 
-    Args:
-        path: the folder of old files.
-        fs: the file system; default: this machine's.
-
     Raises:
         NotFoundError: no clean kept old files in the folder.
         CorruptFileError: its manifest, or a checkpoint, cannot be read.

@@ -56,7 +56,6 @@ class RawBytes:
     """The parts of an Arrow array of bytes.
 
     Attributes:
-        data: uint8[bytes].
         starts, sizes: int64[values].
         valid: bool[values], False for null.
     """

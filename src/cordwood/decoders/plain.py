@@ -78,7 +78,6 @@ class TextDecoder:
 
     Attributes:
         check: says what is wrong with a text; None: all texts are right.
-        is_json: see `Decoder`.
     """
 
     check: Callable[[str], str | None] | None = None

@@ -375,7 +375,6 @@ def schema_decoder(kind: str, folder: str, files: Mapping[str, bytes]) -> Schema
 
     Args:
         kind: of the schemas, one of `ENDINGS`.
-        files: what is in it, by name.
 
     Raises:
         RequestError: there is no schema, one cannot be read, or the library is missing.

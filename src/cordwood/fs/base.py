@@ -157,7 +157,6 @@ class LockHolder:
 
     Attributes:
         pid: 0 or less if the process is not visible, for example because it runs in another container.
-        program: its name, empty if unknown.
     """
 
     pid: int
@@ -304,7 +303,6 @@ class Target(Protocol):
         path: the folder that all of it is in meanwhile.
         data: where the files of the new directory are made.
         outputs: where tasks write files, which are then renamed into `data`.
-        progress: where tasks write their progress.
     """
 
     target: str

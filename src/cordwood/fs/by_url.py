@@ -65,11 +65,7 @@ def file_system_for(paths: Iterable[str | None]) -> TargetStore:
 
 @dataclass(frozen=True, slots=True)
 class UrlLocation:
-    """All that paths and URLs lead to, from the machine on which the location is opened.
-
-    Attributes:
-        objects: of the URLs of object stores.
-    """
+    """All that paths and URLs lead to, from the machine on which the location is opened."""
 
     objects: ObjectTargetsLocation
 
@@ -87,7 +83,6 @@ class UrlStore(WrappedTargetStore):
     """The files that paths and URLs lead to. A path of this machine is passed on to its file system.
 
     Args:
-        objects: what is in object stores.
         in_this_process: these include some of `memory://`, which no other process sees.
     """
 

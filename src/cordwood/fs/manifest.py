@@ -38,7 +38,6 @@ class CopiedFile:
     """A file of a copy.
 
     Attributes:
-        crc32c: of all its bytes.
         mtime_ns: when the original was modified, in nanoseconds since the epoch; Kafka's retention goes by it.
         e_tag: that the store gave the object; None: it gives none.
     """
@@ -108,7 +107,6 @@ def differences(
     """How a directory differs from what its manifest lists, in words.
 
     Args:
-        expected: see `Manifest.by_directory`.
         found: name, size and ETag of the objects that are there.
     """
     there = {name: (size_bytes, e_tag) for name, size_bytes, e_tag in found}

@@ -106,8 +106,6 @@ class Change(ABC):
 
     Attributes:
         text: the operation that made it, as in `MemoryFileSystem.operations`.
-        inode: the inode that it changes.
-        mtime_ns: the time of the change.
         waits_for: inodes that must be synced before it is sure to survive.
     """
 
@@ -347,7 +345,6 @@ class MemoryFileSystem(LocalFileSystem):
         capacity_bytes: how many bytes the disk holds; None: no limit, and `free_bytes` is unknown.
         can_clone: what `shares_blocks` returns. Copies take their full size in any case.
         shared_bytes: how many were written that could have been shared.
-        network: what `network_kind` returns.
     """
 
     def __init__(

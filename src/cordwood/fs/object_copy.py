@@ -46,9 +46,7 @@ class ObjectCopy(Target):
         """Refuse a target within a source.
 
         Args:
-            objects: where the directory is made.
             written: what is known of a file of the new directory.
-            sources: of objects that are only read.
 
         Raises:
             RequestError: with the reason.

@@ -149,7 +149,6 @@ class Patience:
 
     Attributes:
         first_pause_ms: before the first of them; each later pause is up to twice as long as the one before.
-        longest_pause_ms: no pause is longer.
         retry_seconds: no attempt starts later than that.
         timeout_seconds: of one attempt, from the connection to the last byte.
     """
@@ -294,11 +293,7 @@ def _threads(_process: int) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """All object stores, with the credentials of the process that opens the location.
-
-    Attributes:
-        run: whose unfinished copy counts; see `ObjectStore`.
-    """
+    """All object stores, with the credentials of the process that opens the location."""
 
     patience: Patience
     run: str = ""

@@ -21,7 +21,6 @@ class Overlay(WrappedStore):
     """A store in which one directory has the names and files of a table.
 
     Args:
-        directory: the path of that directory.
         files: for each name in it, the path of the file that it refers to.
     """
 

@@ -166,7 +166,6 @@ class _PooledFile(File):
 
     Attributes:
         opened: the open file; None: not now.
-        was_used: since the pool looked last.
         is_held: it is not closed before its user is done with it.
     """
 

@@ -52,10 +52,7 @@ class Throttle:
     """Makes callers wait before they read or write, in one process. Threads may share it.
 
     Args:
-        folder: of the counters of all processes.
         rate: bytes per second, of all processes together.
-        clock: in seconds.
-        sleep: waits for so many seconds.
     """
 
     def __init__(
@@ -194,12 +191,7 @@ def throttled(fs: TargetStore, limit: Limit | None) -> TargetStore:
 
 @dataclass(frozen=True, slots=True)
 class ThrottledLocation:
-    """Where a throttled target store is.
-
-    Attributes:
-        location: of the file system below it.
-        limit: of what is read and written.
-    """
+    """Where a throttled target store is."""
 
     location: Location[TargetStore]
     limit: Limit
@@ -216,11 +208,7 @@ class ThrottledLocation:
 
 @dataclass(frozen=True, slots=True)
 class ThrottledStoreLocation:
-    """Where a throttled store is.
-
-    Attributes:
-        location: of the store below it.
-    """
+    """Where a throttled store is."""
 
     location: Location[Store]
     limit: Limit

@@ -26,8 +26,6 @@ class Jobs:
     """Runs tasks by a runner, which starts with the first task and ends with the `with` block.
 
     Attributes:
-        fs: the file system that tasks work on.
-        progress: folder in which tasks report their progress.
         seconds: how long the tasks took, without the start of the runner.
     """
 
@@ -44,7 +42,6 @@ class Jobs:
 
         Args:
             fs: the file system of the tasks, and of the progress folder.
-            progress_folder: where tasks report their progress.
             start: starts the runner. On a file system that no other process can open, this process runs the tasks.
             on_progress: called with the number of bytes read so far.
             task_timeout: seconds after which tasks that do nothing are given up; None: never.
@@ -89,7 +86,6 @@ class Jobs:
         On a file system that no other process can open, this process does both.
 
         Args:
-            outputs: see `run_task`.
             discard: count what would be written instead of writing it; then nothing is checked.
 
         Returns:

@@ -44,7 +44,6 @@ def pack(sizes: Sequence[int], cores: int) -> list[list[int]]:
     """Divide items by size: the largest first, each to the task with the smallest load so far.
 
     Args:
-        sizes: of the items, in bytes.
         cores: tasks that run at once.
 
     Returns:
@@ -88,11 +87,7 @@ def _each_cleaned(
 
 
 def checking(tasks: Mapping[int, PartitionTask]) -> Step:
-    """Make the step that takes the outcomes of `cleaning` and checks the files that were written; see `check_output`.
-
-    Args:
-        tasks: by number.
-    """
+    """The step that takes the outcomes of `cleaning` and checks the files that were written; see `check_output`."""
     return functools.partial(_each_checked, tasks)
 
 

@@ -68,14 +68,11 @@ class Batch(NamedTuple):
     """The header of one entry of a log; -1 for fields that its format lacks.
 
     Attributes:
-        magic: 0, 1 or 2.
         base_offset: of the first record that the batch was created with; -1 for a wrapper that was not decoded.
         last_offset: of the last record that the batch was created with.
-        leader_epoch: of the leader that wrote it.
         computed_crc: of the bytes; equals `crc` if the batch is intact, or was not checked.
         base_timestamp: milliseconds; the base of the records' timestamp deltas, which may be the delete horizon.
         max_timestamp: milliseconds; the largest timestamp of its records, or the append time.
-        producer_id, producer_epoch, base_sequence: of the idempotent or transactional producer.
         record_count: records in the batch now; after compaction fewer than its range of offsets.
         control_type: a `ControlType`; -1 for data and for an emptied control batch.
     """
@@ -162,11 +159,8 @@ class HeaderFields(TypedDict, total=False):
     Attributes:
         base_offset: default: of the first record.
         last_offset: default: of the last record.
-        codec: how to compress, at Kafka's default level.
         timestamp_type: with LOG_APPEND_TIME, max_timestamp is the timestamp of all records.
-        max_timestamp: default: the largest timestamp of the records.
         base_timestamp: default: the delete horizon, else the timestamp of the first record.
-        delete_horizon_ms: when tombstones may be removed.
     """
 
     base_offset: int | None

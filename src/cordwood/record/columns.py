@@ -81,7 +81,6 @@ class RecordColumns:
 
     Attributes:
         data: uint8[bytes] that the rows' positions point into.
-        rows: RECORD_ROW[records], in log order.
         batches: BATCH_ROW[batches]; rows["batch"] is an index into it. A decoded wrapper has its base offset filled in.
     """
 

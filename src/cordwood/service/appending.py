@@ -28,11 +28,9 @@ class AppendInfo(NamedTuple):
 
     Attributes:
         first_offset: of its first record; NONE for a follower's old formats, and if there was nothing to append.
-        max_timestamp: the largest of its records.
         append_time: with LogAppendTime the time; of a duplicate the timestamp of the batch that is there; else NONE.
         last_leader_epoch: of its last batch, as it was sent.
         codec: of its last compressed batch.
-        valid_bytes: without a partial batch at its end.
         is_duplicate: nothing was written: the batch is there already, at these offsets.
     """
 
@@ -53,7 +51,6 @@ class Append:
     """The origin of an append, and its rules.
 
     Attributes:
-        leader_epoch: of this leader, or of this replica.
         magic: format that the batches get; None: they have their offsets, and stay as they are.
     """
 

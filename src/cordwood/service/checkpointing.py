@@ -37,11 +37,7 @@ class Checkpoints:
     def __init__(
         self, directories: Mapping[str, LiveDirectory], logs: Callable[[], Mapping[TopicPartition, Log]]
     ) -> None:
-        """Watches both while they change.
-
-        Args:
-            directories: the live ones by path.
-        """
+        """Watches both while they change."""
         self._directories = directories
         self._logs = logs
         #: Held while a file is written, so that older offsets do not come last.

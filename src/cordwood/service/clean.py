@@ -81,8 +81,6 @@ class CleanedLog:
     """The result of a clean of a live log.
 
     Attributes:
-        end_offset: the new first dirty offset.
-        counts: of records, batches and bytes.
         key_share: the part of the memory for keys that it used; 1.0 at most.
     """
 
@@ -96,7 +94,6 @@ class LiveClean:
 
     Attributes:
         found: the range of the clean; the log is in progress.
-        folder: see `work_folder`.
         check: raises once the clean must stop.
     """
 
@@ -113,9 +110,6 @@ class LiveClean:
         """Nothing is made yet.
 
         Args:
-            found: see there.
-            now_ms: the time of the clean.
-            check: see there.
             strict_kafka: fail where Kafka's cleaner fails for good.
         """
         self.found = found
@@ -178,7 +172,6 @@ def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> O
 
     Args:
         check: is called at least every few MiB; what it raises is the reason why the task fails.
-        limit: of bytes read and written.
     """
     work = task.work
     assert work is not None, "a clean has a folder"

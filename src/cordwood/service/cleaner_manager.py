@@ -91,7 +91,6 @@ class LogToClean:
     """What a clean of a log would go over.
 
     Attributes:
-        first_dirty_offset: where it begins to take keys.
         uncleanable_offset: what bounds the range: the last stable offset, the active segment, or a lag.
         first_uncleanable_offset: where the range ends, at the base offset of a segment.
         force_update_checkpoint: the log's checkpoint is outside the log, and must be corrected.
@@ -129,12 +128,7 @@ class LogToClean:
 
 @dataclass(frozen=True, slots=True)
 class SelectionStats:
-    """What one selection has seen, as Kafka's cleaner reports it.
-
-    Attributes:
-        delayed_partitions: logs that have exceeded `max.compaction.lag.ms`.
-        max_compaction_delay_ms: by how much at most.
-    """
+    """What one selection has seen, as Kafka's cleaner reports it."""
 
     cleanable_partitions: int = 0
     delayed_partitions: int = 0
@@ -145,7 +139,6 @@ class Claim:
     """The right of one clean to change its log; an abort takes it away.
 
     Attributes:
-        found: what the clean goes over.
         selection: what the selection that chose the log has seen.
         is_lost: the clean was aborted. Nothing that it writes counts any more.
     """
@@ -372,11 +365,7 @@ class LogCleanerManager:
         return found
 
     def deletable_logs(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Log]:
-        """Return the compacted logs without a state, now in progress, so that old segments may be deleted.
-
-        Args:
-            partitions: only these; None: all.
-        """
+        """Return the compacted logs without a state, now in progress, so that old segments may be deleted."""
         with self._changed:
             logs = self._logs()
             asked = logs if partitions is None else {one: logs[one] for one in partitions if one in logs}
@@ -627,12 +616,7 @@ class LogCleanerManager:
         add: tuple[TopicPartition, int] | None = None,
         remove: TopicPartition | None = None,
     ) -> None:
-        """Change a directory's file; what it says of partitions that are not here goes. A storage error is logged.
-
-        Args:
-            add: a partition and its first dirty offset.
-            remove: a partition that has left the directory.
-        """
+        """Change a directory's file; what it says of partitions that are not here goes. A storage error is logged."""
         self._update(log_dir, {} if add is None else dict([add]), remove)
 
     def _update(self, log_dir: str, added: Mapping[TopicPartition, int], removed: TopicPartition | None = None) -> None:

@@ -46,11 +46,7 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
 
 @dataclass
 class Producing:
-    """The appending producer: one in a transaction, or none (NONE).
-
-    Attributes:
-        guard: for the append that opens the transaction.
-    """
+    """The appending producer: one in a transaction, or none (NONE)."""
 
     producer_id: int
     epoch: int

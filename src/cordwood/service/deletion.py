@@ -53,7 +53,6 @@ class Deletion:
         Args:
             is_future: the log that was to take its place.
             is_stray: it does not belong here: its directory is set aside, and stays.
-            checkpoint: write the checkpoints of its directory.
 
         Raises:
             KafkaStorageError: it may be in a directory that is offline; or the disk.
@@ -96,7 +95,6 @@ class Deletion:
 
         Args:
             partitions: which; those that are not here are passed over.
-            is_stray: see `async_delete`.
             on_error: is given what fails; the others go on.
         """
         touched: set[str] = set()

@@ -23,7 +23,6 @@ class LogDirectories:
 
     Attributes:
         locked: those that are locked and have not been dropped.
-        failures: which directories failed, and why.
     """
 
     def __init__(self, fs: LocalFileSystem, paths: Sequence[str], failures: LogDirFailureChannel) -> None:

@@ -59,9 +59,7 @@ class DirectoryLoads:
         """Load all logs of a directory. An I/O error takes it offline; the logs after that are loaded all the same.
 
         Args:
-            threads: how many logs are loaded at once.
             load_one: loads one, and puts it where it belongs.
-            on_progress: see `OnProgress`.
 
         Raises:
             CordwoodError: a log cannot be loaded, and its disk is not to blame; the logs before it are loaded.

@@ -14,14 +14,7 @@ from cordwood.service.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """How producers and transactions are treated.
-
-    Attributes:
-        expiration_ms: `producer.id.expiration.ms`.
-        expiration_check_interval_ms: `producer.id.expiration.check.interval.ms`.
-        transaction_max_timeout_ms: `transaction.max.timeout.ms`.
-        transaction_verification: `transaction.partition.verification.enable`.
-    """
+    """How producers and transactions are treated."""
 
     expiration_ms: int = 86_400_000
     expiration_check_interval_ms: int = 600_000
@@ -34,10 +27,7 @@ class LogEnvironment:
     """What the logs of a manager share.
 
     Attributes:
-        scheduler: for what is to be done later.
         failures: takes a log directory offline after an I/O error.
-        stats: counts flushes and refused appends.
-        random: source of the jitter of segments.
     """
 
     fs: LocalFileSystem

@@ -24,11 +24,7 @@ Metrics = Callable[[], Mapping[MetricName, Reading]]
 
 
 def routes(metrics: Metrics, health: Callable[[], Health]) -> Mapping[str, Route]:
-    """The answers by path.
-
-    Args:
-        metrics: gives all metrics as they are now.
-    """
+    """The answers by path."""
     registry = CollectorRegistry()
     registry.register(_KafkaMetrics(metrics, health))
 

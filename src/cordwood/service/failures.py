@@ -57,9 +57,6 @@ class LogDirFailureChannel:
     def guarded(self, directory: str, doing: str, name: str) -> Guard:
         """Convert an I/O error of a `with` block into a failure of the directory.
 
-        Args:
-            doing: what the block does, in words.
-
         Raises:
             KafkaStorageError: the directory has failed, before or now; only in the second case with a cause.
         """

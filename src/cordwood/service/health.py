@@ -61,7 +61,6 @@ class HealthWatch:
     A look waits for the logs, and they wait for the disk. So the last one has an age, which tells of a disk that hangs.
 
     Attributes:
-        waiting: what the look waits for.
         period_ms: how far apart looks are to be.
     """
 
@@ -82,11 +81,7 @@ class HealthWatch:
         return Health((old, *health.problems))
 
     def look(self, manager: LogManager, statuses: Sequence[PartitionStatus], now_ms: int) -> Health:
-        """What is wrong now.
-
-        Args:
-            statuses: of all its logs, as of now.
-        """
+        """What is wrong now."""
         time_ms = self._clock()
         due = {one.partition for one in statuses if one.is_due and one.uncleanable is None}
         self._due_since_ms = {one: self._due_since_ms.get(one, time_ms) for one in due}

@@ -54,11 +54,7 @@ Route = Callable[[], Answer]
 
 
 class HttpServer:
-    """A port of this machine, and a thread that answers on it.
-
-    Attributes:
-        port: the one that it has.
-    """
+    """A port of this machine, and a thread that answers on it."""
 
     def __init__(self, port: int) -> None:
         """Take the port; requests are answered from `start` on.

@@ -140,7 +140,6 @@ class Loader:
 
     Attributes:
         epochs: its leader epochs, as their file has them.
-        new_state: an empty producer state.
         on_recovered: called with the number of segments that are still to be recovered.
     """
 

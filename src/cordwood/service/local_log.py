@@ -32,7 +32,6 @@ class Bound(NamedTuple):
 
     Attributes:
         offset: below which records are returned.
-        segment_base: of the segment that holds the offset.
         position: in that segment; what lies before it is below the offset.
     """
 
@@ -64,8 +63,6 @@ class LocalLog:
     """The segments of a log on disk.
 
     Attributes:
-        log_directory: the directory that holds it.
-        segments: there is always at least one.
         end: where the next record goes. An append that fails may leave bytes behind it, which no reader gets.
         recovery_point: everything below it is on disk.
         last_flush_ms: when it moved last, on the clock of the scheduler.
@@ -314,9 +311,7 @@ class LocalLog:
         """Read batches.
 
         Args:
-            start_offset: of the first record that is wanted.
             min_one_message: return the first batch even if it is larger.
-            with_aborted: look for the aborted transactions, too.
 
         Raises:
             OffsetOutOfRangeError: there is no such offset.

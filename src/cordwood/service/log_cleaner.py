@@ -63,7 +63,6 @@ class CleanerStats:
 
     Attributes:
         first_dirty_offset, end_offset: of the section that was cleaned.
-        invalid_messages_read: records without a key; they are gone.
         key_share: the part of the memory for keys that it used.
     """
 
@@ -142,7 +141,6 @@ class CleanerThread(threading.Thread):
     """Does a cleaner's rounds until it is stopped.
 
     Attributes:
-        stopping: set when it must end.
         is_dead: it has ended without being stopped.
     """
 
@@ -166,7 +164,6 @@ class LogCleaner:
     """Cleaner threads over a pool of live logs.
 
     Attributes:
-        manager: the states and checkpoints of the logs.
         restarts: how often the loop of a thread failed and restarted.
         on_clean: called after each clean that succeeded, by the thread that did it, with what it was to go over.
     """

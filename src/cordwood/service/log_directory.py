@@ -29,7 +29,6 @@ class LiveDirectory:
     Attributes:
         directory_id: that its `meta.properties` gives it; None: it has none.
         was_clean: its last manager, or broker, shut it down properly.
-        is_loaded: all its logs are loaded.
     """
 
     def __init__(self, fs: LocalFileSystem, path: str, failures: LogDirFailureChannel) -> None:

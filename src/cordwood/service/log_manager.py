@@ -64,11 +64,7 @@ IsStray = Callable[[TopicPartition, Log], bool]
 
 
 class LogManager:
-    """The logs of one or more log directories; only one thread at a time may start it up or shut it down.
-
-    Attributes:
-        failures: which directories failed, and why.
-    """
+    """The logs of one or more log directories; only one thread at a time may start it up or shut it down."""
 
     def __init__(
         self,
@@ -85,8 +81,6 @@ class LogManager:
         """Nothing is opened yet.
 
         Args:
-            log_dirs: paths of the log directories.
-            layers: configs of the broker, and of topics.
             scheduler: runs what is to be done later; default: threads, for as long as the manager runs.
             spark: the session in which large logs are cleaned; None: one is started with the first of them.
             engine: `spark`, or `here`, which cleans them in a pool of processes; None: Spark if it is installed.

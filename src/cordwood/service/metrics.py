@@ -36,11 +36,7 @@ _REMEMBERED = 1_024
 
 @dataclass(frozen=True, slots=True, order=True)
 class MetricName:
-    """The name of a metric; as text it is Kafka's MBean name.
-
-    Attributes:
-        group, type, name: the parts of the name.
-    """
+    """The name of a metric; as text it is Kafka's MBean name."""
 
     group: str
     type: str
@@ -79,8 +75,6 @@ class TimerReading:
     """What a timer shows.
 
     Attributes:
-        count: events since the start.
-        rate: see `MeterReading`.
         percentiles: of the last 1,024 events: milliseconds by share (0.5, 0.95, 0.99, 0.999).
     """
 

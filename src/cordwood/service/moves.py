@@ -46,9 +46,6 @@ class Moves:
         A future log there gets all that the log has, then takes its place. From then on the old `Log` refuses every
         call, and its files go as those of a deleted log do.
 
-        Args:
-            partition: which; it is not cleaned meanwhile.
-
         Returns:
             the log as it is now.
 

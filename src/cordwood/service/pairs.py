@@ -79,7 +79,6 @@ def batches_of(records: list[Record], encode: Callable[[list[Record]], bytes], l
     Args:
         records: at least one.
         encode: makes a batch of some of them, from offset 0 on; called for a batch once the one before it was used.
-        limit: in bytes.
 
     Raises:
         RecordTooLargeError: a record alone is above the limit; no batch was yielded.

@@ -30,11 +30,8 @@ class LogPool:
 
     Attributes:
         fs: of many logs only some files are open.
-        configs: of the broker and of topics.
-        random: source of what is random.
         cleaner: cleans the compacted logs while the manager runs; None: `log.cleaner.enable` is false.
         current, future: the logs by partition; a future log is to take the place of a current one.
-        lock, creation: see above.
     """
 
     fs: PooledFileSystem

@@ -115,9 +115,6 @@ class ProducerAppend:
     """The batches of one producer in one append, checked one after the other.
 
     Attributes:
-        current: the state before the append.
-        updated: the state after the batches so far.
-        verification: see `Verification`.
         started: first offsets of transactions that the append opens.
     """
 
@@ -223,8 +220,6 @@ class ProducerState(Producers):
 
     Attributes:
         end_offset: the state covers the batches below.
-        expiration_ms: `producer.id.expiration.ms`.
-        transaction_verification: `transaction.partition.verification.enable`.
     """
 
     def __init__(self, *, expiration_ms: int, transaction_verification: bool = False) -> None:

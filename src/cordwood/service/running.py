@@ -108,11 +108,6 @@ class LiveNode:
     ) -> None:
         """Look at the directories; nothing is locked yet.
 
-        Args:
-            log_dirs: paths of the log directories.
-            options: see there.
-            is_new: they may be empty.
-
         Raises:
             NotFoundError: nothing is there.
             RequestError: a path is a file; or the directories belong to different brokers.
@@ -224,7 +219,6 @@ class LiveNode:
         """Go on until asked to stop.
 
         Args:
-            stop: set once it must end.
             reload: set when configs are to be read again; cleared here.
 
         Raises:
@@ -263,8 +257,6 @@ def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, p
     """Run work that a disk may block forever in a separate thread, which is abandoned if it hangs after `stop`.
 
     Args:
-        work: ends soon after `stop` is set.
-        waiting: what `work` waits for.
         patience_ms: how long it may wait for one thing then.
 
     Raises:

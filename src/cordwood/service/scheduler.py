@@ -28,9 +28,7 @@ class Scheduled:
     """A task that waits for its time; the earliest, then the first that was asked for, comes first.
 
     Attributes:
-        name: Kafka's name of the task.
         period_ms: milliseconds to the next run; 0: it runs once.
-        is_cancelled: it does not run any more.
     """
 
     due_ms: int
@@ -55,8 +53,6 @@ class Scheduler(Protocol):
         """Run a task.
 
         Args:
-            name: Kafka's name of it.
-            delay_ms: before the first run.
             period_ms: between runs; 0: one run.
         """
 
@@ -154,7 +150,6 @@ class SteppedScheduler(Scheduler):
         """No task waits yet.
 
         Args:
-            clock: see `Scheduler`.
             shortest_period_ms: replaces shorter periods: a test that simulates a month in steps of minutes needs no
                 checkpoint every five seconds.
         """

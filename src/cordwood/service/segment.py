@@ -54,7 +54,6 @@ class Place(NamedTuple):
     """Where a batch is in a segment.
 
     Attributes:
-        position: of its first byte.
         base_offset: of its first record; NONE of a wrapper, which does not say it: see `first_offset`.
     """
 
@@ -463,7 +462,6 @@ class LogSegment:
         """Write the rebuilt indexes: files without spare room.
 
         Args:
-            largest: as `largest_timestamp_so_far`.
             indexes: the bytes of both files, with the last entry of the time index.
         """
         self._largest = largest

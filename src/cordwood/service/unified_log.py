@@ -254,7 +254,6 @@ class UnifiedLog:
         """Check batches, give them offsets, append them.
 
         Args:
-            records: batches as a producer sends them.
             guard: from `maybe_start_transaction_verification`.
             magic: format of the log; only tests of old logs want another than 2.
 
@@ -268,7 +267,6 @@ class UnifiedLog:
         """Append batches with the offsets that their leader gave them.
 
         Args:
-            records: batches as a leader sends them.
             leader_epoch: of the replica; batches of a later leader are left out.
 
         Raises:

@@ -21,7 +21,6 @@ class Marks(NamedTuple):
     """The offsets at one moment.
 
     Attributes:
-        log_start_offset: the lowest that a consumer gets.
         high_watermark: what lies below it is on all replicas that count.
         first_unstable_offset: where the earliest transaction starts that is open, or whose marker is not replicated.
         placed: where the batch of the high watermark begins, and in which segments; None: it was not looked up yet.

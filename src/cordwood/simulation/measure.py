@@ -88,11 +88,7 @@ class ConfigSet:
 def run_set(
     configs: ConfigSet, workload: Workload, scale: Scale, seed: int, on_progress: Callable[[float], None]
 ) -> Outcome:
-    """What one set of configs leads to.
-
-    Args:
-        on_progress: called with the part that is done.
-    """
+    """What one set of configs leads to."""
     factor = scale.factor
     source = np.random.default_rng(seed)
     traffic = Traffic(

@@ -51,7 +51,6 @@ class Recorder:
 
     Attributes:
         appended_bytes, appended_records: so far; markers are no records.
-        deleted_bytes: of segments that retention deleted.
         deleted_by_time, deleted_by_size: how many of these were too old, and how many too much.
         first_deleted_ms: when the first of them went; None: none did.
     """

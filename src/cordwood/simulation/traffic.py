@@ -36,8 +36,6 @@ class Written:
         data: whole batches; of a transaction, with its marker in the end if this is its last part.
         keys: int64[records].
         tombstones: bool[records].
-        aborted: they are of an aborted transaction.
-        has_marker: a marker follows the last record.
     """
 
     data: bytes

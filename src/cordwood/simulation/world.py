@@ -62,7 +62,6 @@ class World:
     """A broker's logs, on a disk in memory.
 
     Attributes:
-        members: the logs, by their partitions.
         on_clean: called after each clean, with the member, what it went over, and its figures.
     """
 
@@ -70,7 +69,6 @@ class World:
         """An empty log directory.
 
         Args:
-            layers: configs of the broker and of topics.
             step_ms: how far apart steps are; periodic tasks do not run more often, either.
         """
         self.now_ms = START_MS

@@ -17,7 +17,6 @@ class Contents:
 
     Attributes:
         values: last records of keys that have a value.
-        tombstones: last records of keys that are deleted.
         superseded: records whose key has a newer one.
         rest: headers of batches, markers, indexes, and files that wait for their removal.
     """
@@ -64,8 +63,6 @@ class Deletions:
     """What retention deleted.
 
     Attributes:
-        by_time: segments, because of `retention.ms`.
-        by_size: segments, because of `retention.bytes`.
         first_ms: when the first one went, since the start; None: none did.
     """
 
@@ -107,9 +104,7 @@ class Point:
     """A partition at one time.
 
     Attributes:
-        ms: since the start.
         peak_bytes: what it took at most since the point before.
-        values_bytes: see `Contents.values`.
     """
 
     ms: int
@@ -124,11 +119,8 @@ class Outcome:
     """What one set of configs leads to, for one partition. Bytes are those of segments and their indexes.
 
     Attributes:
-        label: of the set: A or B.
-        configs: what was set, by name.
         mean_bytes: what the disk holds on average, in the last third of the time.
         peak_bytes: what it holds at most, at any time, with files that wait for their removal and the room for a clean.
-        end_bytes: what it holds at the end.
         growth_bytes: by how much it still grows in a day, at the end.
         contents: what the mean consists of.
         active_bytes: how much of the mean is in the active segment, which is never cleaned.
@@ -187,7 +179,6 @@ class SimulationResult(Charted):
 
     Attributes:
         outcomes: of each set of configs, for one partition.
-        verdict: how the two sets compare, in words.
     """
 
     workload: Workload

@@ -65,10 +65,6 @@ def choose_scale(
 ) -> Scale:
     """The scale for a workload under one or more sets of configs.
 
-    Args:
-        duration_ms: what is to be simulated.
-        asked: the factor that somebody asked for.
-
     Raises:
         RequestError: a record is larger than a broker allows; or there would be too many segments or keys, or too few
             records in a segment.

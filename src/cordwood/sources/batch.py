@@ -26,11 +26,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What the tasks of a batch read.
-
-    Attributes:
-        counts: what planning took, and what is skipped.
-    """
+    """What the tasks of a batch read."""
 
     tasks: Sequence[tuple[Slice, ...]]
     counts: ReadCounts
@@ -38,10 +34,6 @@ class BatchPlan:
 
 def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions: Sequence[Condition]) -> BatchPlan:
     """Plan a batch.
-
-    Args:
-        options: what the reader is asked for.
-        conditions: that rows have to meet.
 
     Raises:
         NotFoundError: there is nothing at a path, or a topic is not there.

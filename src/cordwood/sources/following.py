@@ -62,10 +62,8 @@ class _Followed:
 
     Attributes:
         identity: of the directory: path, device, inode.
-        log: as it was listed last.
         changed_ns: when a name in its directory had changed last.
         cuts: where the last batches of earlier tails were: a batch of the query begins near one of them.
-        transactions: those below it, if anybody asks.
         resume: a cut from which the headers behind them can be read.
         damaged_since: when bytes were first seen that are no batch.
         topic_id: in its `partition.metadata`; None: there is none.
@@ -121,7 +119,6 @@ class Follower:
     """Follows the partitions that options choose.
 
     Args:
-        options: what the reader is asked for.
         clock: seconds.
     """
 

@@ -130,11 +130,7 @@ def transactions_of(
 
 @dataclass
 class PartitionView:
-    """One partition, opened for reading as a batch; what it is asked for is looked at once.
-
-    Attributes:
-        options: what the reader is asked for.
-    """
+    """One partition, opened for reading as a batch; what it is asked for is looked at once."""
 
     partition: TopicPartition
     place: LocatedPartition

@@ -43,9 +43,6 @@ class RowPlan:
     """The rows wanted from each slice. Plain values, to be pickled.
 
     Attributes:
-        conditions: that rows must meet.
-        isolation: what a consumer with this level gets.
-        fail_on_data_loss, fail_on_damage: whether these end the reading.
         indexed: transactions were found by indexes, which what is read may contradict.
     """
 

@@ -39,7 +39,6 @@ class Origin:
     """Where records are from.
 
     Attributes:
-        path: of the segment's `.log`.
         transactions: that they may belong to.
     """
 

@@ -80,9 +80,6 @@ def schema_text(names: Sequence[str], comment: str | None = None) -> str:
 def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """The columns of a schema that a user gave.
 
-    Args:
-        fields: name and type of each.
-
     Raises:
         RequestError: a column does not exist, or has another type.
     """

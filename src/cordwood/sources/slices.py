@@ -56,7 +56,6 @@ class Slice:
 
     Attributes:
         start_offset, end_offset: lowest offset, and the first that is left out.
-        size_bytes: about how much that is.
         start, end: cuts below and above it; None: they are looked for.
         to_end: it ends where the log does, so that all that stands there must be whole.
         aborted: per producer id, first offset and marker of the aborted transactions that it may meet.
@@ -158,7 +157,6 @@ class Slicer:
         """Look which segments may hold records of the time in question.
 
         Args:
-            options: what the reader is asked for.
             oldest_ms: records that are older are not wanted; None: all are.
             near: a cut a little before the first range, which spares a look into the index.
         """

@@ -22,7 +22,6 @@ class SegmentTask:
     """Reads the headers of a segment.
 
     Attributes:
-        is_last: it is the active one.
         run_bytes: how large a run should be.
         since_ms: the time to look for; None: none.
     """

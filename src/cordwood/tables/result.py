@@ -22,10 +22,8 @@ class TableResult(Presentable):
 
     Attributes:
         is_changes: it holds what changed since an earlier table.
-        partitions: what it is made of.
         deletes: the rows that delete a key.
         undecodable: the rows with a key or value that could not be decoded.
-        notes: what to know of it.
     """
 
     topic: str

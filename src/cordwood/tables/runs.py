@@ -39,7 +39,6 @@ class TableSlice:
     """A part of a log that goes into a table.
 
     Attributes:
-        start_offset, end_offset: the offsets [start, end).
         headers: of the segments that hold them, in log order.
     """
 
@@ -83,7 +82,6 @@ def cut(
     """Cut logs into runs; those of each log, in log order.
 
     Args:
-        slices: what goes into a table.
         hash_secret: 16 bytes that key the hashes of keys.
         chunk_records: records of a chunk, a multiple of 8.
         ranges: into how many hashes are cut; None: by the size of each log.

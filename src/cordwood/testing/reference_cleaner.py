@@ -144,9 +144,7 @@ def clean(
     """Clean [first_dirty, first_uncleanable) of a log.
 
     Args:
-        groups: which of them become one.
         producers: active ones, each with the last offset of its data (NONE without) and its epoch.
-        now_ms: the time of the clean.
         delete_retention_ms: what a new delete horizon is ahead of it.
         deletes_for_good: tombstones and markers go when their horizon has passed.
     """

@@ -27,7 +27,6 @@ class Loaded:
     """What loading did.
 
     Attributes:
-        recovered: by path of the partition.
         size_before: bytes of its log before that, by path.
     """
 

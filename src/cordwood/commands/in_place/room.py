@@ -60,9 +60,7 @@ def refuse_full_disks(site: Site, work: Work, work_space: int | None, failures: 
     """Refuse partitions on disks that have no room for any output, before anything is written or Spark starts.
 
     Args:
-        work: what is to be done.
         work_space: what outputs may take on a disk; None: its free space.
-        failures: the refused partitions are added.
 
     Returns:
         the work that is left.
@@ -80,7 +78,6 @@ def plan_waves(
     """Share out groups to waves. If they do not all fit, a clean without writing finds damage and exact sizes first.
 
     Args:
-        work: what is to be done.
         work_space: what outputs may take on a disk; None: its free space.
         failures: partitions that cannot be cleaned, or have no room, are added.
     """

@@ -30,7 +30,6 @@ def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, 
     Args:
         work: what is to be done in all waves.
         wave: the groups; none of a partition that failed is cleaned.
-        ledger: what is done is added.
         verify: whether outputs are proved before they are used.
     """
     tasks = [

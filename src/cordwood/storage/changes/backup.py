@@ -86,11 +86,7 @@ def check_folder(
 
 
 class KeepFolder:
-    """The folder while a clean fills it. Several threads may use it.
-
-    Attributes:
-        bytes_kept: of the partitions' files in it.
-    """
+    """The folder while a clean fills it. Several threads may use it."""
 
     def __init__(
         self, fs: LocalFileSystem, path: str, log_directories: Sequence[str], partitions: Iterable[str] = ()
@@ -300,12 +296,7 @@ class Step:
 
 @dataclass
 class KeptPartition:
-    """What the manifest says of a partition.
-
-    Attributes:
-        folder: where its files are kept.
-        before: its files as they were, by name.
-    """
+    """What the manifest says of a partition."""
 
     path: str
     folder: str
@@ -325,7 +316,6 @@ class KeptDirectory:
         folder: where its files are kept.
         before: its own files as they were; None if they were not changed.
         offsets: per checkpoint and partition all entries that were written.
-        clean_shutdown: the clean-shutdown file was written.
     """
 
     path: str

@@ -52,9 +52,7 @@ class Replacement:
     """Cleaned segments that replace others.
 
     Attributes:
-        replaced: base offsets of the segments that go.
         outputs: base offsets of those that come.
-        end_offset: the new first dirty offset.
     """
 
     folder: str
@@ -78,10 +76,6 @@ def copy_partition(
     """Copy a partition as a broker would load it, with cleaned segments instead of those that they replace.
 
     Args:
-        fs: where the partition is, and its copy.
-        log: of the partition; it is only read.
-        target: an existing, empty directory.
-        replacement: its files are moved, not copied.
         link: how to link the logs of closed segments instead of copying them.
     """
     active = log.segments[-1].base_offset if log.segments else None
@@ -213,7 +207,6 @@ def lay_out(
     Args:
         node: opened on `paths`.
         paths: log directories, folders of several, or partitions' directories.
-        locked_too: also take directories that are locked.
 
     Raises:
         LockedError: another process holds the lock of one of them.
@@ -297,7 +290,6 @@ def check_space(
 
     Args:
         parent: the folder in which the copies will be.
-        link: how logs of closed segments are linked.
         advice: what else to do when there is too little.
         work_folder: a folder in it where files can be written, to see whether copies share their blocks. None: there is
             none yet, and only a disk that has no room for one is refused.

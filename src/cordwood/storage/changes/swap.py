@@ -109,7 +109,6 @@ class Swap:
         """The steps that replace the old files of a group by its outputs.
 
         Args:
-            fs, partition, replacement: see `swap_in`.
             old: names of the files that are to be replaced.
             unlinks_old: otherwise they stay, as .deleted.
         """
@@ -155,7 +154,6 @@ def swap_in(fs: LocalFileSystem, partition: str, replacement: Replacement, *, ke
 
     Args:
         partition: its directory. It was loaded, and has no other writer.
-        replacement: of one group. Its files are moved.
         keep: is called before files are deleted.
 
     Raises:

@@ -51,12 +51,7 @@ _UNDO = "undo"
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What was put back of a partition.
-
-    Attributes:
-        segments: how many had been cleaned or deleted.
-        removed_segments: how many had replaced them.
-    """
+    """What was put back of a partition."""
 
     path: str
     segments: int
@@ -67,11 +62,7 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A change since the clean, which an undo would lose.
-
-    Attributes:
-        path: of the file or directory.
-    """
+    """A change since the clean, which an undo would lose."""
 
     path: str
     what: str
@@ -82,8 +73,6 @@ class UndoResult(Presentable):
     """What an undo did; nothing if there were changes.
 
     Attributes:
-        folder: that the old files were kept in.
-        partitions: those that something was put back of.
         checkpoints: paths of the log directories' own files that were put back.
         removed: the folder is removed; it stays if it holds other files.
     """

@@ -172,7 +172,6 @@ class LogCheck:
 
     Attributes:
         last_offset: of the last valid batch; below the base offset if there is none.
-        end_position: the position after the last batch.
         damaged: the log has errors, so other files cannot be compared with it.
     """
 

@@ -73,7 +73,6 @@ class Summary:
     Attributes:
         partitions: number of partition directories by state.
         files: number of files in partitions and log directories.
-        size_bytes: total size of these files.
         findings: number of findings by severity.
     """
 
@@ -92,9 +91,7 @@ class Check:
     """Checks paths, and counts files and findings.
 
     Attributes:
-        summary: updated during `run`.
         bytes_total: size of the files to check; a single file is added when it is checked.
-        bytes_done: bytes checked so far.
     """
 
     def __init__(self, fs: Store, on_progress: Callable[[Check], None] = lambda _: None) -> None:

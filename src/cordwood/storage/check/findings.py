@@ -239,8 +239,6 @@ class Finding:
         path: the file, or directory, that it is in.
         severity: of this finding; may be less than its kind's.
         meaning: the consequence for a broker.
-        position: byte in the file, if known.
-        offset: in the log, if known.
     """
 
     path: str

@@ -59,7 +59,6 @@ class IndexCheck:
     """Base class of the checks of the three indexes.
 
     Attributes:
-        path: of the index file.
         handling: the state in which it was left.
     """
 

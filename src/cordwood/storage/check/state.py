@@ -52,8 +52,6 @@ class Snapshot:
 
     Attributes:
         offset: it describes the log below this offset.
-        entries: in the order of the file.
-        rebuilt: the next load rebuilds it.
     """
 
     path: str
@@ -281,7 +279,6 @@ class EpochCheck:
 
         Args:
             entries: its entries; None if there is no file.
-            log_end_offset: the end of the log.
             damaged: the log is damaged, so only the file itself is checked.
             crashed: the next load drops entries beyond the end.
             live: a broker is running and may write.

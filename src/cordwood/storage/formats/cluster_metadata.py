@@ -87,7 +87,6 @@ class ClusterMetadata:
     A problem leaves what it might have said in doubt: with any, treat policies and replica counts as unknown.
 
     Attributes:
-        topics: topics by name; deleted ones are gone.
         topic_configs: by topic, the texts that were set for it.
         broker_configs: by broker id as text, and under "" the cluster's default.
         broker_directories: by broker id, the ids of its log directories.

@@ -51,11 +51,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class LogDirectory:
-    """One log directory, as listed once. Its checkpoint files are read when they are asked for.
-
-    Attributes:
-        partitions: its partition directories, by name.
-    """
+    """One log directory, as listed once. Its checkpoint files are read when they are asked for."""
 
     fs: Store
     path: str
@@ -191,7 +187,6 @@ def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequ
     """Whether a partition is selected.
 
     Args:
-        topics: names or globs; none: any.
         partitions: numbers or names (`3`, `orders-3`) or globs of either; none: any.
     """
     texts = (str(name.partition), str(name))

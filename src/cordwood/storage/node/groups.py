@@ -57,9 +57,7 @@ class GroupMember:
     """A member of a group.
 
     Attributes:
-        member_id, client_id, client_host: as the coordinator knows it.
         instance_id: `group.instance.id` of a static member, else None.
-        rack_id: `client.rack`, else None.
         epoch: the member's; None in a classic group.
         subscribed: topics; None where the records do not say.
         assigned: partitions that it has, or still has to give up.
@@ -89,7 +87,6 @@ class CommittedOffset:
         lag: records between; None if it is not known. Of a share group, without those in between that are done with.
             Below 0 if the group is ahead of the log.
         leader_epoch: of the last record read; None if it is not known.
-        metadata: what the consumer wrote beside it.
         commit_timestamp_ms: when it was committed; None for share groups.
         expire_timestamp_ms: when it expires; None: by the broker's `offsets.retention.minutes`.
         member_id: of the member that has the partition; None if none has.
@@ -170,8 +167,6 @@ class GroupListing(Presentable):
     """The groups in a node's directories.
 
     Attributes:
-        offsets_topic: what was read of `__consumer_offsets`.
-        share_topic: what was read of `__share_group_state`.
         problems: records, batches and logs that could not be read.
     """
 
@@ -256,7 +251,6 @@ class GroupBuilder:
     """Builds groups from records.
 
     Args:
-        names: of topics, by their ids.
         end_of: where the log of a partition ends; None if it is not there.
     """
 

@@ -124,12 +124,8 @@ class PartitionListing:
         topic_partition: None if the directory is not named like a partition.
         states: what is special about it.
         segments: by base offset, as a broker would have them once it loaded the partition.
-        log_start_offset: the lowest offset that a consumer gets.
-        next_offset: what the next record would get.
-        policy: its topic's `cleanup.policy`.
         replicas: how many the cluster has of it; None: unknown.
         first_dirty_offset: where the cleaner goes on; None where nothing is compacted, as far as is known.
-        recovery: what loading it would change.
         notes: what else there is to say.
         unreadable: what of it cannot be read, and why.
     """
@@ -238,7 +234,6 @@ class Listing:
     """What is in a node's log directories.
 
     Attributes:
-        directories: in the order they were given.
         metadata_path: of the metadata log; None without one.
         metadata_problems: why what it says does not count.
     """

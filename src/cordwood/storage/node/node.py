@@ -87,10 +87,8 @@ class Node:
     """Log directories of one broker.
 
     Attributes:
-        directories: in the order they were given.
         places: the partitions in question, by topic and partition.
         metadata: the cluster's; None where there is no metadata log.
-        metadata_path: the directory of the metadata log.
         paths: what the directories and partitions were found by.
         said: config layers from outside the metadata: server.properties and `--config`.
     """
@@ -118,7 +116,6 @@ class Node:
         Args:
             paths: log directories, folders of several, or partitions' directories.
             metadata: `__cluster_metadata-0`, or the directory it is in; default: in any of the log directories.
-            server_properties: path of the broker's settings.
             overrides: `key=value` for all topics or the broker, `topic:key=value` for one topic.
 
         Raises:
@@ -348,7 +345,6 @@ def read_metadata(fs: Store, path: str, *, live: bool = False) -> ClusterMetadat
     """What a metadata log says: its newest snapshot, and the records after it. Damage in either becomes a problem.
 
     Args:
-        path: of `__cluster_metadata-0`.
         live: a broker is writing to it.
     """
     for _ in range(_ATTEMPTS):

@@ -50,7 +50,6 @@ class OpenInLog:
         is_first: the log's last stable offset is that of this transaction.
         first_uncleanable_offset: from there on the cleaner does nothing because of this transaction; None: something
             else holds it back, or it does not clean the partition.
-        outlook: what becomes of it in this log.
     """
 
     partition: TopicPartition
@@ -73,9 +72,7 @@ class TransactionalId:
 
     Attributes:
         coordinator: the partition of `__transaction_state` that it is in.
-        producer_id, producer_epoch: of the producer that uses it.
         status: of its transaction; a number that is not known is itself.
-        timeout_ms: after which a transaction is aborted.
         start_timestamp_ms: when its transaction began; None: it has none.
         partitions: that the transaction writes to, as far as no marker is there yet.
         problem: why its record is not all understood, as that of a later version; else empty.
@@ -146,11 +143,8 @@ class TransactionListing(Presentable):
     """The transactions in a node's directories.
 
     Attributes:
-        now_ms: the time that ages count to.
         transactions: those that are open, the worst first.
         transactional_ids: all that the coordinators know, by name.
-        state_topic: what was read of `__transaction_state`.
-        logs: how many logs were looked at.
         problems: what could not be read.
     """
 
@@ -201,10 +195,8 @@ def open_transactions(
     """Bring logs and coordinators together.
 
     Args:
-        logs: transactions that are open in logs.
         is_whole: no other coordinators know more.
         is_read: all that these know could be read.
-        now_ms: the time that ages count to.
 
     Yields:
         open transactions, the worst first, of these the oldest.

@@ -59,7 +59,6 @@ class RecoverySettings:
     """The configs that recovery applies.
 
     Attributes:
-        index_interval_bytes: `index.interval.bytes`.
         producer_expiration_ms: `producer.id.expiration.ms`.
     """
 
@@ -72,7 +71,6 @@ class Rewritten:
     """What recovery writes for a log, into another folder: files of segments, leader epochs, producer snapshots.
 
     Attributes:
-        notes: what was cut off, in words.
         kept: base offsets of the log's segments that are not behind a cut.
         segments: per segment that was read the base offsets of those that it became.
         cut: base offset of the segment in which the log is cut, and the position there; None: it is not cut.
@@ -114,8 +112,6 @@ def recover_into_copy(
 
     Args:
         fs: where the partition is, and where it is written.
-        log: of the partition; it is only read.
-        target: an existing, empty directory.
         recovery_point: everything below this offset was flushed.
         now_ms: producers that are too old at this time are forgotten.
         link: how to link unchanged logs instead of copying them.
@@ -144,7 +140,6 @@ def rewrite_unflushed(
     """Write what a broker that starts after a crash would rewrite.
 
     Args:
-        log: is only read.
         folder: an existing directory without such files.
         recovery_point: everything below this offset was flushed.
         now_ms: producers that are too old at this time are forgotten.
@@ -189,7 +184,6 @@ class _Rewrite:
         bases: of all segments of the log.
         epochs: behind the last segment that was rewritten.
         producers: there; None: the segments between are not read.
-        segments, notes, next_offset: see `Rewritten`.
     """
 
     fs: TargetStore
@@ -256,9 +250,7 @@ def start_anew(
     producer snapshot, because it finds no snapshot at all then.
 
     Args:
-        log: is only read.
         folder: an existing directory; segments and snapshots that are in it go.
-        clean_shutdown: whether the log was shut down cleanly.
         notes: what was cut off before, in words.
         cut: base offset of the segment in which the log was cut before, and the position there.
 

@@ -39,7 +39,6 @@ def rewrite_segment(
         segment: is only read.
         begin: makes the writer of a base offset.
         producers: as of its start; then as of its end.
-        epochs: before it.
         taken: base offsets of other segments.
 
     Returns:
@@ -95,9 +94,7 @@ def write_split(
     """Append the first batches of a window to the last writer; where one does not fit its base, another begins.
 
     Args:
-        writers: those so far; others are added.
         begin: makes the writer that begins with some batches.
-        window: that the batches are of.
         batches: the first ones of it.
 
     Yields:

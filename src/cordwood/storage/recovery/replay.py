@@ -67,7 +67,6 @@ class Producer:
     """The state of one producer.
 
     Attributes:
-        epoch: its newest; NONE if nothing is known.
         batches: its last batches of data of that epoch, the oldest first.
         coordinator_epoch: of its newest marker, where those that replayed it said so.
         timestamp: of its newest batch or marker, milliseconds.

@@ -63,7 +63,6 @@ class Decoded(NamedTuple):
     Attributes:
         fields: by name; arrays as tuples, structs as dicts, uuids as Kafka writes them. Those that its version does not
             have, and tagged fields that are not there, have their defaults.
-        end: position behind it; bytes may follow.
         problem: of a later version than is known: why the fields behind some point have their defaults; else empty.
     """
 
@@ -87,8 +86,6 @@ def decode(
     A message of a later version than is known is read as the last one that is known, as far as that goes.
 
     Args:
-        data: bytes that hold it.
-        start: position of its first byte.
         text_errors: what becomes of bytes that are no UTF-8, as `bytes.decode` has it. Kafka replaces them.
 
     Raises:

@@ -51,7 +51,6 @@ class Field:
         name: Kafka's, in snake_case.
         type: one of `SCALARS` or `struct`, or one of these with `[]` before it.
         since, until: the first and the last version that has it.
-        nullable: whether null is allowed.
         tag: its number when it is a tagged field; then it may be absent even in these versions.
         default: its value where it is absent.
         fields: of a struct, or of the structs in an array.

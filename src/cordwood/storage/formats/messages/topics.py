@@ -83,7 +83,6 @@ class DecodedRecord:
 
     Attributes:
         type: its record type; None if that is not known.
-        number: of the type in the log.
         version: of the value; None if that is null.
         key: fields by name; None for topics without keys.
         value: fields by name; None if it is null.
