@@ -14,13 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from cordwood.errors import (
     BadNameError,
     CorruptFileError,
     DataError,
-    IllegalArgumentError,
     IndexProblem,
     LogSegmentOffsetOverflowError,
 )
@@ -41,8 +38,8 @@ from cordwood.storage.changes.swap import finish_interrupted, swap_in
 from cordwood.storage.formats.filenames import Temporary, parse_file
 from cordwood.storage.log.recovery import Recovery, SegmentFiles, Verb, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET
-from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter, fitting
-from cordwood.storage.recovery.rebuild import begun_epochs, undamaged, write_split
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter
+from cordwood.storage.recovery.rebuild import begun_epochs, index_segment, write_split
 from cordwood.types import NONE
 
 
@@ -123,12 +120,6 @@ def _discard(segments: Iterable[LogSegment]) -> None:
     """Mark the files of segments as deleted."""
     for segment in segments:
         segment.change_suffix(Temporary.DELETED)
-
-
-def _above(rows: BatchRows, base_offset: int) -> int:
-    """How many batches come before the first one that ends below a segment's base offset."""
-    above = rows["last_offset"] >= base_offset
-    return int(rows.size) if above.all() else int(np.argmin(above))
 
 
 # ---- loading ---------------------------------------------------------------------------------------------------------
@@ -285,28 +276,12 @@ class Loader:
         limits = IndexLimits(self.config.index_interval_bytes, self.config.segment_index_bytes)
         indexes = SegmentIndexes(segment.base_offset, limits)
         valid_bytes = 0
-        for window in segment.windows():
-            rows = undamaged(window.batches)
-            is_damaged = rows.size < window.batches.size
-            # Batch by batch, as Kafka: what comes before a batch that fails is taken in, and may fail before it.
-            fits = min(fitting(rows, segment.base_offset), _above(rows, segment.base_offset))
-            overflows = fits < rows.size
-            indexed = indexes.add(rows[:fits])
-            is_full, rows = indexed < fits, rows[:indexed]
-            if rows.size:
-                valid_bytes = int(rows["position"][-1] + rows["size_bytes"][-1])
-                known = self.epochs.latest_epoch
-                for entry in begun_epochs(rows, NONE if known is None else known):
-                    self.epochs.assign(entry.epoch, entry.start_offset)
-                self._replay_recovered(segment, rows, state)
-            if is_full:
-                raise IllegalArgumentError(f"Attempt to append to a full index of {segment}")
-            if overflows:
-                raise LogSegmentOffsetOverflowError(
-                    f"Detected offset overflow in segment {segment}: its batches do not fit its base offset"
-                )
-            if is_damaged:
-                break
+        for rows in index_segment(segment.windows(), segment.base_offset, indexes, str(segment)):
+            valid_bytes = int(rows["position"][-1] + rows["size_bytes"][-1])
+            known = self.epochs.latest_epoch
+            for entry in begun_epochs(rows, NONE if known is None else known):
+                self.epochs.assign(entry.epoch, entry.start_offset)
+            self._replay_recovered(segment, rows, state)
         cut = segment.cut(valid_bytes)
         segment.finish_recovery(indexes.largest_timestamp, indexes.files())
         return cut

@@ -12,15 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
-from cordwood.errors import CorruptBatchError, DataError
+from cordwood.errors import CorruptBatchError, DataError, IllegalArgumentError, LogSegmentOffsetOverflowError
 from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.control import coordinator_epoch
 from cordwood.record.headers import is_control
 from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs
 from cordwood.storage.log.segment import Segment
-from cordwood.storage.log.segment_writer import SegmentWriter
-from cordwood.storage.log.windows import Checks, Gap, WindowReader
+from cordwood.storage.log.segment_writer import SegmentIndexes, SegmentWriter
+from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, WindowReader
 from cordwood.storage.recovery.replay import Producers
 from cordwood.types import NONE
 
@@ -53,10 +53,8 @@ def rewrite_segment(
         return begin(int(row["base_offset"]))
 
     with segment.open() as file:
-        for window in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, search=False):
-            if isinstance(window, Gap):
-                break
-            batches = undamaged(window.batches)
+        windows = WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, search=False)
+        for window, batches in _undamaged(windows):
             for part in write_split(writers, begin_another, window, batches):
                 wrong = np.flatnonzero(part["last_offset"] < writers[-1].base_offset)
                 if wrong.size:
@@ -64,15 +62,48 @@ def rewrite_segment(
                 writers[-1].add_aborted(producers.replay(part, _coordinator_epochs(window, part)))
                 for entry in begun_epochs(part, epochs.latest.epoch if epochs.latest else NONE):
                     epochs = epochs.assigned(entry.epoch, entry.start_offset)
-            if batches.size < window.batches.size:
-                break
         return writers, epochs, file.size() - sum(writer.size_bytes for writer in writers)
 
 
-def undamaged(batches: BatchRows) -> BatchRows:
-    """The batches before the first one whose checksum is wrong."""
-    valid = is_valid(batches)
-    return batches if valid.all() else batches[: int(np.argmin(valid))]
+def index_segment(
+    windows: Iterable[BatchWindow | Gap], base_offset: int, indexes: SegmentIndexes, name: str
+) -> Iterator[BatchRows]:
+    """Add the complete batches of a segment to new indexes, for a log that stays where it is.
+
+    Batch by batch, as Kafka: what comes before a batch that fails is taken in, and may fail before it.
+
+    Yields:
+        batches that were added, never none.
+
+    Raises:
+        IllegalArgumentError: an index is full.
+        LogSegmentOffsetOverflowError: offsets do not fit the base offset; `write_split` splits such a segment.
+    """
+    for _, batches in _undamaged(windows):
+        offsets = batches["last_offset"] - np.int64(base_offset)
+        belongs = (offsets >= 0) & (offsets < MAX_OFFSETS)
+        fits = int(batches.size) if belongs.all() else int(np.argmin(belongs))
+        indexed = indexes.add(batches[:fits])
+        if indexed:
+            yield batches[:indexed]
+        if indexed < fits:
+            raise IllegalArgumentError(f"Attempt to append to a full index of {name}")
+        if fits < batches.size:
+            raise LogSegmentOffsetOverflowError(
+                f"Detected offset overflow in segment {name}: its batches do not fit its base offset"
+            )
+
+
+def _undamaged(windows: Iterable[BatchWindow | Gap]) -> Iterator[tuple[BatchWindow, BatchRows]]:
+    """The windows of a segment up to the first damage, each with its complete batches."""
+    for window in windows:
+        if isinstance(window, Gap):
+            return
+        valid = is_valid(window.batches)
+        if not valid.all():
+            yield window, window.batches[: int(np.argmin(valid))]
+            return
+        yield window, window.batches
 
 
 def begun_epochs(batches: BatchRows, latest: int) -> Iterator[EpochEntry]:
