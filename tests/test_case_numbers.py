@@ -20,7 +20,7 @@ from tests.cleaning.scenarios import SCENARIOS
 from tests.cleaning.transcript import FOLDER, cases
 from tests.knobs import REWRITE
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "cases.md"
 NUMBERS = r"(?P<numbers>\d+b?(?:-\d+)?(?:, \d+b?(?:-\d+)?)*)"
 #: What only Kafka does in a scenario that is replayed: the live log does all of it, but for what Kafka's checks count.
