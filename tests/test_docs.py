@@ -338,7 +338,7 @@ def test_nothing_in_the_project_names_a_place_that_is_only_here() -> None:
 # ---- layouts ---------------------------------------------------------------------------------------------------------
 
 _TYPES = {"b": "i8", "h": "i16", "i": "i32", "I": "u32", "q": "i64"}
-_SIZES = {"i8": 1, "i16": 2, "i32": 4, "u32": 4, "i64": 8}
+_SIZES = {"i8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "8 B": 8, "16 B": 16}
 _BOX_WIDTH = 112
 
 
@@ -382,7 +382,7 @@ def fixed_fields(source: str) -> tuple[list[tuple[int, str]], list[str]]:
     if isinstance(known, np.dtype):
         assert known.fields and known.names
         kinds = [known.fields[name] for name in known.names]
-        return [(at, f"{kind.kind}{8 * kind.itemsize}") for kind, at, *_ in kinds], list(known.names)
+        return [(at, _type_of(kind)) for kind, at, *_ in kinds], list(known.names)
     codes = known.format.lstrip(">") + more
     places = [(struct.calcsize(">" + codes[:i]), _TYPES[code]) for i, code in enumerate(codes)]
     if not names:
@@ -390,6 +390,10 @@ def fixed_fields(source: str) -> tuple[list[tuple[int, str]], list[str]]:
     value = named(names)
     assert is_dataclass(value)
     return places, [field.name for field in fields(value)]
+
+
+def _type_of(kind: np.dtype[Any]) -> str:
+    return f"{kind.itemsize} B" if kind.kind in "SV" else f"{kind.kind}{8 * kind.itemsize}"
 
 
 def box(rows: Sequence[Row]) -> str:

@@ -261,10 +261,12 @@ class Dump:
 
     def _small(self, path: str, parsed: PartitionFile | None) -> None:
         name = posixpath.basename(path)
-        read = READERS.get(name.removesuffix(".tmp")) or (READERS.get(parsed.kind) if parsed else None)
+        kind = filenames.KEY_INDEX if filenames.parse_key_index(name) is not None else parsed.kind if parsed else ""
+        read = READERS.get(name.removesuffix(".tmp")) or READERS.get(kind)
         if read is None:
             known = ", ".join(kind for kind in FileKind if kind) + f", {', '.join(IN_LOG_DIRECTORY)}"
-            raise RequestError(f"{path} is no file that Kafka writes, by its name; those are {known}")
+            what = f"Kafka's are {known}; Cordwood's are {filenames.KEY_INDEX}"
+            raise RequestError(f"{path} is no file that Kafka or Cordwood writes, by its name; {what}")
         if isinstance(self.printer, PatternPrinter) or self.choice.isolation is not None:
             raise RequestError(f"{path} holds no records; leave out --format and --isolation")
         self._begin(path, None)

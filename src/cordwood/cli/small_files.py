@@ -1,4 +1,4 @@
-"""The entries of every file that Kafka keeps beside logs: indexes, snapshots, checkpoints and the rest, for `dump`."""
+"""The entries of every file beside logs: indexes, snapshots, checkpoints and the rest, and key indexes, for `dump`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from cordwood.storage.formats import (
     checkpoints,
     filenames,
+    key_index,
     leader_epochs,
     offset_index,
     producer_state,
@@ -16,7 +17,9 @@ from cordwood.storage.formats import (
     time_index,
     transaction_index,
 )
-from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.filenames import KEY_INDEX, FileKind
+from cordwood.storage.formats.key_index import NO_HORIZON, TAG_BITS, Flag
+from cordwood.types import NONE
 
 #: The kind of each entry and its fields. "rest" has a position, a size and what it is.
 Entries = Iterator[tuple[str, dict[str, object]]]
@@ -95,6 +98,34 @@ def _quorum_state(data: bytes, base_offset: int, path: str) -> Entries:
     yield "quorum_state", {name: value for name, value in fields.items() if name not in unused}
 
 
+def _key_index(data: bytes, base_offset: int, path: str) -> Entries:
+    index = key_index.decode(data, path)
+    header = index.header
+    yield (
+        "key_index",
+        {
+            "base_offset": header.base_offset,
+            "next_offset": header.next_offset,
+            "covered_bytes": header.covered_bytes,
+            "batches": header.batches,
+            "records": header.records,
+            "keys": header.entries,
+            "delete_horizon_ms": NONE if header.delete_horizon_ms == NO_HORIZON else header.delete_horizon_ms,
+            "holds": [str(flag.name).lower() for flag in Flag if header.flags & flag],
+        },
+    )
+    position = 0
+    for i, (size, count, crc) in enumerate(zip(index.lengths, index.counts, index.crcs, strict=True)):
+        fields = {"entry": i, "position": position, "size": int(size), "count": int(count), "crc": f"{crc:08x}"}
+        yield "indexed_batch", fields
+        position += int(size)
+    digits = -(-(header.bits + TAG_BITS) // 4)
+    for bucket in range(1 << header.bits):
+        for i in range(int(index.starts[bucket]), int(index.starts[bucket + 1])):
+            known = (bucket << TAG_BITS | int(index.tags[i])) << (4 * digits - header.bits - TAG_BITS)
+            yield "indexed_key", {"entry": i, "hash": f"{known:0{digits}x}…", "record": int(index.ordinals[i])}
+
+
 IN_LOG_DIRECTORY: dict[str, Callable[[bytes, int, str], Entries]] = {
     **dict.fromkeys(filenames.OFFSET_CHECKPOINTS, _offset_checkpoint),
     filenames.META_PROPERTIES: _meta_properties,
@@ -110,4 +141,5 @@ READERS: dict[str, Callable[[bytes, int, str], Entries]] = {
     FileKind.LEADER_EPOCHS: _leader_epochs,
     FileKind.PARTITION_METADATA: _partition_metadata,
     FileKind.QUORUM_STATE: _quorum_state,
+    KEY_INDEX: _key_index,
 }

@@ -33,6 +33,8 @@ from cordwood.storage.formats.filenames import (
     Temporary,
     parse_directory,
     parse_file,
+    parse_key_index,
+    partition_of_key_index,
 )
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.recovery import SEGMENT_KINDS
@@ -389,6 +391,8 @@ class Check:
             findings = Findings()
             check_metadata_snapshot(self.fs, own, findings, self._progress)
             found = findings.take()
+        elif (partition := partition_of_key_index(own)) is not None:
+            found = self._partition(self._parent(partition), partition, {}, {}, parse_key_index(name))
         elif name in _KNOWN_FILES:
             directory = LogDirectory.open(self.fs, parent)
             findings = Findings()

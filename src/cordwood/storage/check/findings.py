@@ -96,6 +96,9 @@ class Kind(StrEnum):
     TOPIC_ID = "topic-id"
     QUORUM_STATE = "quorum-state"
     NO_SEGMENT = "no-segment"
+    KEY_INDEX_UNREADABLE = "key-index-unreadable"
+    KEY_INDEX_STALE = "key-index-stale"
+    KEY_INDEX_WITHOUT_LOG = "key-index-without-log"
     # the log directory
     CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
     CHECKPOINT_OFFSET = "checkpoint-offset"
@@ -117,6 +120,7 @@ _LOST_BEHIND = (
     "a read that reaches it fails; a recovery cuts the segment here and deletes all later segments, valid data included"
 )
 _MISDIRECTED = "a read by offset that uses this entry starts at the wrong position and fails or misses records"
+_UNUSED = "brokers ignore it; it is not used, and is made again"
 _MISDATED = "offset lookups by time and retention by time give wrong results in this segment"
 _STATE = "a broker that loads this snapshot misjudges this producer's next batch or the last stable offset"
 _EPOCHS = "followers and consumers that ask where an epoch ended get a wrong offset and truncate too much or too little"
@@ -214,6 +218,9 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.TOPIC_ID: (_D, "the cluster knows this topic under another id: a broker takes the partition for a stray"),
     Kind.QUORUM_STATE: (_D, "the node does not start: it cannot tell how it voted"),
     Kind.NO_SEGMENT: (_D, "a broker starts an empty log here"),
+    Kind.KEY_INDEX_UNREADABLE: (_N, _UNUSED),
+    Kind.KEY_INDEX_STALE: (_N, _UNUSED),
+    Kind.KEY_INDEX_WITHOUT_LOG: (_N, "brokers ignore it"),
     Kind.CHECKPOINT_UNREADABLE: (_D, OFFLINE),
     Kind.CHECKPOINT_OFFSET: (_D, "no offset can be negative; a broker takes it for 0 or fails on it"),
     Kind.CHECKPOINT_BEYOND_END: (_D, "the log was longer once: records beyond its end are lost"),

@@ -22,6 +22,7 @@ from cordwood.storage.check.indexes import (
     TimeIndexCheck,
     TransactionIndexCheck,
 )
+from cordwood.storage.check.key_indexes import KeyIndexes
 from cordwood.storage.formats import offset_index, properties, quorum_state, time_index
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -81,6 +82,7 @@ class PartitionCheck:
         self._sizes = {segment.base_offset: segment.size_bytes for segment in log.segments}
         self._transactions = OpenTransactions()
         self._epochs = state.EpochCheck(log.log_start_offset)
+        self._key_indexes = KeyIndexes(log.fs, log.path, findings)
         self.damaged = False
         bases = [segment.base_offset for segment in log.segments]
         point = stop.recovery_point
@@ -98,6 +100,7 @@ class PartitionCheck:
         if only is None:
             self._names()
             self._small_files()
+            self._key_indexes.check_names(self._sizes)
         segments = self.log.segments
         if not segments and only is None and not self.stop.live:
             self.findings.add(
@@ -248,9 +251,12 @@ class PartitionCheck:
         aborted = self._transaction_index(segment, handling)
         self._epochs.segment_path = segment.path
         watching: list[Observer] = [aborted, self._epochs, snapshots]
-        watching += [times] if times is not None else []
+        keys = self._key_indexes.of(base)
+        watching += [one for one in (times, keys) if one is not None]
         with segment.open() as file:
             check.run(file, watching, [offsets] if offsets is not None else [], self.progress)
+            if keys is not None and not check.damaged:
+                keys.end(file, base, check.last_offset)
         self.damaged |= check.damaged
         for index in (offsets, times, aborted):
             if index is not None:

@@ -8,6 +8,7 @@ files that share a base offset, and some files with fixed names:
       00000000000000000042.log.deleted                     … and its state
       00000000000000000042-0000000003.checkpoint           a KRaft snapshot: offset and leader epoch
       leader-epoch-checkpoint
+      .cordwood/index/00000000000000000042.keyhashes       Cordwood's own: the key index of a segment
     orders-0.0123456789abcdef0123456789abcdef-delete/      topic-partition.uniq-state
 
 Names come from disk and from checkpoint files, so they are not trusted: a name with `/` or NUL in it, or `.` or `..`,
@@ -40,6 +41,9 @@ REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
 #: In a partition's directory: what Cordwood is writing there. Brokers and readers ignore it.
 WORK_FOLDER = ".cordwood"
+#: In the work folder: the key indexes of segments, which stay when a run ends.
+INDEX_FOLDER = "index"
+KEY_INDEX = ".keyhashes"
 
 #: The topic of KRaft's own log: its directory looks like a partition but is not loaded as one.
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
@@ -51,6 +55,7 @@ _OFFSET_MAX = (1 << 63) - 1
 _EPOCH_MAX = (1 << 31) - 1
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _CHECKPOINT_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_KEY_INDEX = re.compile(rf"([0-9]{{20}}){re.escape(KEY_INDEX)}")
 
 
 class FileKind(StrEnum):
@@ -205,6 +210,31 @@ def parse_file(name: str) -> PartitionFile | None:
     if offset is not None and offset >= 0:
         return PartitionFile(kind, offset, temporary)
     return PartitionFile(FileKind.FOREIGN, temporary=temporary) if temporary is Temporary.DELETED else None
+
+
+def index_folder(partition: str) -> str:
+    """The folder of the key indexes of a partition, by the path of its directory."""
+    return f"{partition}/{WORK_FOLDER}/{INDEX_FOLDER}"
+
+
+def key_index_path(partition: str, base_offset: int) -> str:
+    """The path of a segment's key index."""
+    return f"{index_folder(partition)}/{offset_name(base_offset, KEY_INDEX)}"
+
+
+def parse_key_index(name: str) -> int | None:
+    """The base offset of the segment that a key index is of; None: the name is not that of a key index."""
+    match = _KEY_INDEX.fullmatch(name)
+    offset = int(match[1]) if match else NONE
+    return offset if 0 <= offset <= _OFFSET_MAX else None
+
+
+def partition_of_key_index(path: str) -> str | None:
+    """The directory of the partition that a key index is in, by its path; None: it is in none."""
+    folder, _, name = path.rpartition("/")
+    if parse_key_index(name) is None or not folder.endswith(index_folder("")):
+        return None
+    return folder.removesuffix(index_folder("")) or "/"
 
 
 def parse_directory(name: str) -> PartitionDirectory:

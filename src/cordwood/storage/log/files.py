@@ -7,12 +7,14 @@ import posixpath
 
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, Store, TargetStore
 from cordwood.storage.formats import filenames
-from cordwood.storage.formats.filenames import parse_file
+from cordwood.storage.formats.filenames import parse_file, parse_key_index
 
 #: Limits for files that are read whole. Files named by an offset are indexes and producer snapshots: a segment of 2 GiB
 #: has no more batches than fit 256 MiB of index. The others are text files with about a line per partition.
 OFFSET_FILE_BYTES_MAX = 256 << 20
 TEXT_FILE_BYTES_MAX = 16 << 20
+#: A key index has 8.5 bytes per record.
+KEY_INDEX_BYTES_MAX = 1 << 30
 
 
 def read_file(fs: Store, path: str) -> bytes:
@@ -23,11 +25,17 @@ def read_file(fs: Store, path: str) -> bytes:
     """
     with fs.open(path) as file:
         size = file.size()
-        parsed = parse_file(posixpath.basename(path))
-        has_offset = parsed is not None and parsed.kind in filenames.OFFSET_KINDS
-        if size > (OFFSET_FILE_BYTES_MAX if has_offset else TEXT_FILE_BYTES_MAX):
+        if size > _bytes_max(posixpath.basename(path)):
             raise OSError(errno.EFBIG, f"{size} bytes are more than such a file ever has", path)
         return file.read(0, size)
+
+
+def _bytes_max(name: str) -> int:
+    if parse_key_index(name) is not None:
+        return KEY_INDEX_BYTES_MAX
+    parsed = parse_file(name)
+    has_offset = parsed is not None and parsed.kind in filenames.OFFSET_KINDS
+    return OFFSET_FILE_BYTES_MAX if has_offset else TEXT_FILE_BYTES_MAX
 
 
 def why_unreadable(error: OSError) -> str:

@@ -1,0 +1,301 @@
+"""Key indexes, `.cordwood/index/<base offset>.keyhashes`: which keys a segment has, and in which of its records.
+
+A record is known by its ordinal: its number in the segment, or in the part of it that the index covers. A key is known
+by the upper half of its SipHash under the secret of the file: the first `bits` of that choose a bucket, and the next 32
+are stored. So an entry says that a record *may* have a key; the bytes of the key decide.
+
+    header                88 bytes, see `HEADER`; its last field is its own checksum
+    block checksums       u32 of each 64 KiB of what follows, the last block may be shorter
+    batches               lengths    u32[batches]           in the order of the segment
+                          counts     u32[batches]           of records
+                          checksums  u32[batches]           as stored in the batches
+    keys                  starts     u32[2^bits + 1]        entries of a bucket are those from its start to the next
+                          tags       u32[entries]           the 32 bits behind the bucket's
+                          ordinals   u32[entries]           of the records, ascending within a bucket
+
+Everything is little-endian, and the arrays are used as they lie in the file. A checksum per block allows a reader to
+trust what it touches without reading the rest.
+
+A file is never trusted for being there: it may be torn, of another log, or of a segment that has changed since. Its
+checksums, `faults` and a comparison with the segment decide. An index that is not used costs time, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntFlag
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.fs.base import Bytes, ReadableFile
+from cordwood.kernels.layout import HEADER_BYTES, MIN_ENTRY_BYTES, U8Array
+
+VERSION = 1
+MAGIC = b"CWKEYHSH"
+
+HEADER = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u2"),
+        ("bits", "<u2"),
+        ("flags", "<u4"),
+        ("base_offset", "<i8"),
+        ("next_offset", "<i8"),
+        ("covered_bytes", "<i8"),
+        ("delete_horizon_ms", "<i8"),
+        ("batches", "<u4"),
+        ("records", "<u4"),
+        ("entries", "<u4"),
+        ("last_header_crc", "<u4"),
+        ("secret", "V16"),
+        ("blocks_crc", "<u4"),
+        ("header_crc", "<u4"),
+    ]
+)
+BLOCK_BYTES = 1 << 16
+#: A bucket has 8 to 16 entries, within these limits: shifts by all 64 bits of a hash are not defined.
+BITS_MIN, BITS_MAX = 1, 24
+#: Of a tag.
+TAG_BITS = 32
+#: The delete horizon of a segment in which no batch has one.
+NO_HORIZON = (1 << 63) - 1
+
+_NUMBER = np.dtype("<u4")
+_FIELDS = (
+    "bits",
+    "flags",
+    "base_offset",
+    "next_offset",
+    "covered_bytes",
+    "delete_horizon_ms",
+    "batches",
+    "records",
+    "entries",
+    "last_header_crc",
+)
+assert (HEADER.itemsize, _NUMBER.itemsize) == (88, 4)
+
+U32Array = npt.NDArray[np.uint32]
+
+
+class Flag(IntFlag):
+    """What a segment holds that may have to go, or to change, although no newer record has its key."""
+
+    #: Tombstones in batches that have no delete horizon yet.
+    TOMBSTONES = 1
+    CONTROL = 2
+    TRANSACTIONAL = 4
+    #: Batches without records.
+    EMPTY_BATCHES = 8
+    KEYLESS = 16
+    #: Entries of magic 0 or 1.
+    OLD_MAGIC = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the header of a key index says.
+
+    Attributes:
+        secret: 16 bytes, the key of the hashes.
+        bits: of a hash that choose its bucket.
+        flags: see `Flag`.
+        base_offset: of the segment.
+        next_offset: behind the last batch that is covered.
+        covered_bytes: the length of the part of the segment that is covered, from its start.
+        delete_horizon_ms: the earliest of all batches; NO_HORIZON: no batch has one.
+        records: in the batches; more than `entries` if some have no key, or are markers.
+        last_header_crc: see `crc_of_header`, of the last batch that is covered.
+    """
+
+    secret: bytes = field(repr=False)
+    bits: int
+    flags: int
+    base_offset: int
+    next_offset: int
+    covered_bytes: int
+    delete_horizon_ms: int
+    batches: int
+    records: int
+    entries: int
+    last_header_crc: int
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return _NUMBER.itemsize * sum(self._counts())
+
+    @property
+    def blocks(self) -> int:
+        """The number of checksums."""
+        return -(-self.payload_bytes // BLOCK_BYTES)
+
+    @property
+    def payload_start(self) -> int:
+        """The position of the arrays in the file."""
+        return HEADER.itemsize + _NUMBER.itemsize * self.blocks
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of the file."""
+        return self.payload_start + self.payload_bytes
+
+    def arrays(self, payload: U8Array) -> tuple[U32Array, ...]:
+        """Lengths, counts and checksums of batches; starts, tags and ordinals: the arrays in a payload."""
+        numbers = payload.view(_NUMBER)
+        return tuple(np.split(numbers, np.cumsum(self._counts())[:-1]))
+
+    def _counts(self) -> tuple[int, ...]:
+        return (self.batches,) * 3 + ((1 << self.bits) + 1, self.entries, self.entries)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyIndex:
+    """A key index as arrays, all of them views of its payload.
+
+    Attributes:
+        lengths, counts, crcs: uint32[batches].
+        starts: uint32[2^bits + 1].
+        tags, ordinals: uint32[entries].
+    """
+
+    header: Header
+    payload: U8Array
+    lengths: U32Array
+    counts: U32Array
+    crcs: U32Array
+    starts: U32Array
+    tags: U32Array
+    ordinals: U32Array
+
+
+def index_in(header: Header, payload: U8Array) -> KeyIndex:
+    """The index whose arrays lie in a payload, or will be filled in there."""
+    return KeyIndex(header, payload, *header.arrays(payload))
+
+
+def crc_of_header(file: ReadableFile, position: int, size_bytes: int) -> int:
+    """CRC-32C of a batch's header, by which the batch is recognized: of its first 61 bytes, or all that it has."""
+    return int(crc32c(file.read(position, min(size_bytes, HEADER_BYTES))))
+
+
+def encode(index: KeyIndex) -> tuple[bytes, U8Array]:
+    """The two parts of the file of an index: header and block checksums, and the arrays."""
+    header = index.header
+    blocks = np.array([crc32c(block) for block in _blocks(index.payload)], _NUMBER).tobytes()
+    row = np.zeros((), HEADER)
+    row["magic"], row["version"] = MAGIC, VERSION
+    for name in _FIELDS:
+        row[name] = getattr(header, name)
+    row["secret"] = np.void(header.secret)
+    row["blocks_crc"] = crc32c(blocks)
+    row["header_crc"] = crc32c(row.tobytes()[: -_NUMBER.itemsize])
+    return row.tobytes() + blocks, index.payload
+
+
+def decode_header(data: Bytes, path: str | None = None) -> Header:
+    """What the first bytes of a file say.
+
+    Raises:
+        CorruptFileError: it is no key index, has another version, or a wrong checksum, or says what cannot be.
+    """
+    data = bytes(data[: HEADER.itemsize])
+    if len(data) < HEADER.itemsize or not data.startswith(MAGIC):
+        raise CorruptFileError("it does not begin like a key index", path=path, position=0)
+    row = np.frombuffer(data, HEADER)[0]
+    if row["version"] != VERSION:
+        what = f"key index version {row['version']}, only {VERSION} is known"
+        raise CorruptFileError(what, kind=IndexProblem.VERSION, path=path, position=8)
+    if crc32c(data[: -_NUMBER.itemsize]) != row["header_crc"]:
+        raise CorruptFileError("CRC-32C mismatch in the header of the key index", path=path, position=0)
+    header = Header(row["secret"].tobytes(), *(int(row[name]) for name in _FIELDS))
+    if what := _header_fault(header):
+        raise CorruptFileError(f"the header of the key index cannot be: {what}", path=path, position=0)
+    return header
+
+
+def _header_fault(header: Header) -> str:
+    if not BITS_MIN <= header.bits <= BITS_MAX:
+        return f"buckets of {header.bits} bits"
+    if not 0 <= header.base_offset < header.next_offset:
+        return f"offsets from {header.base_offset} to {header.next_offset - 1}"
+    if not 0 < header.batches * MIN_ENTRY_BYTES[0] <= header.covered_bytes:
+        return f"{header.batches} batches in {header.covered_bytes} bytes"
+    without_key = header.records - header.entries
+    if without_key < 0 or (without_key > 0 and not header.flags & (Flag.KEYLESS | Flag.CONTROL)):
+        return f"{header.entries} keys of {header.records} records"
+    return ""
+
+
+def decode(data: Bytes, path: str | None = None) -> KeyIndex:
+    """The index in a whole file; its arrays are views of `data`.
+
+    Raises:
+        CorruptFileError: see `decode_header`; or the file is longer or shorter than the header says, a checksum is
+            wrong, or an array says what cannot be.
+    """
+    header = decode_header(data, path)
+    if len(data) != header.file_bytes:
+        what = f"a key index of {len(data)} bytes, but its header says {header.file_bytes}"
+        raise CorruptFileError(what, path=path)
+    blocks = decode_blocks(header, data, path)
+    payload = np.frombuffer(data, np.uint8)[header.payload_start :]
+    for at, block in enumerate(_blocks(payload)):
+        check_block(header, blocks, at, block, path)
+    index = index_in(header, payload)
+    for fault in faults(index):
+        fault.path = path
+        raise fault
+    return index
+
+
+def decode_blocks(header: Header, data: Bytes, path: str | None = None) -> U32Array:
+    """The checksums of the blocks, of a file's first `payload_start` bytes.
+
+    Raises:
+        CorruptFileError: there are too few of them, or their own checksum is wrong.
+    """
+    head = bytes(data[: header.payload_start])
+    row = np.frombuffer(head, HEADER, 1)[0]
+    if len(head) < header.payload_start or crc32c(head[HEADER.itemsize :]) != row["blocks_crc"]:
+        what = "CRC-32C mismatch in the block checksums of the key index"
+        raise CorruptFileError(what, path=path, position=HEADER.itemsize)
+    return np.frombuffer(head, _NUMBER, offset=HEADER.itemsize)
+
+
+def check_block(header: Header, blocks: U32Array, at: int, block: Bytes, path: str | None = None) -> None:
+    """Compare a block of the arrays with its checksum.
+
+    Raises:
+        CorruptFileError: they differ.
+    """
+    if crc32c(block) != blocks[at]:
+        what = f"CRC-32C mismatch in block {at} of the key index"
+        raise CorruptFileError(what, path=path, position=header.payload_start + at * BLOCK_BYTES)
+
+
+def _blocks(payload: U8Array) -> Iterator[U8Array]:
+    for at in range(0, payload.size, BLOCK_BYTES):
+        yield payload[at : at + BLOCK_BYTES]
+
+
+def faults(index: KeyIndex) -> Iterator[CorruptFileError]:
+    """What no writer of an index would have written, although all checksums are right."""
+    header, starts = index.header, index.starts
+    sums = (int(index.lengths.sum(dtype=np.uint64)), int(index.counts.sum(dtype=np.uint64)))
+    if sums != (header.covered_bytes, header.records):
+        yield _fault(f"its batches have {sums[0]} bytes and {sums[1]} records, its header says otherwise")
+    if (index.lengths < MIN_ENTRY_BYTES[0]).any():
+        yield _fault("a batch of fewer bytes than a batch can have")
+    if starts[0] != 0 or starts[-1] != header.entries or (starts[1:] < starts[:-1]).any():
+        yield _fault(f"its buckets do not divide {header.entries} entries")
+    elif (index.ordinals >= header.records).any():
+        yield _fault(f"an entry is of a record that is none of {header.records}")
+
+
+def _fault(what: str) -> CorruptFileError:
+    return CorruptFileError(f"a key index that cannot be: {what}", kind=IndexProblem.ENTRY)
