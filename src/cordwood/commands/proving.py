@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cordwood.engine.progress import Counters
-from cordwood.fs.base import Store, TargetStore
+from cordwood.fs.base import Store, TargetStore, is_full
 from cordwood.fs.folders import temporary_directory
+from cordwood.fs.temporary import temporary_root
 from cordwood.jobs.jobs import run_each
 from cordwood.jobs.runner import InThisProcess, Runner
 from cordwood.verification.pairs import Pair
 from cordwood.verification.prove import Site, prove
-from cordwood.verification.scratch import Scratch
+from cordwood.verification.scratch import Scratch, no_space
 from cordwood.verification.violations import Verdict
 
 
@@ -25,14 +27,28 @@ def verify_pairs(
         runner: runs the tasks, unless only this process can open the store.
         scratch: makes a temporary folder that all tasks see.
         counters: where tasks report how many bytes they have read.
+
+    Raises:
+        NoSpaceError: the disk of the temporary folder is full.
     """
     if not pairs:
         return []
     location = fs.location()
     runner = InThisProcess() if location.in_this_process else runner
-    with temporary_directory(scratch, "cordwood-proof-") as folder:
+    with _explained(), temporary_directory(scratch, "cordwood-proof-") as folder:
         if not runner.is_on_this_machine:
             runner.check(scratch, folder, [], "Name a folder that all machines share with TMPDIR")
         counted = None if counters is None else counters.counted
         site = Site(location, Scratch(scratch.location(), folder), counted)
         return prove(functools.partial(run_each, runner), runner.cores, fs, pairs, site)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say of a full disk what came of that."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise no_space(error, temporary_root()) from error

@@ -21,8 +21,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import DataError
-from cordwood.fs.base import Store
+from cordwood.errors import DataError, NoSpaceError
+from cordwood.fs.base import Store, is_full
 from cordwood.fs.location import Location
 from cordwood.verification.compare import RangeResult, compare_range
 from cordwood.verification.facts import Facts
@@ -30,7 +30,7 @@ from cordwood.verification.keys import KeyRules, Uncommitted, judge_hash_ranges
 from cordwood.verification.pairs import Pair
 from cordwood.verification.producers import STEP, judge_producers, merge_seen
 from cordwood.verification.ranges import Range
-from cordwood.verification.scratch import Kept, LostError, Scratch
+from cordwood.verification.scratch import Kept, LostError, Scratch, no_space
 from cordwood.verification.states import RANGE_BYTES, Fault, LookedAt, look_at, look_at_producers
 from cordwood.verification.transactions import ABORTED, judge_transactions
 from cordwood.verification.violations import Verdict, ViolationNotes
@@ -88,6 +88,9 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) 
 
     Returns:
         a verdict for each pair, in the order of `pairs`.
+
+    Raises:
+        NoSpaceError: the disk of the scratch folder is full.
     """
     notes = ViolationNotes(pairs)
     sizes = [_size_bytes(pair, fs) for pair in pairs]
@@ -95,7 +98,7 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) 
     begun: dict[int, tuple[LookedAt, Facts | None]] = {}
     for _ in range(_ATTEMPTS):
         left = [at for at in range(len(pairs)) if at not in begun]
-        found = each(_or_lost(begin, site), [(at, pairs[at]) for at in left], [sizes[at] for at in left])
+        found = _run(each, begin, site, [(at, pairs[at]) for at in left], [sizes[at] for at in left])
         begun |= {at: one for at, one in zip(left, found, strict=True) if not isinstance(one, _Lost)}
     _check_complete(begun, pairs, site)
     for number, (looked, facts) in sorted(begun.items()):
@@ -132,22 +135,41 @@ def _rules_of(looked: LookedAt) -> KeyRules:
     return KeyRules.of(min(looked.keys_max, size_bytes // _RECORD_BYTES))
 
 
-# ---- lost files ------------------------------------------------------------------------------------------------------
+# ---- lost files, full disks ------------------------------------------------------------------------------------------
 
 
 class _Lost:
     """In the place of a result: a file that another task wrote is gone or damaged."""
 
 
-def _or_lost(do: Callable[[Site, T], Any], site: Site) -> Callable[[T], Any]:
-    return functools.partial(_do_or_lost, do, site)
+@dataclass(frozen=True, slots=True)
+class _Full:
+    """In the place of a result: there was no room for a file."""
+
+    why: str
 
 
-def _do_or_lost(do: Callable[[Site, T], Any], site: Site, item: T) -> Any:
+def _run(each: Each, do: Callable[[Site, T], Any], site: Site, items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
+    """Run tasks. The result of one that misses a file of another is `_Lost`.
+
+    Raises:
+        NoSpaceError: the disk of the scratch folder is full.
+    """
+    found = each(functools.partial(_attempt, do, site), items, sizes)
+    if (full := next((one for one in found if isinstance(one, _Full)), None)) is not None:
+        raise NoSpaceError(full.why)
+    return found
+
+
+def _attempt(do: Callable[[Site, T], Any], site: Site, item: T) -> Any:
     try:
         return do(site, item)
     except LostError:
         return _Lost()
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return _Full(str(no_space(error, site.scratch.path)))
 
 
 def _check_complete(results: Sized, items: Sized, site: Site) -> None:
@@ -259,7 +281,7 @@ def _prove_large(each: Each, cores: int, site: Site, large: Mapping[int, _Large]
     for _ in range(_ATTEMPTS):
         left = [at for at in range(len(parts)) if at not in results]
         sizes = [parts[at][0].size_bytes for at in left]
-        results |= zip(left, each(functools.partial(compare, site), [parts[at] for at in left], sizes), strict=True)
+        results |= zip(left, _run(each, compare, site, [parts[at] for at in left], sizes), strict=True)
         by_pair: dict[int, list[RangeResult]] = {number: [] for number in large}
         for at, (part, _, _) in enumerate(parts):
             by_pair[part.pair].append(results[at])
@@ -280,14 +302,14 @@ def _finish_large(
 ) -> set[int]:
     """Judge what the ranges of all pairs left; if files are lost, only return the numbers of their pairs."""
     compared = [_Compared.of(large[number].pair, found) for number, found in by_pair.items()]
-    concluded = each(_or_lost(conclude, site), compared, [one.size_bytes for one in compared])
+    concluded = _run(each, conclude, site, compared, [one.size_bytes for one in compared])
     if lost := {number for number, one in zip(by_pair, concluded, strict=True) if isinstance(one, _Lost)}:
         return lost
     tasks: list[tuple[int, _Judged]] = []
     for (number, found), one in zip(by_pair.items(), concluded, strict=True):
         chunks = [chunk for result in found for chunk in result.keys]
         tasks += [(number, task) for task in _shared(chunks, large[number].rules.hash_ranges, one.uncommitted, cores)]
-    judged = each(_or_lost(judge, site), [one for _, one in tasks], [one.entries for _, one in tasks])
+    judged = _run(each, judge, site, [one for _, one in tasks], [one.entries for _, one in tasks])
     if lost := {number for (number, _), one in zip(tasks, judged, strict=True) if isinstance(one, _Lost)}:
         return lost
     for number, one in zip(by_pair, concluded, strict=True):

@@ -13,7 +13,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import DataError
+from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import File, ReadableFile, TargetStore
 from cordwood.fs.location import Location
 from cordwood.kernels.crc import crc32c
@@ -24,6 +24,12 @@ class LostError(DataError):
 
     def __init__(self, path: str) -> None:
         super().__init__("what another task of this proof wrote is gone or damaged", path=path)
+
+
+def no_space(error: OSError, folder: str) -> NoSpaceError:
+    """The error in words, if the disk of the folder is full."""
+    what = f"{error.strerror or error}: {error.filename or folder}, a temporary file of the proof, so nothing is proved"
+    return NoSpaceError(f"{what}. Free some of that disk, or name a folder on another one with TMPDIR")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from cordwood.commands.proving import verify_pairs
 from cordwood.engine.partition import GroupRange
 from cordwood.engine.progress import Counters
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.errors import NoSpaceError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.jobs.jobs import Jobs
 from cordwood.storage.changes.swap import swap_in
@@ -73,7 +74,13 @@ def _proved(
     pairs = [_pair(site, tasks[at], output) for at, output in written.items()]
     started = time.monotonic()
     counters = Counters(site.fs.location(), jobs.progress)
-    verdicts = verify_pairs(jobs.runner(), jobs.fs, pairs, PosixFileSystem(), counters=counters)
+    try:
+        verdicts = verify_pairs(jobs.runner(), jobs.fs, pairs, PosixFileSystem(), counters=counters)
+    except NoSpaceError as error:
+        what = "what was written for it is not used, as it cannot be proved right"
+        for at in written:
+            found[at] = Failure(FailureKind.FULL, f"{tasks[at].path}: {what}: {error}", for_all=f"{what}: {error}")
+        return found
     ledger.verify_seconds += time.monotonic() - started
     for at, verdict in zip(written, verdicts, strict=True):
         ledger.verified += verdict.counts.get(Count.RECORDS_BEFORE, 0)
