@@ -2,7 +2,7 @@
 
 A clean makes a folder with a unique name, and removes that folder only: a slow clean that was aborted may still run
 beside its successor. Leftovers of a dead process are removed when the log is loaded, before any clean can use the
-directory. Anything else in `.cordwood` has another owner, and stays.
+directory. Anything else in `.cordwood` has another owner, and stays: key indexes, above all.
 """
 
 from __future__ import annotations

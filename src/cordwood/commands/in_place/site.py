@@ -11,8 +11,8 @@ from cordwood.fs.folders import remove_tree
 from cordwood.storage.changes.backup import KeepFolder
 from cordwood.storage.changes.swap import Keep
 from cordwood.storage.formats import checkpoints, filenames, properties
-from cordwood.storage.formats.filenames import WORK_FOLDER
-from cordwood.storage.log.files import write_file
+from cordwood.storage.formats.filenames import INDEX_FOLDER, WORK_FOLDER
+from cordwood.storage.log.files import clear_work_folder, make_work_folder, write_file
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.types import TopicPartition
@@ -73,7 +73,7 @@ class Site:
     def make_work_folders(self, paths: Sequence[str]) -> str:
         """Make the work folders of partitions; returns the folder, in one of them, for the counters of tasks."""
         for path in paths:
-            self.fs.make_directory(f"{path}/{WORK_FOLDER}")
+            make_work_folder(self.fs, path)
         folder = f"{paths[0] if paths else ''}/{WORK_FOLDER}/{PROGRESS}"
         if paths:
             self.fs.make_directory(folder)
@@ -82,11 +82,11 @@ class Site:
     def empty_work_folder(self, path: str) -> None:
         """Remove what tasks left in the work folder of a partition, attempts that were given up among them."""
         for info in self.fs.list(f"{path}/{WORK_FOLDER}"):
-            if info.name != PROGRESS:
+            if info.name not in (PROGRESS, INDEX_FOLDER):
                 remove_tree(self.fs, f"{path}/{WORK_FOLDER}/{info.name}")
 
     def remove_work_folders(self) -> None:
-        """Remove the work folders."""
+        """Remove the work folders, save for key indexes."""
         for place in self.places:
             with contextlib.suppress(OSError):
-                remove_tree(self.fs, f"{place.path}/{WORK_FOLDER}")
+                clear_work_folder(self.fs, place.path)

@@ -41,7 +41,7 @@ from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import finish_interrupted, swap_in
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, parse_file
-from cordwood.storage.log.files import read_file
+from cordwood.storage.log.files import clear_work_folder, make_work_folder, read_file
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.types import TopicPartition
 
@@ -276,9 +276,8 @@ def _put_back(fs: LocalFileSystem, kept: KeptPartition) -> PutBack | None:
     if view.is_changed or view.is_as_before:
         _put_back_others(fs, kept)
         assert _View(fs, kept).is_as_before, f"{kept.path} is not what it was"
-    work = f"{kept.path}/{WORK_FOLDER}"
-    if fs.exists(work):
-        remove_tree(fs, work)
+    if fs.exists(f"{kept.path}/{WORK_FOLDER}"):
+        clear_work_folder(fs, kept.path)
         fs.sync_directory(kept.path)
     if not view.is_changed:
         return None
@@ -340,13 +339,10 @@ def _put_back_segments(fs: LocalFileSystem, kept: KeptPartition, view: _View, ga
 
 def _links(fs: LocalFileSystem, kept: KeptPartition, names: Iterable[str]) -> str:
     """Kept files under one more name, in the partition's work folder."""
-    work = f"{kept.path}/{WORK_FOLDER}"
-    folder = f"{work}/{_UNDO}"
+    folder = f"{make_work_folder(fs, kept.path)}/{_UNDO}"
     if fs.exists(folder):
         remove_tree(fs, folder)
-    for path in (work, folder):
-        if not fs.exists(path):
-            fs.make_directory(path)
+    fs.make_directory(folder)
     for name in names:
         fs.link(f"{kept.folder}/{name}", f"{folder}/{name}")
     fs.sync_directory(folder)

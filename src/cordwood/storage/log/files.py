@@ -6,8 +6,16 @@ import errno
 import posixpath
 
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, Store, TargetStore
+from cordwood.fs.folders import remove_tree
 from cordwood.storage.formats import filenames
-from cordwood.storage.formats.filenames import parse_file, parse_key_index
+from cordwood.storage.formats.filenames import (
+    INDEX_FOLDER,
+    WORK_FOLDER,
+    Temporary,
+    index_folder,
+    parse_file,
+    parse_key_index,
+)
 
 #: Limits for files that are read whole. Files named by an offset are indexes and producer snapshots: a segment of 2 GiB
 #: has no more batches than fit 256 MiB of index. The others are text files with about a line per partition.
@@ -76,3 +84,35 @@ def write_file(fs: TargetStore, path: str, data: Bytes) -> None:
     with fs.create(path, exclusive=False) as file:
         file.write(0, data)
         file.sync()
+
+
+# ---- the work folder of a partition ----------------------------------------------------------------------------------
+
+
+def make_work_folder(fs: TargetStore, partition: str) -> str:
+    """Make the work folder of a partition, if it is not there; return its path."""
+    path = f"{partition}/{WORK_FOLDER}"
+    if not fs.exists(path):
+        fs.make_directory(path)
+    return path
+
+
+def clear_work_folder(fs: TargetStore, partition: str) -> None:
+    """Remove what runs that have ended left in the work folder of a partition, but not its key indexes.
+
+    No other process may be using the folder. It goes, too, unless there are indexes in it.
+    """
+    work, indexes = f"{partition}/{WORK_FOLDER}", index_folder(partition)
+    if not fs.exists(work):
+        return
+    if not fs.exists(indexes):
+        remove_tree(fs, work)
+        return
+    for info in fs.list(work):
+        if info.is_directory and info.name != INDEX_FOLDER:
+            remove_tree(fs, f"{work}/{info.name}")
+        elif not info.is_directory:
+            fs.unlink(f"{work}/{info.name}")
+    for info in fs.list(indexes):
+        if info.name.endswith(Temporary.TMP) and not info.is_directory:
+            fs.unlink(f"{indexes}/{info.name}")

@@ -1,9 +1,9 @@
 """Recovery of a partition in place, as a broker does it at its start: interrupted work is completed or undone.
 
-    1  .cordwood/, the work folder of a run that was killed, is removed
+    1  what a run that was killed left in .cordwood/, the work folder, is removed; key indexes stay
     2  the plan of `recovery` is executed: leftovers go, swaps are completed, indexes without a log go
     3  without a crash: an undamaged segment without an offset index gets its indexes; stray producer snapshots go
-       after one: see `into_copy`; new files are written to .cordwood/ and renamed over the old ones
+       after one: see `into_copy`; new files are written to .cordwood/recovery/ and renamed over the old ones
        either way: a log that ends below its log start offset is replaced by an empty one
 
 It may be interrupted anywhere: the next load, ours or a broker's, reaches the same state. Nothing that is still valid
@@ -24,12 +24,11 @@ from dataclasses import replace
 
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, LocalFileSystem
-from cordwood.fs.folders import remove_tree
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import Keep, finish_interrupted, swap_in
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, PartitionFile, offset_name, parse_file
-from cordwood.storage.log.files import chown_like
+from cordwood.storage.log.files import chown_like, clear_work_folder, make_work_folder
 from cordwood.storage.log.recovered import stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
@@ -42,6 +41,9 @@ from cordwood.storage.recovery.into_copy import (
     rewrite_unflushed,
     start_anew,
 )
+
+#: In the work folder: new files of a log, until they get their names.
+_FOLDER = "recovery"
 
 
 def recover_in_place(
@@ -68,16 +70,15 @@ def recover_in_place(
             batches without a backup; only steps 1 and 2 were done.
     """
     path, start = log.path, log.log_start_offset
-    work = f"{path}/{WORK_FOLDER}"
     if any(info.name == WORK_FOLDER and info.is_directory for info in log.entries):
-        remove_tree(fs, work)
+        clear_work_folder(fs, path)
     if log.recovery.actions:
         if keep is not None:
             touched = {name for action in log.recovery.actions for name in (action.file, action.target)}
             keep(path, [info.name for info in log.entries if info.name in touched])
         finish_interrupted(fs, path)
         log = LogView(path, fs=fs, log_start_offset=start)
-    with _folder(fs, work):
+    with _folder(fs, path) as work:
         if crashed:
             new = rewrite_unflushed(
                 fs, log, work, recovery_point=recovery_point, now_ms=now_ms, settings=settings, whole_too=False
@@ -185,9 +186,10 @@ def _files(fs: LocalFileSystem, path: str) -> dict[str, PartitionFile]:
 
 
 @contextmanager
-def _folder(fs: LocalFileSystem, path: str) -> Iterator[None]:
-    fs.make_directory(path, mode=0o700)
+def _folder(fs: LocalFileSystem, partition: str) -> Iterator[str]:
+    folder = f"{make_work_folder(fs, partition)}/{_FOLDER}"
+    fs.make_directory(folder, mode=0o700)
     try:
-        yield
+        yield folder
     finally:
-        remove_tree(fs, path)
+        clear_work_folder(fs, partition)
