@@ -9,7 +9,7 @@ from typing import Any
 
 from cordwood.api import plan, plan_exact
 from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
-from cordwood.cleaning.waves import expected_work_bytes, work_bytes
+from cordwood.cleaning.waves import Load, ProofDisk, Waves, expected_work_bytes, schedule, work_bytes
 from cordwood.engine.results import ExactPlan
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.record import Record
@@ -95,6 +95,40 @@ def test_people_get_what_is_expected_and_after_a_trial_what_it_is(tmp_path: Path
     (written,), same = sizes(json.loads(json.dumps(exact.document())))
     assert same == [written] and written < size / 4
     assert f"\nin place: {bytes_text(written)} of work space (--work-space)\n" in exact.text()
+
+
+def waves_of(sizes: dict[str, tuple[int, ...]], proof: ProofDisk, *, proof_bytes: int = 10, room: int = 100) -> Waves:
+    loads = {name: Load(1, groups, proof_bytes=proof_bytes) for name, groups in sizes.items()}
+    return schedule(loads, {1: room}, proof=proof)
+
+
+def test_the_proof_of_a_wave_takes_room_beside_its_outputs() -> None:
+    groups = {"a": (30, 30, 30), "b": (30,)}
+    elsewhere = waves_of(groups, ProofDisk(2, 20))
+    assert [dict(wave) for wave in elsewhere.waves] == [{"a": (0, 3)}, {"b": (0, 1)}]
+    assert (elsewhere.peak_bytes, elsewhere.proof_bytes_max) == ({1: 90}, 10)
+    # All groups of `a` and its proof are 100.
+    same = waves_of(groups, ProofDisk(1, 100))
+    assert [dict(wave) for wave in same.waves] == [{"a": (0, 3)}, {"b": (0, 1)}]
+    assert [dict(wave) for wave in waves_of(groups, ProofDisk(1, 99)).waves] == [
+        {"a": (0, 2)},
+        {"a": (2, 3), "b": (0, 1)},
+    ]
+    assert waves_of(groups, ProofDisk(1, 99)).proof_bytes_max == 20
+
+
+def test_as_many_partitions_are_in_a_wave_as_there_is_room_for_their_proofs() -> None:
+    waves = waves_of(dict.fromkeys("abcde", (1,)), ProofDisk(2, 20))
+    assert [sorted(wave) for wave in waves.waves] == [["a", "b"], ["c", "d"], ["e"]]
+    assert waves.proof_bytes_max == 20
+
+
+def test_a_partition_without_room_for_its_proof_is_in_no_wave() -> None:
+    assert waves_of({"a": (1,)}, ProofDisk(2, 9)).too_large == ("a",)
+    assert waves_of({"a": (1,)}, ProofDisk(1, 10)).too_large == ("a",)
+    assert not waves_of({"a": (1,)}, ProofDisk(1, 11)).too_large
+    assert not waves_of({"a": (1,)}, ProofDisk(2, 0), proof_bytes=0).too_large
+    assert not schedule({"a": Load(1, (1,), proof_bytes=10)}, {1: 100}).too_large, "nothing is proved"
 
 
 def test_a_partition_that_fails_on_trial_needs_no_work_space(tmp_path: Path) -> None:

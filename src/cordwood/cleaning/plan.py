@@ -51,7 +51,7 @@ class HeaderFacts:
         legacy: it has batches of magic 0 or 1, which a clean may make larger.
         compressed_bytes: of its batches that are.
         plain_records: in its batches that are not, markers included; each message of magic 0 or 1 is one.
-        transactional: it has markers, or data of transactions.
+        transactional_batches: markers, and data of transactions.
         expired_batches: whose delete horizon has passed; they may hold tombstones, or are markers, that may go.
         damage: where its batches do not follow each other, in words; empty when they do.
     """
@@ -64,7 +64,7 @@ class HeaderFacts:
     compressed_bytes: int = 0
     plain_records: int = 0
     markers: int = 0
-    transactional: bool = False
+    transactional_batches: int = 0
     expired_batches: int = 0
     damage: str = ""
 
@@ -267,13 +267,14 @@ class Compaction:
         clean_bytes, cleanable_bytes: of segments below and above the first dirty offset, as Kafka counts them: the
             segment it lies in the middle of counts in both.
         overdue_ms: for how long `max.compaction.lag.ms` has been exceeded; 0 when it is not.
+        log_bytes: of all segments, those that are not cleaned among them.
         groups: base offsets of the segments that become one.
         group_bytes: the most that the outputs of each group take on disk, see `waves.work_bytes`.
         group_bytes_expected: the same if no record goes, and what is rebuilt compresses as it did. After a clean on
             trial both are exact, and empty where it failed.
         bounds: the most that can go.
         expired_batches: batches in the range whose delete horizon has passed.
-        transactional: there are markers, or data of transactions.
+        transactional_batches: markers, and data of transactions, in the range.
     """
 
     range: CleanRange
@@ -282,12 +283,13 @@ class Compaction:
     clean_bytes: int
     cleanable_bytes: int
     overdue_ms: int
+    log_bytes: int
     groups: tuple[tuple[int, ...], ...]
     group_bytes: tuple[int, ...]
     group_bytes_expected: tuple[int, ...]
     bounds: Bounds
     expired_batches: int
-    transactional: bool
+    transactional_batches: int
 
     @property
     def total_bytes(self) -> int:

@@ -224,12 +224,13 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
             max_compaction_lag_ms=config.integer("max.compaction.lag.ms"),
             now_ms=now_ms,
         ),
+        log_bytes=sum(one.size_bytes for one in segments),
         groups=tuple(tuple(one.base_offset for one in group) for group in groups),
         group_bytes=tuple(_by_group(work_bytes, groups, below, config)),
         group_bytes_expected=tuple(_by_group(expected_work_bytes, groups, below, config)),
         bounds=_bounds(rewritten, below) if rewritten else Bounds(),
         expired_batches=sum(one.expired_batches for one in below),
-        transactional=any(one.transactional for one in below),
+        transactional_batches=sum(one.transactional_batches for one in below),
     )
 
 

@@ -11,7 +11,7 @@ of the dirty records from its own groups on, so many waves read the dirty part m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
 from cordwood.kernels.layout import HEADER_BYTES
@@ -101,11 +101,25 @@ class Load:
         device: the disk it is on.
         group_bytes: the most that the outputs of each group take.
         whole: its groups cannot be divided among waves, as Kafka's offset map decides how far each round goes.
+        proof_bytes: the most that its proof takes for temporary files, in each wave that has groups of it.
     """
 
     device: int
     group_bytes: tuple[int, ...]
     whole: bool = False
+    proof_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProofDisk:
+    """The disk of the temporary files of proofs. They are there when the outputs of their wave are, and then go.
+
+    Attributes:
+        room_bytes: what the files may take there, with the outputs that are on the same disk.
+    """
+
+    device: int
+    room_bytes: int
 
 
 #: By partition: the first of its groups in a wave, and the one behind the last.
@@ -118,41 +132,77 @@ class Waves:
 
     Attributes:
         peak_bytes: the most that outputs take at any time, by disk.
+        proof_bytes_max: the most that temporary files of a wave's proofs take.
         too_large: partitions that there is no room for; they are in no wave.
     """
 
     waves: tuple[Wave, ...]
     peak_bytes: Mapping[int, int]
+    proof_bytes_max: int = 0
     too_large: tuple[str, ...] = ()
 
 
-def schedule(loads: Mapping[str, Load], room_bytes: Mapping[int, int], *, kept: bool = False) -> Waves:
+@dataclass(slots=True)
+class _Taken:
+    """What a wave takes of the disks, so far.
+
+    Attributes:
+        outputs: by disk.
+        proofs: temporary files.
+    """
+
+    room_bytes: Mapping[int, int]
+    proof: ProofDisk | None
+    outputs: dict[int, int] = field(default_factory=dict)
+    proofs: int = 0
+
+    def take(self, load: Load, output_bytes: int, *, is_first: bool) -> bool:
+        """Take room for a group's outputs, with the first group of a partition for its proof, if there is so much."""
+        outputs = self.outputs | {load.device: self.outputs.get(load.device, 0) + output_bytes}
+        proofs = self.proofs + (load.proof_bytes if is_first else 0)
+        if outputs[load.device] > self.room_bytes[load.device]:
+            return False
+        if self.proof is not None and outputs.get(self.proof.device, 0) + proofs > self.proof.room_bytes:
+            return False
+        self.outputs, self.proofs = outputs, proofs
+        return True
+
+
+def schedule(
+    loads: Mapping[str, Load], room_bytes: Mapping[int, int], *, kept: bool = False, proof: ProofDisk | None = None
+) -> Waves:
     """Share out groups to waves.
 
     Args:
         room_bytes: what outputs may take at a time, by disk.
         kept: old segments stay somewhere on the same disk, so that no wave gives room back, and one is all there is.
+        proof: where proofs leave temporary files; None: nothing is proved.
     """
     steps = {name: (sum(load.group_bytes),) if load.whole or kept else load.group_bytes for name, load in loads.items()}
-    too_large = {name for name, sizes in steps.items() if max(sizes, default=0) > room_bytes[loads[name].device]}
+    too_large = {
+        name
+        for name, sizes in steps.items()
+        if not _Taken(room_bytes, proof).take(loads[name], max(sizes, default=0), is_first=True)
+    }
     done = {name: 0 for name in loads if name not in too_large}
     found: list[Wave] = []
     peak: dict[int, int] = {}
+    proof_bytes_max = 0
     while left := [name for name, at in done.items() if at < len(steps[name])]:
         if kept and found:
             too_large.update(left)
             break
         wave = {}
-        used = dict.fromkeys(room_bytes, 0)
+        taken = _Taken(room_bytes, proof)
         for name in left:
-            device, first = loads[name].device, done[name]
-            while done[name] < len(steps[name]) and used[device] + steps[name][done[name]] <= room_bytes[device]:
-                used[device] += steps[name][done[name]]
+            first, sizes = done[name], steps[name]
+            while done[name] < len(sizes) and taken.take(loads[name], sizes[done[name]], is_first=done[name] == first):
                 done[name] += 1
             if done[name] > first:
                 groups = len(loads[name].group_bytes)
-                wave[name] = (0, groups) if len(steps[name]) < groups else (first, done[name])
+                wave[name] = (0, groups) if len(sizes) < groups else (first, done[name])
         assert wave, "every step fits an empty disk"
-        peak = {device: max(peak.get(device, 0), size) for device, size in used.items()}
+        peak = {device: max(peak.get(device, 0), taken.outputs.get(device, 0)) for device in room_bytes}
+        proof_bytes_max = max(proof_bytes_max, 0 if proof is None else taken.proofs)
         found.append(wave)
-    return Waves(tuple(found), peak, tuple(name for name in loads if name in too_large))
+    return Waves(tuple(found), peak, proof_bytes_max, tuple(name for name in loads if name in too_large))

@@ -71,12 +71,12 @@ def clean_in_place(
             ledger.failures |= loaded.failures
             plan = plan_node(site.node.listed_again(), sources, options.without_retention())
             work = Work.of(plan, fs, ledger.failures)
-            work = refuse_full_disks(site, work, in_place.work_space, ledger.failures)
+            work = refuse_full_disks(site, work, in_place, ledger.failures)
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))
             limited = throttled(fs, Limit.of(run.tasks.rate, fs, counters) if work.tasks else None)
             with run.jobs(limited, counters) as jobs:
-                waves = plan_waves(site, jobs, work, in_place.work_space, ledger.failures)
+                waves = plan_waves(site, jobs, work, in_place, ledger.failures)
                 if run.on_plan is not None:
                     # To verify it what is there is read once more, and what was written.
                     run.on_plan(plan, work.size_bytes + (2 * work.output_bytes_max if in_place.verify else 0))
@@ -139,6 +139,7 @@ def _in_place(site: Site, waves: Waves, ledger: Ledger, *, verified: bool) -> In
         directories=tuple(directory.path for directory in site.node.directories),
         waves=len(waves.waves),
         work_bytes_max=sum(waves.peak_bytes.values()),
+        proof_bytes_max=waves.proof_bytes_max,
         verified=ledger.verified if verified else None,
         verify_seconds=ledger.verify_seconds,
         kept="" if site.kept is None or site.kept.is_empty else site.kept.path,

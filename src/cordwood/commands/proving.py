@@ -17,6 +17,9 @@ from cordwood.verification.prove import Site, prove
 from cordwood.verification.scratch import Scratch, no_space
 from cordwood.verification.violations import Verdict
 
+#: How the names of the folders begin in which tasks of a proof leave files for each other.
+FOLDERS = "cordwood-proof-"
+
 
 def verify_pairs(
     runner: Runner, fs: Store, pairs: Sequence[Pair], scratch: TargetStore, *, counters: Counters | None = None
@@ -35,7 +38,7 @@ def verify_pairs(
         return []
     location = fs.location()
     runner = InThisProcess() if location.in_this_process else runner
-    with _explained(), temporary_directory(scratch, "cordwood-proof-") as folder:
+    with _explained(), temporary_directory(scratch, FOLDERS) as folder:
         if not runner.is_on_this_machine:
             runner.check(scratch, folder, [], "Name a folder that all machines share with TMPDIR")
         counted = None if counters is None else counters.counted

@@ -211,8 +211,8 @@ def _dated(segment: Segment, facts: SegmentFacts, headers: HeaderFacts) -> Segme
 def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> HeaderFacts:
     last = segment is log.segments[-1]
     first, largest, records, markers, expired = NONE, NONE, 0, 0, 0
-    compressed_bytes = plain_records = 0
-    seen = wrappers = legacy = transactional = False
+    compressed_bytes = plain_records = transactional = 0
+    seen = wrappers = legacy = False
     damage = ""
     try:
         with segment.open() as file:
@@ -236,7 +236,7 @@ def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> He
                 compressed_bytes += int(item["size_bytes"][packed].sum())
                 plain_records += int(np.where(old, 1, np.maximum(item["record_count"], 0))[~packed].sum())
                 markers += int(control.sum())
-                transactional = transactional or bool((control | is_transactional_data(item)).any())
+                transactional += int((control | is_transactional_data(item)).sum())
                 expired += int(due.sum())
     except RequestError as error:
         damage = str(error)

@@ -80,6 +80,7 @@ class InPlace:
     Attributes:
         waves: in how many it was done.
         work_bytes_max: the most that outputs could take at a time, beside what they replaced.
+        proof_bytes_max: the most that temporary files of the proof could take at a time.
         verified: records proved to be there, or to be rightly gone; None: not checked.
         kept: the folder that has what was replaced; empty: it is gone, or nothing was replaced.
         kept_bytes: of the files in that folder, which take room until it is deleted.
@@ -92,6 +93,7 @@ class InPlace:
     verify_seconds: float
     kept: str
     kept_bytes: int = 0
+    proof_bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ def tasks_of(plan: Plan, location: Location[TargetStore]) -> list[PartitionTask]
                 size_bytes=read_bytes(compaction),
                 records=compaction.bounds.records_max,
                 dirty_part=compaction.dirty_part,
-                transactional=compaction.transactional,
+                transactional=compaction.transactional_batches > 0,
             )
         )
     return tasks

@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 
+from cordwood.errors import NotFoundError
 from cordwood.fs.locks import network_file_system
 
 _ENDING = ".held"
@@ -23,8 +24,15 @@ _held: dict[str, int] = {}
 
 
 def temporary_root() -> str:
-    """The folder for temporary files: `TMPDIR`, or the first usual one that can be written to."""
-    return tempfile.gettempdir()
+    """The folder for temporary files: `TMPDIR`, or the first usual one that can be written to.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{error.strerror}. Free some of that disk, or name another folder with TMPDIR") from None
 
 
 def make_held(prefix: str) -> str:

@@ -268,7 +268,11 @@ def _is_unchanged(result: CleanResult) -> bool:
 def _of_place(found: InPlace) -> Iterator[str]:
     if found.waves:
         in_waves = f", in {number(found.waves, 'wave')}" if found.waves > 1 else ""
-        yield f"work space for new segments beside the old ones: up to {bytes_text(found.work_bytes_max)}{in_waves}"
+        proof = (
+            f"; for the proof's temporary files {bytes_text(found.proof_bytes_max)}" if found.proof_bytes_max else ""
+        )
+        space = bytes_text(found.work_bytes_max)
+        yield f"work space for new segments beside the old ones: up to {space}{proof}{in_waves}"
         if found.verified is None:
             yield "NOT VERIFIED (--no-verify): old segments were replaced without the proof"
         else:

@@ -22,6 +22,7 @@ from cordwood.cleaning.plan import (
     Taken,
     utc,
 )
+from cordwood.jobs.proof_room import proof_bytes
 from cordwood.presentable import register
 from cordwood.text import Column, bytes_text, html_table, names_text, number, printable, table
 
@@ -243,7 +244,9 @@ def _work_space(plan: Plan, *, exact: bool) -> Iterator[str]:
     few = f", or {bytes_text(at_a_time)} at a time" if at_a_time < at_once else ""
     most = sum(size for _, one in found for size in one.group_bytes)
     worst = f"; {bytes_text(most)} in the worst case" if most > at_once * _WORSE_MIN else ""
-    yield f"in place: {up_to}{bytes_text(at_once)} of work space{few} (--work-space){worst}"
+    proofs = sum(proof_bytes(one) for _, one in found)
+    proof = f"; for the proof up to {bytes_text(proofs)} of temporary files (TMPDIR)" if proofs else ""
+    yield f"in place: {up_to}{bytes_text(at_once)} of work space{few} (--work-space){worst}{proof}"
 
 
 register(Plan, lines=lines, document=document, html=html)

@@ -30,7 +30,7 @@ STEP = np.dtype(
 SEEN = np.dtype([("pid", "<i8"), ("data", "<i8"), ("any", "<i8"), ("epoch", "<i4"), ("after", "?")], align=True)
 
 #: A chunk of steps; some more if one window has more.
-_STEPS = 1 << 17
+STEPS_AT_ONCE = 1 << 17
 _SEEN_MAX = 1 << 16
 
 
@@ -52,7 +52,7 @@ class ProducerNotes:
         """Add batches of both states that end in the same range of offsets."""
         self._add(before, after=False)
         self._add(after, after=True)
-        if sum(steps.size for steps in self._steps) >= _STEPS:
+        if sum(steps.size for steps in self._steps) >= STEPS_AT_ONCE:
             self._chunks.append(self.writer.write(*self._taken()))
 
     def _add(self, batches: BatchRows, *, after: bool) -> None:

@@ -41,8 +41,9 @@ WHOLE_BYTES = RANGE_BYTES
 #: About the fewest bytes of a record that counts for a key, for how many a log may have.
 _RECORD_BYTES = 32
 _TASKS_PER_CORE = 4
+#: Up to so many entries of a range stay in memory; if one task proves the partition, it may be more.
 HERE_MAX = 1 << 12
-_WHOLE_HERE_MAX = 1 << 20
+WHOLE_HERE_MAX = 1 << 20
 #: How often a partition is compared whose files are lost.
 _ATTEMPTS = 4
 
@@ -190,7 +191,7 @@ def begin(site: Site, item: tuple[int, Pair]) -> tuple[LookedAt, Facts | None]:
     if sum(part.size_bytes for part in looked.ranges) > WHOLE_BYTES:
         return looked, None
     rules = _rules_of(looked)
-    results = [compare_range(part, pair, fs, rules, site.scratch, here_max=_WHOLE_HERE_MAX) for part in looked.ranges]
+    results = [compare_range(part, pair, fs, rules, site.scratch, here_max=WHOLE_HERE_MAX) for part in looked.ranges]
     concluded = conclude(site, _Compared.of(pair, results))
     chunks = [chunk for result in results for chunk in result.keys]
     facts = concluded.facts

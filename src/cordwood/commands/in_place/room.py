@@ -1,32 +1,43 @@
-"""The free room for new segments, and the waves into which it divides the groups of segments."""
+"""The free room for new segments and for their proof, and the waves into which it divides the groups of segments.
+
+The files of a proof are there while the new segments of its wave are. They are temporary files (`TMPDIR`), so they may
+be on the disk of the log, or on another one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-from cordwood.cleaning.waves import Load, Waves, disk_bytes, schedule
+from cordwood.cleaning.waves import Load, ProofDisk, Waves, disk_bytes, schedule
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Work
+from cordwood.commands.options import InPlaceOptions
+from cordwood.commands.proving import FOLDERS
 from cordwood.engine.task import Failure, FailureKind
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.temporary import remove_abandoned, temporary_root
 from cordwood.jobs.jobs import Jobs
+from cordwood.jobs.proof_room import proof_bytes
+from cordwood.types import NONE
 
 #: Outputs leave this much of the free space of a disk: for checkpoints, the manifest of a keep folder, other programs.
 RESERVE_BYTES = 8 << 20
 _PLENTY_BYTES = 1 << 62
+_BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What outputs may take on one disk.
+    """What may be written to one disk.
 
     Attributes:
         free_bytes: of the disk; None: unknown.
-        work_space: the limit that was asked for; None: there is none.
+        work_space: the limit for outputs that was asked for; None: there is none.
     """
 
     free_bytes: int | None
-    work_space: int | None
+    work_space: int | None = None
 
     @property
     def of_disk(self) -> int:
@@ -38,77 +49,132 @@ class Room:
         """What outputs may take."""
         return self.of_disk if self.work_space is None else min(self.of_disk, self.work_space)
 
+    @property
+    def free(self) -> str:
+        """What is free, in words."""
+        return f"{self.free_bytes:,} B of the disk are free, of which {RESERVE_BYTES:,} B stay in reserve"
+
     def __str__(self) -> str:
         limits = []
         if self.work_space is not None:
             limits.append(f"--work-space is {self.work_space:,} B")
         if self.free_bytes is not None:
-            limits.append(f"{self.free_bytes:,} B of the disk are free, of which {RESERVE_BYTES:,} B stay in reserve")
+            limits.append(self.free)
         return f"new segments may take {self.size_bytes:,} B: {' and '.join(limits)}"
 
-    def advice(self, needed_bytes: int) -> str:
-        """What makes room for so much; empty if there is."""
+    def lacking(self, needed_bytes: int) -> str:
+        """How much must be freed for so much: whole blocks, as files free no others."""
+        assert self.free_bytes is not None, "or there is room"
+        blocks = -(-(needed_bytes + RESERVE_BYTES - self.free_bytes) // _BLOCK_BYTES)
+        return f"free at least {blocks * _BLOCK_BYTES:,} B of that disk"
+
+    def advice(self, output_bytes: int, proof_bytes: int) -> str:
+        """What makes room for outputs, and for a proof beside them; empty if there is."""
         advice = []
-        if self.free_bytes is not None and self.of_disk < needed_bytes:
-            advice.append(f"free at least {needed_bytes + RESERVE_BYTES - self.free_bytes:,} B of that disk")
-        if self.work_space is not None and self.work_space < needed_bytes:
-            advice.append(f"give at least --work-space {needed_bytes}")
+        if self.of_disk < output_bytes + proof_bytes:
+            less = " (less if TMPDIR names a folder on another one)" if proof_bytes else ""
+            advice.append(self.lacking(output_bytes + proof_bytes) + less)
+        if self.work_space is not None and self.work_space < output_bytes:
+            advice.append(f"give at least --work-space {output_bytes}")
         return " and ".join(advice)
 
 
-def refuse_full_disks(site: Site, work: Work, work_space: int | None, failures: MutableMapping[str, Failure]) -> Work:
-    """Refuse partitions on disks that have no room for any output, before anything is written or Spark starts.
+@dataclass(frozen=True, slots=True)
+class Disks:
+    """The disks that a clean in place writes to.
+
+    Attributes:
+        rooms: those with logs, by device.
+        folder: of temporary files.
+        folder_device: the disk it is on; NONE: one that has no logs.
+        folder_room: of that disk.
+    """
+
+    rooms: Mapping[int, Room]
+    folder: str
+    folder_device: int
+    folder_room: Room
+
+    @classmethod
+    def of(cls, site: Site, loads: Mapping[str, Load], work_space: int | None) -> Disks:
+        """What is free now, once what killed proofs left is removed."""
+        remove_abandoned(FOLDERS)
+        paths = {load.device: path for path, load in loads.items()}
+        rooms = {device: Room(site.fs.free_bytes(path), work_space) for device, path in paths.items()}
+        folder, local = temporary_root(), PosixFileSystem()
+        device = local.stat(folder).device
+        if device in rooms and site.fs.path_on_disk(paths[device]) is not None:
+            return cls(rooms, folder, device, rooms[device])
+        return cls(rooms, folder, NONE, Room(local.free_bytes(folder)))
+
+    @property
+    def proof(self) -> ProofDisk:
+        """The disk of the proof's files."""
+        return ProofDisk(self.folder_device, self.folder_room.of_disk)
+
+    def proof_beside(self, load: Load) -> int:
+        """What the proof of a partition takes of the disk of its outputs."""
+        return load.proof_bytes if load.device == self.folder_device else 0
+
+    def has_no_room(self, load: Load) -> bool:
+        """Whether there is no room for any output, or for the proof."""
+        least = disk_bytes([1]) + self.proof_beside(load)
+        return self.rooms[load.device].of_disk < least or not self.has_room_for_proof(load)
+
+    def has_room_for_proof(self, load: Load) -> bool:
+        """Whether its files fit, outputs aside."""
+        return load.proof_bytes <= self.folder_room.of_disk
+
+
+def refuse_full_disks(site: Site, work: Work, in_place: InPlaceOptions, failures: MutableMapping[str, Failure]) -> Work:
+    """Refuse partitions on disks without room for any output or for the proof, before anything is written or started.
 
     Args:
-        work_space: what outputs may take on a disk; None: its free space.
+        work: what is to be done.
+        failures: the refused partitions are added.
 
     Returns:
         the work that is left.
     """
-    loads = _loads(site, work)
-    rooms = _rooms(site, loads, work_space)
-    full = [path for path, load in loads.items() if rooms[load.device].of_disk < disk_bytes([1])]
-    failures.update(_too_large(full, loads, rooms, keeps_old=site.kept is not None))
+    loads = _loads(site, work, verify=in_place.verify)
+    disks = Disks.of(site, loads, in_place.work_space)
+    full = [path for path, load in loads.items() if disks.has_no_room(load)]
+    failures.update(_too_large(full, loads, disks, keeps_old=site.kept is not None))
     return work.without(full)
 
 
 def plan_waves(
-    site: Site, jobs: Jobs, work: Work, work_space: int | None, failures: MutableMapping[str, Failure]
+    site: Site, jobs: Jobs, work: Work, in_place: InPlaceOptions, failures: MutableMapping[str, Failure]
 ) -> Waves:
     """Share out groups to waves. If they do not all fit, a clean without writing finds damage and exact sizes first.
 
     Args:
-        work_space: what outputs may take on a disk; None: its free space.
+        work: what is to be done.
         failures: partitions that cannot be cleaned, or have no room, are added.
     """
     keeps_old = site.kept is not None
-    loads = _loads(site, work)
-    rooms = _rooms(site, loads, work_space)
-    sizes = {device: room.size_bytes for device, room in rooms.items()}
-    waves = schedule(loads, sizes, kept=keeps_old)
+    loads = _loads(site, work, verify=in_place.verify)
+    disks = Disks.of(site, loads, in_place.work_space)
+    sizes = {device: room.size_bytes for device, room in disks.rooms.items()}
+    waves = schedule(loads, sizes, kept=keeps_old, proof=disks.proof)
     if len(waves.waves) > 1 or waves.too_large:
         loads = _tried(jobs, work, loads, failures)
-        waves = schedule(loads, sizes, kept=keeps_old)
-    failures.update(_too_large(waves.too_large, loads, rooms, keeps_old=keeps_old))
+        waves = schedule(loads, sizes, kept=keeps_old, proof=disks.proof)
+    failures.update(_too_large(waves.too_large, loads, disks, keeps_old=keeps_old))
     return waves
 
 
-def _loads(site: Site, work: Work) -> dict[str, Load]:
+def _loads(site: Site, work: Work, *, verify: bool) -> dict[str, Load]:
     """What each partition brings to the waves, as an upper bound."""
     return {
         path: Load(
             site.fs.stat(path).device,
             work.compaction(path).group_bytes,
             whole=work.plans[path].offset_map is not None,
+            proof_bytes=proof_bytes(work.compaction(path)) if verify else 0,
         )
         for path in work.tasks
     }
-
-
-def _rooms(site: Site, loads: Mapping[str, Load], work_space: int | None) -> dict[int, Room]:
-    """The room on each disk."""
-    disks = {load.device: path for path, load in loads.items()}
-    return {device: Room(site.fs.free_bytes(path), work_space) for device, path in disks.items()}
 
 
 def _tried(
@@ -126,27 +192,47 @@ def _tried(
     return found
 
 
-def _too_large(
-    paths: Sequence[str], loads: Mapping[str, Load], rooms: Mapping[int, Room], *, keeps_old: bool
-) -> dict[str, Failure]:
+def _too_large(paths: Sequence[str], loads: Mapping[str, Load], disks: Disks, *, keeps_old: bool) -> dict[str, Failure]:
     """The failures of partitions that there is no room for."""
-    because = ". With --keep-old, old segments make no room for new ones" if keeps_old else ""
-    needs = {
-        path: sum(load.group_bytes) if load.whole or keeps_old else max(load.group_bytes, default=0)
-        for path, load in loads.items()
+    no_proof = [path for path in paths if not disks.has_room_for_proof(loads[path])]
+    return {
+        path: _no_room_for_proof(path, loads, no_proof, disks)
+        if path in no_proof and not disks.proof_beside(loads[path])
+        else _no_room_for_outputs(path, loads, disks, keeps_old=keeps_old)
+        for path in paths
     }
-    failures = {}
-    for path in paths:
-        load, needed = loads[path], needs[path]
-        room = rooms[load.device]
-        there = [needs[other] for other, its_load in loads.items() if its_load.device == load.device]
-        what = "its new segments take" if load.whole or keeps_old else "the new segments of its largest group take"
-        advice = room.advice(needed) or "clean it in a run of its own: other partitions of this run take the room"
-        advice_for_all = room.advice(sum(there) if keeps_old else max(there))
-        failures[path] = Failure(
-            FailureKind.FULL,
-            f"{path}: {what} up to {needed:,} B at once, and {room}{because}. To clean it, {advice}",
-            bytes_needed=needed,
-            for_all=f"{room}{because}" + (f". To clean all of them, {advice_for_all}" if advice_for_all else ""),
-        )
-    return failures
+
+
+def _no_room_for_proof(path: str, loads: Mapping[str, Load], others: Sequence[str], disks: Disks) -> Failure:
+    needed, most = loads[path].proof_bytes, max(loads[other].proof_bytes for other in others)
+    room = f"its proof is to write them to {disks.folder}, and {disks.folder_room.free}"
+    elsewhere = "or name a folder on another one with TMPDIR"
+    return Failure(
+        FailureKind.FULL,
+        f"{path}: temporary files of its proof take up to {needed:,} B at once; {room}. To clean it, "
+        f"{disks.folder_room.lacking(needed)}, {elsewhere}",
+        bytes_needed=needed,
+        for_all=f"{room}. To clean all of them, {disks.folder_room.lacking(most)}, {elsewhere}",
+    )
+
+
+def _no_room_for_outputs(path: str, loads: Mapping[str, Load], disks: Disks, *, keeps_old: bool) -> Failure:
+    def outputs(load: Load) -> int:
+        return sum(load.group_bytes) if load.whole or keeps_old else max(load.group_bytes, default=0)
+
+    load = loads[path]
+    room, needed, proof = disks.rooms[load.device], outputs(load), disks.proof_beside(load)
+    there = [(outputs(one), disks.proof_beside(one)) for one in loads.values() if one.device == load.device]
+    if keeps_old:
+        there = [(sum(output for output, _ in there), sum(proof for _, proof in there))]
+    because = ". With --keep-old, old segments make no room for new ones" if keeps_old else ""
+    what = "its new segments take" if load.whole or keeps_old else "the new segments of its largest group take"
+    beside = f", and temporary files of its proof in {disks.folder} {proof:,} B beside them" if proof else ""
+    advice = room.advice(needed, proof) or "clean it in a run of its own: other partitions of this run take the room"
+    advice_for_all = room.advice(*max(there, key=sum))
+    return Failure(
+        FailureKind.FULL,
+        f"{path}: {what} up to {needed:,} B at once{beside}; {room}{because}. To clean it, {advice}",
+        bytes_needed=needed + proof,
+        for_all=f"{room}{because}" + (f". To clean all of them, {advice_for_all}" if advice_for_all else ""),
+    )
