@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
+import tempfile
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.layout import BATCH_ROW
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow, decode, is_valid
@@ -62,6 +66,43 @@ def test_headers_alone_are_those_of_whole_windows(log, window_bytes) -> None:
     empty = np.empty(0, BATCH_ROW)
     assert (np.concatenate([empty, *alone]) == np.concatenate([empty, *whole])).all()
     assert (np.concatenate([empty, *few]) == np.concatenate([empty, *whole])).all()
+
+
+_LARGE = [
+    encode_batch([Record(offset, 1000, b"k", bytes(size))]) for offset, size in enumerate((1, 9_000, 70_000, 20_000))
+]
+
+
+@given(
+    logs(base_offset=10),
+    st.lists(st.sampled_from(_LARGE), max_size=4),
+    st.lists(st.sampled_from(_LARGE), max_size=2),
+    st.lists(st.tuples(st.integers(0, 100_000), st.integers(1, 255)), max_size=2),
+    st.integers(0, 200),
+    st.booleans(),
+)
+def test_headers_of_a_file_in_memory_are_those_of_its_windows(log, before, behind, flips, cut, is_cached) -> None:
+    data = bytearray(b"".join([*before, log[0], *behind]))
+    for at, flip in flips:
+        if at < len(data):
+            data[at] ^= flip
+    del data[len(data) - cut :]
+    expected = list(read_headers(open_file(bytes(data))))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        if not is_cached:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with PosixFileSystem().open(file.name) as opened:
+            assert opened.cached_reads() is not None
+            found = list(read_headers(opened))
+    assert [item for item in found if isinstance(item, Gap)] == [item for item in expected if isinstance(item, Gap)]
+    rows, expected_rows = (
+        np.concatenate([np.empty(0, BATCH_ROW), *(item for item in items if not isinstance(item, Gap))])
+        for items in (found, expected)
+    )
+    assert (rows == expected_rows).all()
 
 
 @given(logs(), st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255)), max_size=2), st.integers(17, 600))

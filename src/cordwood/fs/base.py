@@ -74,6 +74,20 @@ class PutMode(Enum):
     REPLACE = "replace"  #: a file of that name is replaced
 
 
+@dataclass(frozen=True, slots=True)
+class CachedReads:
+    """How a kernel itself reads what the system holds in memory of an open file.
+
+    Attributes:
+        function: address of the C function preadv2.
+        descriptor, flags: its first and its last argument; a read of what is not in memory fails.
+    """
+
+    function: int
+    descriptor: int
+    flags: int
+
+
 def view_of(data: Bytes) -> memoryview:
     """A flat view of the bytes of `data`, without a copy."""
     return (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
@@ -107,6 +121,10 @@ class ReadableFile(Protocol):
     @abstractmethod
     def read(self, position: int, size_bytes: int) -> bytes:
         """Up to `size_bytes` from `position`; shorter only at the end of the file."""
+
+    def cached_reads(self) -> CachedReads | None:
+        """How a kernel reads the file, which stays open meanwhile; None: it cannot."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from cordwood.fs.base import (
     Bytes,
+    CachedReads,
     File,
     FileInfo,
     LocalFileSystem,
@@ -40,6 +41,9 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
+#: The address of the C function that reads only what is in memory, if it is told so; 0: Linux alone has it.
+_preadv2 = getattr(ctypes.CDLL(None), "preadv2", None)
+_PREADV2 = 0 if _preadv2 is None else ctypes.cast(_preadv2, ctypes.c_void_p).value or 0
 #: The ioctls of Linux that make a file share the blocks of another, or of a range of it (XFS, btrfs, NFS 4.2 …).
 #: Unlike copy_file_range they fail where that is not supported: there, bytes in memory are written as quickly.
 _FICLONE, _FICLONERANGE = 0x40049409, 0x4020940D
@@ -94,6 +98,10 @@ class PosixFile(File):
                 missing -= len(part)
                 position += len(part)
         return b"".join(parts)
+
+    @override
+    def cached_reads(self) -> CachedReads | None:
+        return CachedReads(_PREADV2, self._open_descriptor(), os.RWF_NOWAIT) if _PREADV2 else None
 
     @override
     def write(self, position: int, data: Bytes) -> None:

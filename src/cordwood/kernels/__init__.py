@@ -1,4 +1,6 @@
-"""Loops over raw bytes and arrays, compiled by numba. They do no I/O, and check every length before they use it.
+"""Loops over raw bytes and arrays, compiled by numba. They check every length before they use it.
+
+They do no I/O, but for `scan.walk_headers`.
 
 Kernels take integer addresses, of arrays that the caller keeps alive, with the sizes that bound them: one compiled
 version then serves read-only and writable buffers, and loads need no alignment.

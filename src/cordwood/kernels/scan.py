@@ -38,7 +38,7 @@ from cordwood.kernels.layout import (
     RECORD_COUNT_AT,
     SIZE_AT,
 )
-from cordwood.kernels.native import be16, be32, be32u, be64, load8
+from cordwood.kernels.native import be16, be32, be32u, be64, call5, load8
 
 #: Why a walk ended.
 END = 0  #: exactly at the end of the file
@@ -47,9 +47,14 @@ WINDOW = 2  #: the window ends inside an entry, the file goes on
 ROWS = 3  #: no room for another row
 BAD_SIZE = 4  #: a size that no entry can have
 BAD_MAGIC = 5  #: a magic that no Kafka release writes
+UNREAD = 6  #: nothing was read where the next entry starts
 
 #: A control batch up to this size is read completely even if only headers are needed: its type is in its record.
 _CONTROL_BYTES = 4096
+#: Entries above this size are skipped by `walk_headers`, each by a read of its own; reading through others costs less.
+_FAR_BYTES = 8192
+#: Such a read has room for the control batches of all brokers.
+_HEADER_READ_BYTES = 128
 
 
 @njit
@@ -188,6 +193,38 @@ def scan_batches(address, window_size, file_left, first_position, whole_entries,
             row["control_type"] = _control_type(a + HEADER_BYTES, size - HEADER_BYTES)
         count += 1
         at += size
+
+
+@njit(cache=True, nogil=True)
+def walk_headers(read, descriptor, flags, position, end, buffer, rows):
+    """Walk the entries of an open file from header to header, reading little else where entries are large.
+
+    Args:
+        read: address of the C function preadv2.
+        descriptor, flags: its first and last argument.
+        position: of the first byte of an entry.
+        end: of the file, or before it; > position.
+        buffer: uint8[bytes], for what is read; as large as the largest read.
+        rows: BATCH_ROW[capacity], filled from the start as `scan_batches` does.
+
+    Returns:
+        (count, position, status): rows filled, the end of their last entry, why the walk ended there; WINDOW: what the
+        next entry needs is more than the buffer holds.
+    """
+    vector = np.empty(2, np.int64)
+    count = 0
+    wanted = buffer.size
+    while True:
+        vector[0], vector[1] = buffer.ctypes.data, min(wanted, end - position)
+        got = call5(read, descriptor, vector.ctypes.data, 1, position, flags)
+        if got <= 0:
+            return count, position, UNREAD
+        found, consumed, status = scan_batches(buffer.ctypes.data, got, end - position, position, False, rows[count:])
+        count += found
+        position += consumed
+        if status != WINDOW or (found == 0 and wanted == buffer.size):
+            return count, position, status
+        wanted = _HEADER_READ_BYTES if consumed > _FAR_BYTES * found else buffer.size
 
 
 @njit(cache=True, nogil=True)
