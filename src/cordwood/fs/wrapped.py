@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
-from cordwood.fs.base import (
-    Bytes,
-    DirectoryLock,
-    File,
-    FileInfo,
-    Link,
-    LocalFileSystem,
-    LockHolder,
-    PutMode,
-    ReadableFile,
-    Store,
-    Target,
-    TargetStore,
-)
+from cordwood.fs.base import File, Link, LocalFileSystem, ReadableFile, Store, Target, TargetStore
 from cordwood.fs.workspace import Workspace
 from cordwood.types import override
+
+_V = TypeVar("_V", bound=Callable[..., Any])
+
+
+def _of_file(verb: _V) -> _V:
+    """A method that is that of the wrapped file."""
+    name = verb.__name__
+
+    def method(self: WrappedReadableFile, *arguments: Any) -> Any:
+        return getattr(self._file, name)(*arguments)
+
+    return cast(_V, method)
+
+
+def _of_store(verb: _V) -> _V:
+    """A method that is that of the wrapped store, or of the one among several that has the path."""
+    name = verb.__name__
+
+    def method(self: WrappedStore, path: str, *arguments: Any, **options: Any) -> Any:
+        store, path = self._at(path)
+        return getattr(store, name)(path, *arguments, **options)
+
+    return cast(_V, method)
 
 
 class WrappedReadableFile(ReadableFile):
@@ -29,56 +40,34 @@ class WrappedReadableFile(ReadableFile):
         self.path = file.path
         self._file = file
 
-    @override
-    def size(self) -> int:
-        return self._file.size()
-
-    @override
-    def read_into(self, position: int, target: memoryview) -> int:
-        return self._file.read_into(position, target)
-
-    @override
-    def read(self, position: int, size_bytes: int) -> bytes:
-        return self._file.read(position, size_bytes)
-
-    @override
-    def close(self) -> None:
-        self._file.close()
+    size = _of_file(ReadableFile.size)
+    read_into = _of_file(ReadableFile.read_into)
+    read = _of_file(ReadableFile.read)
+    close = _of_file(ReadableFile.close)
 
 
 class WrappedFile(WrappedReadableFile, File):
-    """Delegates every verb to another file, but `write_shared`, which is a `write` of this one."""
+    """Delegates every verb to another file, but `write_shared`, which writes."""
 
     _file: File
 
     def __init__(self, file: File) -> None:
         super().__init__(file)
 
-    @override
-    def write(self, position: int, data: Bytes) -> None:
-        self._file.write(position, data)
-
-    @override
-    def truncate(self, size_bytes: int) -> None:
-        self._file.truncate(size_bytes)
-
-    @override
-    def write_back(self, position: int, size_bytes: int) -> None:
-        self._file.write_back(position, size_bytes)
-
-    @override
-    def sync(self) -> None:
-        self._file.sync()
+    write = _of_file(File.write)
+    truncate = _of_file(File.truncate)
+    write_back = _of_file(File.write_back)
+    sync = _of_file(File.sync)
 
 
 class WrappedStore(Store):
-    """Delegates every verb to another store. Its location is in this process."""
+    """Delegates every verb to another store, but `location`; of several stores, to that of the path."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def _at(self, path: str) -> tuple[Store, str]:
-        """The store that has a path, and the path there: every verb goes through here."""
+        """The store that has a path, and the path there."""
         return self._store, path
 
     @property
@@ -86,64 +75,21 @@ class WrappedStore(Store):
     def concurrency(self) -> int:
         return self._store.concurrency
 
-    @override
-    def list(self, path: str) -> Sequence[FileInfo]:
-        store, path = self._at(path)
-        return store.list(path)
-
-    @override
-    def stat(self, path: str) -> FileInfo:
-        store, path = self._at(path)
-        return store.stat(path)
-
-    @override
-    def exists(self, path: str) -> bool:
-        store, path = self._at(path)
-        return store.exists(path)
-
-    @override
-    def open(self, path: str) -> ReadableFile:
-        store, path = self._at(path)
-        return store.open(path)
-
-    @override
-    def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
-        store, path = self._at(path)
-        store.put(path, data, mode)
-
-    @override
-    def delete(self, path: str) -> None:
-        store, path = self._at(path)
-        store.delete(path)
-
-    @override
-    def absolute_path(self, path: str) -> str:
-        store, path = self._at(path)
-        return store.absolute_path(path)
-
-    @override
-    def real_path(self, path: str) -> str:
-        store, path = self._at(path)
-        return store.real_path(path)
-
-    @override
-    def reads_by_request(self, path: str) -> bool:
-        store, path = self._at(path)
-        return store.reads_by_request(path)
-
-    @override
-    def path_on_disk(self, path: str) -> str | None:
-        store, path = self._at(path)
-        return store.path_on_disk(path)
-
-    @override
-    def lock_holder(self, path: str) -> LockHolder | None:
-        store, path = self._at(path)
-        return store.lock_holder(path)
+    list = _of_store(Store.list)
+    stat = _of_store(Store.stat)
+    exists = _of_store(Store.exists)
+    open = _of_store(Store.open)
+    put = _of_store(Store.put)
+    delete = _of_store(Store.delete)
+    absolute_path = _of_store(Store.absolute_path)
+    real_path = _of_store(Store.real_path)
+    reads_by_request = _of_store(Store.reads_by_request)
+    path_on_disk = _of_store(Store.path_on_disk)
+    lock_holder = _of_store(Store.lock_holder)
 
 
 class WrappedTargetStore(WrappedStore, TargetStore):
-    """Delegates every verb to another target store."""
+    """Delegates every verb to another store, but `location`; verbs with two paths, to the first store."""
 
     _store: TargetStore
 
@@ -154,48 +100,23 @@ class WrappedTargetStore(WrappedStore, TargetStore):
     def _at(self, path: str) -> tuple[TargetStore, str]:
         return self._store, path
 
-    @override
-    def target(self, path: str, sources: Sequence[str]) -> Target:
-        store, path = self._at(path)
-        return store.target(path, sources)
-
-    @override
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        store, path = self._at(path)
-        return store.create(path, exclusive=exclusive, mode=mode)
-
-    @override
-    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        store, path = self._at(path)
-        store.make_directory(path, mode=mode)
+    target = _of_store(TargetStore.target)
+    create = _of_store(TargetStore.create)
+    make_directory = _of_store(TargetStore.make_directory)
+    remove_directory = _of_store(TargetStore.remove_directory)
+    unlink = _of_store(TargetStore.unlink)
+    sync_file = _of_store(TargetStore.sync_file)
+    set_mtime_ns = _of_store(TargetStore.set_mtime_ns)
+    shares_blocks = _of_store(TargetStore.shares_blocks)
+    free_bytes = _of_store(TargetStore.free_bytes)
 
     @override
     def make_temporary_directory(self, prefix: str) -> str:
         return self._store.make_temporary_directory(prefix)
 
     @override
-    def remove_directory(self, path: str) -> None:
-        store, path = self._at(path)
-        store.remove_directory(path)
-
-    @override
     def rename(self, source: str, target: str) -> None:
         self._store.rename(source, target)
-
-    @override
-    def unlink(self, path: str) -> None:
-        store, path = self._at(path)
-        store.unlink(path)
-
-    @override
-    def sync_file(self, path: str) -> None:
-        store, path = self._at(path)
-        store.sync_file(path)
-
-    @override
-    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        store, path = self._at(path)
-        store.set_mtime_ns(path, mtime_ns)
 
     @override
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
@@ -204,16 +125,6 @@ class WrappedTargetStore(WrappedStore, TargetStore):
     @override
     def try_link(self, link: Link, source: str, target: str) -> bool:
         return self._store.try_link(link, source, target)
-
-    @override
-    def shares_blocks(self, path: str) -> bool:
-        store, path = self._at(path)
-        return store.shares_blocks(path)
-
-    @override
-    def free_bytes(self, path: str) -> int | None:
-        store, path = self._at(path)
-        return store.free_bytes(path)
 
 
 class WrappedFileSystem(WrappedTargetStore, LocalFileSystem):
@@ -237,38 +148,12 @@ class WrappedFileSystem(WrappedTargetStore, LocalFileSystem):
     def target(self, path: str, sources: Sequence[str]) -> Target:
         return Workspace(self, path, sources)
 
-    @override
-    def open(self, path: str) -> File:
-        return self._fs.open(path)
-
-    @override
-    def open_for_update(self, path: str) -> File:
-        return self._fs.open_for_update(path)
-
-    @override
-    def link(self, source: str, target: str) -> None:
-        self._fs.link(source, target)
-
-    @override
-    def symlink(self, source: str, target: str) -> None:
-        self._fs.symlink(source, target)
-
-    @override
-    def sync_directory(self, path: str) -> None:
-        self._fs.sync_directory(path)
-
-    @override
-    def lock_directory(self, path: str) -> DirectoryLock:
-        return self._fs.lock_directory(path)
-
-    @override
-    def network_kind(self, path: str) -> str | None:
-        return self._fs.network_kind(path)
-
-    @override
-    def set_owner(self, path: str, uid: int, gid: int) -> None:
-        self._fs.set_owner(path, uid, gid)
-
-    @override
-    def set_mode(self, path: str, mode: int) -> None:
-        self._fs.set_mode(path, mode)
+    open = _of_store(LocalFileSystem.open)
+    open_for_update = _of_store(LocalFileSystem.open_for_update)
+    link = _of_store(LocalFileSystem.link)
+    symlink = _of_store(LocalFileSystem.symlink)
+    sync_directory = _of_store(LocalFileSystem.sync_directory)
+    lock_directory = _of_store(LocalFileSystem.lock_directory)
+    network_kind = _of_store(LocalFileSystem.network_kind)
+    set_owner = _of_store(LocalFileSystem.set_owner)
+    set_mode = _of_store(LocalFileSystem.set_mode)
