@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.fs.base import File, TargetStore
-from cordwood.fs.checked import CheckedTargetStore, WantedLocation
+from cordwood.fs.checked import WantedLocation, checked
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled
@@ -49,7 +49,7 @@ def test_reads_and_writes_are_asked_for_every_four_mib(act: Callable[[TargetStor
         if asked > stops_after:
             raise StoppedError
 
-    fs, stops_after = CheckedTargetStore(below, check), 100
+    fs, stops_after = checked(below, check), 100
     act(fs)
     assert asked == 3
     for stops_after in range(3):
@@ -65,7 +65,7 @@ def test_reads_and_writes_are_asked_for_every_four_mib(act: Callable[[TargetStor
 @given(st.lists(contract.target_steps, max_size=20))
 def test_while_all_is_well_it_behaves_as_the_one_below(steps: list[tuple[Any, ...]]) -> None:
     plain, below = memory(), memory()
-    fs = CheckedTargetStore(below, lambda: None)
+    fs = checked(below, lambda: None)
     for either in (plain, fs):
         either.make_directory("/folder")
     for step in steps:
@@ -79,7 +79,7 @@ def test_blocks_of_a_file_are_shared_as_the_one_below_shares_them() -> None:
         if stopped:
             raise StoppedError
 
-    fs = CheckedTargetStore(below, check)
+    fs = checked(below, check)
     source, target = fs.create("/f"), fs.create("/g")
     source.write(0, bytes(MIB))
     target.write_shared(0, bytes(MIB), source, 0)

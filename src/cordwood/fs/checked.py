@@ -11,88 +11,31 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cordwood.fs.base import Bytes, File, ReadableFile, TargetStore, view_of
+from cordwood.fs.base import TargetStore
 from cordwood.fs.location import Location
-from cordwood.fs.wrapped import WrappedFile, WrappedReadableFile, WrappedTargetStore
-from cordwood.types import override
+from cordwood.fs.paced import PacedTargetStore
 
 #: Called repeatedly; raises once its caller must stop.
 Check = Callable[[], None]
-#: The most bytes that are read or written between two calls.
-_PIECE_BYTES = 4 << 20
 #: A look at a folder costs a system call, so that it is not done for every few bytes.
 _LOOK_SECONDS = 0.05
 
 
-class CheckedTargetStore(WrappedTargetStore):
-    """A file system on which every read and write of a few MiB is asked for."""
+@dataclass(frozen=True, slots=True)
+class _Checking:
+    """A pace that asks before each piece."""
 
-    def __init__(self, store: TargetStore, check: Check) -> None:
-        super().__init__(store)
-        self._check = check
+    check: Check
+    piece_bytes: int = 4 << 20
 
-    @override
-    def open(self, path: str) -> ReadableFile:
-        return _CheckedReadableFile(self._store.open(path), self._check)
-
-    @override
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        return _CheckedFile(self._store.create(path, exclusive=exclusive, mode=mode), self._check)
+    def wait_for(self, _: int) -> None:
+        """Ask."""
+        self.check()
 
 
-class _CheckedReadableFile(WrappedReadableFile):
-    """A file whose reads are asked for, piece by piece."""
-
-    def __init__(self, file: ReadableFile, check: Check) -> None:
-        super().__init__(file)
-        self._check = check
-
-    @override
-    def read_into(self, position: int, target: memoryview) -> int:
-        target = target.cast("B")
-        done = 0
-        while True:
-            self._check()
-            piece = target[done : done + _PIECE_BYTES]
-            count = self._file.read_into(position + done, piece)
-            done += count
-            if count < piece.nbytes or done == target.nbytes:
-                return done
-
-    @override
-    def read(self, position: int, size_bytes: int) -> bytes:
-        parts = []
-        while True:
-            self._check()
-            part = self._file.read(position, min(size_bytes, _PIECE_BYTES))
-            parts.append(part)
-            position += len(part)
-            size_bytes -= len(part)
-            if len(part) < _PIECE_BYTES or not size_bytes:
-                return part if len(parts) == 1 else b"".join(parts)
-
-
-class _CheckedFile(_CheckedReadableFile, WrappedFile):
-    """A file whose reads and writes are asked for, piece by piece."""
-
-    _file: File
-
-    def __init__(self, file: File, check: Check) -> None:
-        super().__init__(file, check)
-
-    @override
-    def write(self, position: int, data: Bytes) -> None:
-        view = view_of(data)
-        for start in range(0, view.nbytes, _PIECE_BYTES):
-            self._check()
-            self._file.write(position + start, view[start : start + _PIECE_BYTES])
-
-    @override
-    def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
-        self._check()  # once: what is shared takes no time, whatever its size
-        if isinstance(source, _CheckedReadableFile):
-            source = source._file
-        self._file.write_shared(position, data, source, source_position)
+def checked(store: TargetStore, check: Check) -> TargetStore:
+    """A store on which every read and write of a few MiB is asked for."""
+    return PacedTargetStore(store, lambda: _Checking(check))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +66,4 @@ class WantedLocation:
                 if not fs.exists(folder):
                     raise FileNotFoundError(errno.ENOENT, "It was removed: the task's result is unwanted", folder)
 
-        return CheckedTargetStore(fs, check)
+        return checked(fs, check)

@@ -26,15 +26,18 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import Bytes, File, ReadableFile, Store, TargetStore, view_of
+from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.location import Location
+from cordwood.fs.paced import PacedStore, PacedTargetStore
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.wrapped import WrappedFile, WrappedReadableFile, WrappedStore, WrappedTargetStore
 from cordwood.types import override
+
+S = TypeVar("S", bound=Store)
 
 #: The folder of the counters, in the folder that tasks see.
 _FOLDER = "throttle"
@@ -180,84 +183,52 @@ def limit_on_this_machine(rate: int) -> Iterator[Limit]:
 
 
 def throttled_store(store: Store, limit: Limit | None) -> Store:
-    """A store whose reads are limited, and those of tasks on it; without a limit the store itself."""
-    return store if limit is None else ThrottledStore(store, limit)
+    """A store whose reads are limited; without a limit the store itself."""
+    return store if limit is None else _ThrottledStore(store, limit)
 
 
 def throttled(fs: TargetStore, limit: Limit | None) -> TargetStore:
-    """A file system whose reads and writes are limited, and those of tasks on it; without a limit `fs` itself."""
-    return fs if limit is None else ThrottledTargetStore(fs, limit)
+    """A file system whose reads and writes are limited; without a limit the file system itself."""
+    return fs if limit is None else _ThrottledTargetStore(fs, limit)
 
 
 @dataclass(frozen=True, slots=True)
-class ThrottledLocation:
-    """Where a throttled target store is."""
+class _ThrottledLocation(Generic[S]):
+    """Where a throttled store is: that of the store below it, which `throttle` wraps."""
 
-    location: Location[TargetStore]
+    location: Location[S]
     limit: Limit
+    throttle: Callable[[S, Limit | None], S]
 
     @property
     def in_this_process(self) -> bool:
         """As the location below it."""
         return self.location.in_this_process
 
-    def open(self) -> TargetStore:
-        """The file system."""
-        return ThrottledTargetStore(self.location.open(), self.limit)
+    def open(self) -> S:
+        """The throttled store."""
+        return self.throttle(self.location.open(), self.limit)
 
 
-@dataclass(frozen=True, slots=True)
-class ThrottledStoreLocation:
-    """Where a throttled store is."""
-
-    location: Location[Store]
-    limit: Limit
-
-    @property
-    def in_this_process(self) -> bool:
-        """As the location below it."""
-        return self.location.in_this_process
-
-    def open(self) -> Store:
-        """The store."""
-        return ThrottledStore(self.location.open(), self.limit)
-
-
-class ThrottledStore(WrappedStore):
-    """A store whose reads wait for the limit."""
-
+class _ThrottledStore(PacedStore):
     def __init__(self, store: Store, limit: Limit) -> None:
-        super().__init__(store)
+        super().__init__(store, limit.throttle)
         self._limit = limit
 
     @override
     def location(self) -> Location[Store]:
-        return ThrottledStoreLocation(self._store.location(), self._limit)
-
-    @override
-    def open(self, path: str) -> ReadableFile:
-        return _ThrottledReadableFile(self._store.open(path), self._limit.throttle())
+        return _ThrottledLocation(self._store.location(), self._limit, throttled_store)
 
 
-class ThrottledTargetStore(WrappedTargetStore):
-    """A target store whose reads and writes wait for the limit."""
-
+class _ThrottledTargetStore(PacedTargetStore):
     def __init__(self, store: TargetStore, limit: Limit) -> None:
-        super().__init__(store)
+        super().__init__(store, limit.throttle)
         self._limit = limit
         self._shares_blocks: dict[int, bool] = {}
 
     @override
     def location(self) -> Location[TargetStore]:
-        return ThrottledLocation(self._store.location(), self._limit)
-
-    @override
-    def open(self, path: str) -> ReadableFile:
-        return _ThrottledReadableFile(self._store.open(path), self._limit.throttle())
-
-    @override
-    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
-        return _ThrottledFile(self._store.create(path, exclusive=exclusive, mode=mode), self._limit.throttle())
+        return _ThrottledLocation(self._store.location(), self._limit, throttled)
 
     @override
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
@@ -270,68 +241,3 @@ class ThrottledTargetStore(WrappedTargetStore):
         else:
             # Through this process, a buffer at a time: the kernel copies all at once.
             TargetStore.copy(self, source, target, mode=mode)
-
-
-class _ThrottledReadableFile(WrappedReadableFile):
-    """A file whose reads wait, piece by piece."""
-
-    def __init__(self, file: ReadableFile, throttle: Throttle) -> None:
-        super().__init__(file)
-        self._throttle = throttle
-
-    @override
-    def read_into(self, position: int, target: memoryview) -> int:
-        # A window is often larger than the rest of the file; only the rest counts.
-        target = target.cast("B")[: max(0, self._file.size() - position)]
-        done = 0
-        for piece in _pieces(target, self._throttle.piece_bytes):
-            self._throttle.wait_for(piece.nbytes)
-            count = self._file.read_into(position + done, piece)
-            done += count
-            if count < piece.nbytes:
-                break
-        return done
-
-    @override
-    def read(self, position: int, size_bytes: int) -> bytes:
-        # The size may come from a damaged file, so no buffer is made for it.
-        parts, missing = [], min(size_bytes, max(0, self._file.size() - position))
-        while missing:
-            piece_bytes = min(missing, self._throttle.piece_bytes)
-            self._throttle.wait_for(piece_bytes)
-            part = self._file.read(position, piece_bytes)
-            if not part:
-                break
-            parts.append(part)
-            position += len(part)
-            missing -= len(part)
-        return b"".join(parts)
-
-
-class _ThrottledFile(_ThrottledReadableFile, WrappedFile):
-    """A file whose reads and writes wait, piece by piece."""
-
-    _file: File
-
-    def __init__(self, file: File, throttle: Throttle) -> None:
-        super().__init__(file, throttle)
-
-    @override
-    def write(self, position: int, data: Bytes) -> None:
-        for piece in _pieces(view_of(data), self._throttle.piece_bytes):
-            self._throttle.wait_for(piece.nbytes)
-            self._file.write(position, piece)
-            position += piece.nbytes
-
-    @override
-    def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
-        # How much will be shared is unknown, so all of it waits.
-        for piece in _pieces(view_of(data), self._throttle.piece_bytes):
-            self._throttle.wait_for(piece.nbytes)
-        if isinstance(source, _ThrottledReadableFile):
-            source = source._file
-        self._file.write_shared(position, data, source, source_position)
-
-
-def _pieces(data: memoryview, piece_bytes: int) -> Sequence[memoryview]:
-    return [data[start : start + piece_bytes] for start in range(0, data.nbytes, piece_bytes)]

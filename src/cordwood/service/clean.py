@@ -32,7 +32,7 @@ from cordwood.engine.settings import CleanSettings
 from cordwood.engine.task import PROGRESS, Failure, FailureKind, Output, PartitionTask, check_output, run_task
 from cordwood.errors import CleanFailedError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.checked import Check, CheckedTargetStore
+from cordwood.fs.checked import Check, checked
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.service import work_folder
@@ -175,7 +175,7 @@ def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> O
     """
     work = task.work
     assert work is not None, "a clean has a folder"
-    fs = CheckedTargetStore(throttled(task.location.open(), limit), check)
+    fs = checked(throttled(task.location.open(), limit), check)
     task = replace(task, location=fs.location())
     return check_output(task, run_task(task, None, work))
 
