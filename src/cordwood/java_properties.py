@@ -59,11 +59,7 @@ class Properties:
 
 
 def decode(data: bytes) -> Properties:
-    """Take a properties file apart, and keep what Java drops.
-
-    Raises:
-        PropertiesError: a malformed escape.
-    """
+    """Take a properties file apart, and keep what Java drops."""
     text = data.decode("latin-1")
     entries: list[Property] = []
     start = position = 0

@@ -102,11 +102,7 @@ class Comparison:
 
 
 def find_kafka() -> Path:
-    """The folder of the programs that run Kafka's own code; its jars are there, too.
-
-    Raises:
-        RequestError: something is missing, with what to do.
-    """
+    """The folder of the programs that run Kafka's own code; its jars are there, too."""
     folder = Path(cordwood.__file__).parents[2] / "tests" / "kafka"
     if not (folder / "oracle").is_file():
         raise RequestError(
@@ -127,11 +123,7 @@ def find_kafka() -> Path:
 
 
 def find_oracle() -> Path:
-    """The program that runs Kafka's cleaner and log classes.
-
-    Raises:
-        RequestError: as `find_kafka`.
-    """
+    """The program that runs Kafka's cleaner and log classes."""
     return find_kafka() / "oracle"
 
 
@@ -168,14 +160,7 @@ def compare(
     spark: SparkSession,
     measuring: Measuring,
 ) -> list[Comparison]:
-    """Write a workload, have it cleaned by both, remove it.
-
-    Returns:
-        a comparison for each way of cleaning.
-
-    Raises:
-        RequestError: one of them fails, or the results differ.
-    """
+    """Write a workload, have it cleaned by both, remove it."""
     workload, source, runs = WORKLOADS[name], folder / "source", _Runs()
     records = write(source, workload, measuring.share)
     size = _log_bytes(source)
@@ -275,20 +260,12 @@ class _Kafka:
         self._said.close()
 
     def clean(self, root: Path) -> float:
-        """Clean a directory's partition, in as many rounds as Kafka's map needs; return the seconds that it took.
-
-        Raises:
-            RequestError: it failed.
-        """
+        """Clean a directory's partition, in as many rounds as Kafka's map needs; return the seconds that it took."""
         line = self._ask("clean", ["clean", str(root), "--all", "--now", str(_NOW_MS)])
         return float(line["total_seconds"])
 
     def bench(self, root: Path, threads: int) -> float:
-        """Let cleaner threads clean all partitions of a directory; return the seconds that it took.
-
-        Raises:
-            RequestError: it failed.
-        """
+        """Let cleaner threads clean all partitions of a directory; return the seconds that it took."""
         line = self._ask("bench", ["bench", str(root), "--threads", str(threads), "--now", str(_NOW_MS)])
         return float(line["seconds"])
 
@@ -379,11 +356,7 @@ def _compared_all(kafka: Path, ours: Path, *, compressed: bool) -> str:
 
 
 def compared(kafka: Path, ours: Path, *, compressed: bool) -> str:
-    """Compare two partitions, but for the active segment's indexes; returns what is equal.
-
-    Raises:
-        RequestError: they differ, or one is damaged.
-    """
+    """Compare two partitions, but for the active segment's indexes; returns what is equal."""
     names, own = (sorted(path.name for path in folder.glob("*.log")) for folder in (kafka, ours))
     if names != own:
         # Kafka's map did not hold all keys: it cleaned round by round, and merged segments round by round.

@@ -99,13 +99,10 @@ def write_log(
     segment_bytes: int = 1 << 28,
     seed: int = 7,
 ) -> int:
-    """Write a partition's segments, without indexes.
+    """Write a partition's segments, without indexes; returns how many records.
 
     Args:
         shape: of the records; default: 100 bytes, not compressed.
-
-    Returns:
-        how many records were written.
     """
     shape = shape or Shape()
     batches = _batches(shape, seed)

@@ -86,9 +86,6 @@ def measure(folder: Path, size_bytes: int, runs: int, *, against_kafka: bool) ->
     Args:
         runs: of each side that count.
         against_kafka: have a broker serve the topic to Spark's Kafka source.
-
-    Raises:
-        RequestError: something is missing, with what to do; or an answer is wrong.
     """
     from cordwood.bench.memory_source import NAME, MemorySource
 
@@ -126,11 +123,7 @@ def measure(folder: Path, size_bytes: int, runs: int, *, against_kafka: bool) ->
 
 
 def add_kafka_source(spark: SparkSession) -> None:
-    """Give a session the format `kafka`, whose jars Maven gets the first time.
-
-    Raises:
-        RequestError: they cannot be had.
-    """
+    """Give a session the format `kafka`, whose jars Maven gets the first time."""
     fetched = subprocess.run([find_kafka() / "fetch-spark-kafka"], capture_output=True, text=True, check=False)
     if fetched.returncode:
         raise RequestError(f"The jars of Spark's Kafka source are not here: {fetched.stderr.strip()}")

@@ -106,13 +106,10 @@ USUAL = ("A", "B", "lz4")
 
 
 def write(root: Path, workload: Workload, share: float = 1.0) -> int:
-    """Write the partitions of a workload, as a broker leaves them that was shut down.
+    """Write the partitions of a workload, as a broker leaves them that was shut down; returns the number of records.
 
     Args:
         share: of its size; fewer records and keys, or of many partitions fewer.
-
-    Returns:
-        how many records there are.
     """
     many = workload.partitions > 1
     records = workload.records if many else max(1, int(workload.records * share))

@@ -27,11 +27,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, wit
 
 
 def with_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Make a command that takes options values take their options: one for each field.
-
-    Raises:
-        RequestError: (when called) the value of an option is invalid.
-    """
+    """Make a command that takes options values take their options: one for each field."""
     hints = get_type_hints(command, include_extras=True)
     kinds = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
     parameters: list[inspect.Parameter] = []
@@ -89,11 +85,7 @@ def _value(field: OptionField, given: Any) -> Any:
 
 
 def parse_size(text: str, flag: str) -> int:
-    """A size: a number of bytes, or one with k, m, g or t behind it.
-
-    Raises:
-        RequestError: the text is no size.
-    """
+    """A size: a number of bytes, or one with k, m, g or t behind it."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or not int(match[1]):
         raise RequestError(f"{flag} {text}: give a number of bytes, or a size such as 512m or 4g")
@@ -101,11 +93,7 @@ def parse_size(text: str, flag: str) -> int:
 
 
 def parse_count(text: str, flag: str) -> int:
-    """A count: a number, or one with k, m or g behind it, for thousands, millions and so on.
-
-    Raises:
-        RequestError: the text is no count.
-    """
+    """A count: a number, or one with k, m or g behind it, for thousands, millions and so on."""
     match = _COUNT.fullmatch(text.strip())
     if match is None:
         raise RequestError(f"{flag} {text}: give a number, or a count such as 500k or 10m")

@@ -42,11 +42,7 @@ class EngineOptions:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what is no choice.
-
-        Raises:
-            RequestError: it is not.
-        """
+        """Refuse what is no choice."""
         if self.engine not in (None, HERE, SPARK):
             raise RequestError(f"--engine {self.engine}: give here or spark")
 
@@ -71,11 +67,7 @@ class Where:
         return cls(engine=options.engine, spark=spark, master=options.master, archive=archive)
 
     def __post_init__(self) -> None:
-        """Refuse Spark's options for another engine.
-
-        Raises:
-            RequestError: one is given.
-        """
+        """Refuse Spark's options for another engine."""
         if self.engine == HERE and self._names_spark:
             raise RequestError("A session, --master and --archive are Spark's; --engine here runs without Spark")
 

@@ -27,11 +27,7 @@ def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
 def select_partitions(
     places: Iterable[LocatedPartition], paths: Sequence[str], selection: Selection
 ) -> list[LocatedPartition]:
-    """The selected partitions, of those in the paths.
-
-    Raises:
-        NotFoundError: there is none.
-    """
+    """The selected partitions, of those in the paths."""
     topics, partitions = selection.topics, selection.partitions
     selected = [place for place in places if is_asked_for(place, topics, partitions)]
     if not selected:

@@ -78,11 +78,7 @@ class TaskOptions(EngineOptions):
     ] = 1800
 
     def __post_init__(self) -> None:
-        """Refuse an engine that there is not, and a timeout that no task could meet.
-
-        Raises:
-            RequestError: it is one.
-        """
+        """Refuse an engine that there is not, and a timeout that no task could meet."""
         EngineOptions.__post_init__(self)
         if self.task_timeout < 1:
             raise RequestError(f"--task-timeout {self.task_timeout}: give seconds, 1 or more")

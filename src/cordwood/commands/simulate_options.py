@@ -40,11 +40,7 @@ class SimulateOptions:
     seed: Annotated[int, Option("Seed for random choices. Default: 7.", metavar="NUMBER")] = 7
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            RequestError: one of the values.
-        """
+        """Refuse what cannot be."""
         if not 0.001 <= self.days <= 3660:
             raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
         if self.scale is not None and not 1 <= self.scale < float("inf"):

@@ -69,11 +69,7 @@ class TableOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no choice.
-
-        Raises:
-            RequestError: it is not.
-        """
+        """Refuse what is no choice."""
         if self.undecodable not in ("fail", "null"):
             raise RequestError(f"--undecodable {self.undecodable}: give fail or null")
 
@@ -99,11 +95,7 @@ class TableFileOptions:
     ] = ()
 
     def writer_options(self) -> dict[str, str]:
-        """The writer's options by name.
-
-        Raises:
-            RequestError: one is not KEY=VALUE.
-        """
+        """The writer's options by name."""
         for one in self.writer:
             if "=" not in one:
                 raise RequestError(f"--writer-option {one}: give KEY=VALUE, such as header=true")
@@ -118,11 +110,7 @@ class Time:
 
 
 def parse_point(given: int | str | Mapping[int, int] | None) -> int | Mapping[int, int] | Time | None:
-    """The point that a table is of: an offset, offsets by partition, a time; or None: the last stable offset.
-
-    Raises:
-        RequestError: it is none of these.
-    """
+    """The point that a table is of: an offset, offsets by partition, a time; or None: the last stable offset."""
     if not isinstance(given, str):
         return given
     if re.fullmatch(r"[0-9]{1,19}", given, re.ASCII):

@@ -304,11 +304,7 @@ class Earlier:
     end_ms: int | None = None
 
     def check(self, topic: str, topic_ids: Mapping[int, str | None]) -> None:
-        """Refuse a topic that it is no table of.
-
-        Raises:
-            RequestError: it is not.
-        """
+        """Refuse a topic that it is no table of."""
         if self.topic is not None and self.topic != topic:
             raise RequestError(f"{self.where} is a table of the topic {self.topic}, not of {topic}")
         for partition, topic_id in (self.topic_ids or {}).items():

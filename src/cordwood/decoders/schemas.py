@@ -44,11 +44,7 @@ Reader = Callable[[bytes], Any]
 
 
 def library(name: str, package: str) -> Any:
-    """A library that an extra installs.
-
-    Raises:
-        RequestError: it is missing.
-    """
+    """A library that an extra installs."""
     try:
         return importlib.import_module(name)
     except ImportError:

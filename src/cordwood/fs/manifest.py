@@ -76,11 +76,7 @@ class Manifest:
 
 
 def decode(data: bytes, path: str) -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        CorruptFileError: it is not one, or of a later version.
-    """
+    """Read a manifest."""
     try:
         found: Any = json.loads(data)
         if found["version"] != _VERSION:

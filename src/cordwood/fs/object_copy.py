@@ -47,9 +47,6 @@ class ObjectCopy(Target):
 
         Args:
             written: what is known of a file of the new directory.
-
-        Raises:
-            RequestError: with the reason.
         """
         self._objects, self._written = objects, written
         self._progress = tempfile.TemporaryDirectory(prefix="cordwood-clean-", ignore_cleanup_errors=True)

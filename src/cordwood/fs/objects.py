@@ -110,11 +110,7 @@ def is_object_url(path: str) -> bool:
 
 
 def refuse_secrets(path: str) -> None:
-    """Refuse a URL that holds credentials, and do not repeat them: paths are printed, logged and seen by others.
-
-    Raises:
-        RequestError: it holds some.
-    """
+    """Refuse a URL that holds credentials, and do not repeat them: paths are printed, logged and seen by others."""
     if _SECRET.match(path):
         raise RequestError(
             f"{path.partition(':')[0]}://…: a URL must not hold credentials, because paths are printed and logged. "

@@ -149,11 +149,7 @@ class Limit:
 
     @classmethod
     def of(cls, rate: int | None, fs: TargetStore, folder: str) -> Limit | None:
-        """A limit whose counters are in a folder that all tasks see; None: there is no rate.
-
-        Raises:
-            RequestError: the rate is not positive.
-        """
+        """A limit whose counters are in a folder that all tasks see; None: there is no rate."""
         if rate is None:
             return None
         if rate < 1:

@@ -26,11 +26,7 @@ class Workspace(Target):
     """The folder in which a new directory is made. The end of the `with` block always removes it."""
 
     def __init__(self, fs: LocalFileSystem, target: str, sources: Iterable[str]) -> None:
-        """Refuse a target that is not new or empty, or within a source.
-
-        Raises:
-            RequestError: with the reason.
-        """
+        """Refuse a target that is not new or empty, or within a source."""
         self._fs = fs
         self._sources = tuple(sources)
         self.target = fs.real_path(target)

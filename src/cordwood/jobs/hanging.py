@@ -30,11 +30,7 @@ class Hanging:
         self._since = self._looked = time.monotonic()
 
     def look(self, tasks_ended: Callable[[], int]) -> None:
-        """Look, unless that was done a moment ago.
-
-        Raises:
-            TasksHangError: nothing has changed for too long.
-        """
+        """Look, unless that was done a moment ago."""
         now = time.monotonic()
         if now - self._looked < min(self._seconds / _LOOKS_PER_TIMEOUT, _LOOK_SECONDS_MAX):
             return

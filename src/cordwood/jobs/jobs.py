@@ -87,9 +87,6 @@ class Jobs:
 
         Args:
             discard: count what would be written instead of writing it; then nothing is checked.
-
-        Returns:
-            the outcome of each task, in the order of `tasks`.
         """
         if not tasks:
             return []

@@ -43,9 +43,6 @@ class Runner(Protocol):
             folder: of this run; tasks write to it.
             paths: what tasks read from disks.
             needs: what to do if tasks do not see the folder.
-
-        Raises:
-            RequestError: there is such a process.
         """
         ...
 

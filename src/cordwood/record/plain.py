@@ -129,11 +129,7 @@ def read_message_set(data: bytes) -> Iterator[tuple[int, Record]]:
 
 
 def read_batch(entry: bytes) -> list[Record]:
-    """Read the records of one complete entry of a log file, of any magic.
-
-    Raises:
-        BrokenError: the entry violates the format.
-    """
+    """Read the records of one complete entry of a log file, of any magic."""
     offset, _, _, magic = struct.unpack_from(">qiib", entry)
     if magic == 2:
         attributes, _, base_timestamp, max_timestamp = struct.unpack_from(">hiqq", entry, 21)
@@ -160,11 +156,7 @@ def read_batch(entry: bytes) -> list[Record]:
 
 
 def unpacked(codec: int, data: bytes) -> bytes:
-    """Decompress bytes; `codec` is the lowest three bits of the attributes.
-
-    Raises:
-        BrokenError: they cannot be decompressed.
-    """
+    """Decompress bytes; `codec` is the lowest three bits of the attributes."""
     import pyarrow as pa
 
     if not codec:

@@ -158,11 +158,7 @@ class Claim:
         self._on_change_end = on_change_end
 
     def check(self) -> None:
-        """Called by a clean, again and again; takes no lock.
-
-        Raises:
-            LogCleaningAbortedError: it has to stop.
-        """
+        """Raise LogCleaningAbortedError once the clean must stop. Called often; takes no lock."""
         if self.is_lost:
             raise LogCleaningAbortedError(f"the clean of {self.found.partition} is aborted")
 
@@ -464,11 +460,7 @@ class LogCleanerManager:
                     del self._states[partition]
 
     def check_cleaning_aborted(self, partition: TopicPartition) -> None:
-        """Called by a clean, again and again.
-
-        Raises:
-            LogCleaningAbortedError: it has to stop.
-        """
+        """Raise LogCleaningAbortedError once the clean must stop."""
         with self._changed:
             if self._states.get(partition) == ABORTED:
                 raise LogCleaningAbortedError(f"the clean of {partition} is aborted")
@@ -524,11 +516,7 @@ class LogCleanerManager:
             self._mark(log_dir, partition, Uncleanable("it was marked so", 1, None))
 
     def note_failure(self, log_dir: str, partition: TopicPartition, reason: str) -> Uncleanable:
-        """The clean of a log has failed: leave it alone for a while, for longer after each further failure.
-
-        Returns:
-            until when.
-        """
+        """The clean of a log has failed: leave it alone for a while, for longer after each further failure."""
         with self._changed:
             known = self._uncleanable.get(self._fs.absolute_path(log_dir), {}).get(partition)
             failures = 1 if known is None else known.failures + 1

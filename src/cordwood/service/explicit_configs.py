@@ -39,9 +39,6 @@ def explicit_configs(node: Node, *, retention: bool) -> ExplicitConfigs:
     Args:
         node: the directories, with what is said of their topics.
         retention: whether limits of time and size count, too.
-
-    Raises:
-        ConfigError: a broker config that Kafka would refuse.
     """
     topics = sorted({place.topic for place in node.places if place.topic is not None})
     layers = list(node.broker_layers())

@@ -110,11 +110,7 @@ class LiveDirectory:
             return {}
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a checkpoint file.
-
-        Raises:
-            KafkaStorageError: the disk; the directory is offline now.
-        """
+        """Replace a checkpoint file."""
         with self._failures.guarded(self.path, f"writing {name}", "the log directory"):
             path = self._file(name)
             self._fs.put(path, checkpoints.encode(offsets), beside=f"{path}.tmp")

@@ -37,11 +37,7 @@ def to_records(pairs: Pairs, timestamp_ms: int) -> list[Record]:
 
 
 def check_number(name: str, number: object, least: int, most: int) -> None:
-    """Refuse what is not a whole number in a range.
-
-    Raises:
-        TypeError, ValueError: it is not.
-    """
+    """Refuse what is not a whole number in a range."""
     if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f"{name} is a whole number, not {_shown(number)}")
     if not least <= number <= most:

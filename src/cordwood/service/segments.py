@@ -82,11 +82,7 @@ class LogSegments:
         return segments[at] if at < len(segments) else None
 
     def values(self, start: int, end: int) -> tuple[LogSegment, ...]:
-        """From the segment that holds `start`, or would, up to the first one whose base is at `end` or above.
-
-        Raises:
-            IllegalArgumentError: `end` is below `start`.
-        """
+        """From the segment that holds `start`, or would, up to the first one whose base is at `end` or above."""
         if end < start:
             raise IllegalArgumentError(f"Invalid log segment range: requested segments in the range [{start}, {end})")
         if start == end:

@@ -647,9 +647,6 @@ class UnifiedLog:
 
         LATEST and EARLIEST give the log end and the log start offset, without a timestamp; MAX_TIMESTAMP gives the
         record with the largest timestamp.
-
-        Raises:
-            KafkaStorageError: the disk.
         """
         local = self._local
         with local.guarded("fetching offset by timestamp"):
@@ -670,11 +667,7 @@ class UnifiedLog:
     # ---- retention ---------------------------------------------------------------------------------------------------
 
     def delete_old_segments(self) -> int:
-        """Delete the segments that are behind the log start, or that `retention.bytes` or `retention.ms` limit.
-
-        Returns:
-            how many segments.
-        """
+        """Delete segments behind the log start, or that `retention.bytes` or `retention.ms` limit; returns how many."""
         config = self.config
         try:
             deleted = self._delete_oldest(retention.below(self.log_start_offset))

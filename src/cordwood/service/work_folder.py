@@ -50,11 +50,7 @@ def remove(fs: LocalFileSystem, folder: str) -> None:
 
 
 def remove_leftovers(fs: LocalFileSystem, directory: str) -> None:
-    """Remove what cleans left that ended with their processes. No clean of the log may run.
-
-    Raises:
-        OSError: something cannot be removed.
-    """
+    """Remove what cleans left that ended with their processes. No clean of the log may run."""
     parent = f"{directory}/{WORK_FOLDER}"
     if not fs.exists(parent) or not fs.stat(parent).is_directory:
         return

@@ -91,11 +91,7 @@ class Workload:
     ] = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            RequestError: one of the values.
-        """
+        """Refuse what cannot be."""
         for flag, count in (
             ("--keys", self.keys),
             ("--transactions", self.transactions),
@@ -120,11 +116,7 @@ class Workload:
 
     @property
     def records_per_second(self) -> float:
-        """Of the whole topic.
-
-        Raises:
-            RequestError: the rate cannot be read, or is 0.
-        """
+        """Of the whole topic."""
         number, is_bytes = _parse_rate(self.rate)
         # A batch's header is shared by its records, whose number may follow from the rate.
         return number / (self.mean_record_size + HEADER.size / self._batch_records(number)) if is_bytes else number

@@ -64,11 +64,7 @@ Limit = Everywhere | ByPartition | SinceTime | SinceTimes
 
 
 def parse_offsets(text: str) -> Limit:
-    """What `startingOffsets` and `endingOffsets` say.
-
-    Raises:
-        RequestError: it is neither a word nor the JSON.
-    """
+    """What `startingOffsets` and `endingOffsets` say."""
     word = text.strip().lower()
     if word in _WORDS:
         return Everywhere(_WORDS[word])
@@ -80,20 +76,12 @@ def parse_offsets(text: str) -> Limit:
 
 
 def parse_times(text: str) -> Limit:
-    """What `startingOffsetsByTimestamp` and `endingOffsetsByTimestamp` say.
-
-    Raises:
-        RequestError: it is not the JSON.
-    """
+    """What `startingOffsetsByTimestamp` and `endingOffsetsByTimestamp` say."""
     return SinceTimes(_by_partition(text, 'milliseconds such as {"orders":{"0":1700000000000,"1":1700000000000}}'))
 
 
 def parse_partitions(text: str) -> frozenset[TopicPartition]:
-    """What `assign` says: `{"orders":[0,1]}`.
-
-    Raises:
-        RequestError: it is not the JSON, or names no partition.
-    """
+    """What `assign` says: `{"orders":[0,1]}`."""
     document = _document(text)
     if (
         isinstance(document, dict)
@@ -177,9 +165,6 @@ def check_names(limit: Limit, partitions: Iterable[TopicPartition], what: str) -
 
     Args:
         what: of the option, for messages.
-
-    Raises:
-        RequestError: it is for others.
     """
     match limit:
         case ByPartition(wanted) | SinceTimes(wanted):
@@ -197,9 +182,6 @@ def resolve(limit: Limit, partition: TopicPartition, there: Readable, *, what: s
         there: what there is of it.
         what: of the option, for messages.
         newest_if_none: the latest offset stands for a time that no record has reached.
-
-    Raises:
-        RequestError: no record is new enough.
     """
     match limit:
         case Everywhere(offset):

@@ -181,21 +181,13 @@ class ReadOptions:
         return self.ending_timestamp or self.ending_offsets_by_timestamp or self.ending_offsets
 
     def batch_limits(self) -> tuple[Limit, Limit]:
-        """Where a batch begins and ends.
-
-        Raises:
-            RequestError: no batch can.
-        """
+        """Where a batch begins and ends."""
         limits = self.starting or Everywhere(EARLIEST), self.ending or Everywhere(LATEST)
         check_limits(*limits)
         return limits
 
     def stream_start(self) -> Limit:
-        """Where a stream begins.
-
-        Raises:
-            RequestError: an option is for batches.
-        """
+        """Where a stream begins."""
         if self.ending is not None:
             raise RequestError("A stream has no end: endingOffsets and its like are for batches")
         return self.starting or Everywhere(LATEST)

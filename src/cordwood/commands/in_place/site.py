@@ -44,11 +44,7 @@ class Site:
         return None if self.kept is None else self.kept.keep
 
     def confirm_locks(self) -> None:
-        """Make sure that the locks still hold.
-
-        Raises:
-            LockedError: one does not.
-        """
+        """Make sure that the locks still hold."""
         for lock in self.locks:
             lock.confirm()
 

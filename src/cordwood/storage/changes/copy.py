@@ -237,11 +237,7 @@ def lay_out(
 
 
 def check_unlocked(directory: LogDirectory) -> None:
-    """Refuse a directory that another process may be writing to.
-
-    Raises:
-        LockedError: names the lock holder.
-    """
+    """Refuse a directory that another process may be writing to."""
     holder = directory.fs.lock_holder(directory.path)
     if holder is not None:
         raise LockedError(
@@ -251,11 +247,7 @@ def check_unlocked(directory: LogDirectory) -> None:
 
 
 def check_unchanged(directory: LogDirectory) -> None:
-    """Refuse a directory that a broker has used since it was opened, even if the broker has stopped again.
-
-    Raises:
-        LockedError: says what shows it.
-    """
+    """Refuse a directory that a broker has used since it was opened, even if the broker has stopped again."""
     check_unlocked(directory)
     for name in (filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS):
         path = f"{directory.path}/{name}"
@@ -293,9 +285,6 @@ def check_space(
         advice: what else to do when there is too little.
         work_folder: a folder in it where files can be written, to see whether copies share their blocks. None: there is
             none yet, and only a disk that has no room for one is refused.
-
-    Raises:
-        NoSpaceError: says how much is needed and how much is free.
     """
     free = fs.free_bytes(parent)
     if free is None:

@@ -22,9 +22,6 @@ def check_ownership(fs: LocalFileSystem, partitions: Iterable[str], user: User |
     Args:
         partitions: paths of their directories. The checkpoints beside them are checked, too.
         user: default: that of this process.
-
-    Raises:
-        RequestError: names the file, and the user to run as.
     """
     user = user or User.current()
     if user.privileged:

@@ -166,11 +166,7 @@ class Node:
         return (*layers, *self.said)
 
     def doubt(self, topic: str, name: str = "cleanup.policy") -> str | None:
-        """Why a topic's config may differ from `config_of`; None if it is certain.
-
-        Raises:
-            ConfigError: as `config_of`.
-        """
+        """Why a topic's config may differ from `config_of`; None if it is certain."""
         kind = self.config_of(topic)[name].source.kind
         if kind in (SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE):
             return None

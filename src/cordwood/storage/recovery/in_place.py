@@ -123,11 +123,7 @@ def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, 
 
 
 def _check_cut(log: LogView, base_offset: int, position: int) -> None:
-    """Refuse to cut a log before complete batches: a broker would cut, but this may be the only copy of them.
-
-    Raises:
-        CorruptBatchError: there are some.
-    """
+    """Refuse to cut a log before complete batches: a broker would cut, but this may be the only copy of them."""
     at = next(at for at, segment in enumerate(log.segments) if segment.base_offset == base_offset)
     segment, later = log.segments[at], log.segments[at + 1 :]
     with segment.open() as file:

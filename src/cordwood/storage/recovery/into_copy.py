@@ -332,9 +332,6 @@ def _check_versions(log: LogView) -> None:
     """Refuse a log with a transaction index of an unknown version, as a broker does, even if it is to be rebuilt.
 
     A broker looks at no other index of a segment that lacks its offset index.
-
-    Raises:
-        CorruptFileError: there is one.
     """
     for segment in log.segments:
         if FileKind.OFFSET_INDEX in segment.files.indexes:
