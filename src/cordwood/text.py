@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
+from typing import Any
 
 #: A first column is made no wider than this.
 NAME_WIDTH_MAX = 40
@@ -37,6 +38,15 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[
         yield "  ".join(
             cell.rjust(width) if column.right else cell.ljust(width) for cell, column, width in cells
         ).rstrip()
+
+
+#: Columns, each with what it shows of a value.
+Cells = Sequence[tuple[Column, Callable[[Any], str]]]
+
+
+def cells_of(columns: Cells, values: Iterable[Any]) -> tuple[list[Column], list[list[str]]]:
+    """The columns of a table, and a row for each value."""
+    return [column for column, _ in columns], [[cell(one) for _, cell in columns] for one in values]
 
 
 def html_table(

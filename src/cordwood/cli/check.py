@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-import time
 from typing import Annotated
 
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.progress import Line
 from cordwood.fs.by_url import file_system_for
 from cordwood.report import check as report
 from cordwood.storage.check import Check
-
-_PROGRESS_AFTER_SECONDS = 2.0
-_PROGRESS_EVERY_SECONDS = 0.2
 
 
 def main(
@@ -34,7 +30,7 @@ def main(
     repairs is explained; it does not count as damage.
     """
     found = []
-    with contextlib.closing(_Progress(enabled=sys.stderr.isatty())) as progress:
+    with _Progress(enabled=sys.stderr.isatty()) as progress:
         check = Check(file_system_for(paths), progress.update)
         for finding in check.run([named(path) for path in paths]):
             if as_json:
@@ -49,29 +45,10 @@ def main(
     return EXIT_DAMAGE if check.summary.damaged else EXIT_OK
 
 
-class _Progress:
-    """A line on a person's terminal, once it takes long enough to be wanted."""
-
-    def __init__(self, *, enabled: bool) -> None:
-        self._enabled = enabled
-        self._started = self._shown = time.monotonic()
-        self._width = 0
-
+class _Progress(Line):
     def update(self, check: Check) -> None:
-        now = time.monotonic()
-        waited = now - self._started
-        if not self._enabled or waited < _PROGRESS_AFTER_SECONDS or now - self._shown < _PROGRESS_EVERY_SECONDS:
-            return
-        self._shown = now
-        done = min(check.bytes_done / max(check.bytes_total, 1), 1.0)
-        left = f", {waited * (1 - done) / done:,.0f} s left" if done > 0.01 else ""
-        line = f"{done:4.0%} of {report.megabytes(check.bytes_total)}{left}"
-        sys.stderr.write("\r" + line.ljust(self._width))
-        sys.stderr.flush()
-        self._width = len(line)
-
-    def close(self) -> None:
-        if self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
-            self._width = 0
+        seconds = self.due_seconds()
+        if seconds is not None:
+            done = min(check.bytes_done / max(check.bytes_total, 1), 1.0)
+            left = f", {seconds * (1 - done) / done:,.0f} s left" if done > 0.01 else ""
+            self.show(f"{done:4.0%} of {report.megabytes(check.bytes_total)}{left}")

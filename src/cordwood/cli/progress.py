@@ -10,17 +10,28 @@ from typing import Self
 from cordwood.text import bytes_text
 
 _EVERY_SECONDS = 0.2
-_LOGS_AFTER_SECONDS = 2.0
+_AFTER_SECONDS = 2.0
 
 
-class _Line:
-    """What both kinds share: the line, and that it goes."""
+class Line:
+    """A line that is shown once something takes long, and is gone after the `with` block."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
         self._width = 0
+        self._started = self._shown = time.monotonic()
 
-    def _show(self, line: str) -> None:
+    def due_seconds(self) -> float | None:
+        """How long it has taken, if the line is to be shown now."""
+        now = time.monotonic()
+        seconds = now - self._started
+        if not self._enabled or seconds < _AFTER_SECONDS or now - self._shown < _EVERY_SECONDS:
+            return None
+        self._shown = now
+        return seconds
+
+    def show(self, line: str) -> None:
+        """Show a line in the place of the one before."""
         sys.stderr.write("\r" + line.ljust(self._width))
         sys.stderr.flush()
         self._width = len(line)
@@ -36,24 +47,18 @@ class _Line:
             sys.stderr.flush()
 
 
-class LogProgress(_Line):
-    """The line while logs are looked at one by one, once that takes long. It is gone after the `with` block."""
-
-    def __init__(self, *, enabled: bool) -> None:
-        super().__init__(enabled=enabled)
-        self._started = self._shown = time.monotonic()
+class LogProgress(Line):
+    """The line while logs are looked at one by one."""
 
     def update(self, done: int, total: int) -> None:
         """So many logs were looked at, of so many."""
-        now = time.monotonic()
-        seconds = now - self._started
-        if self._enabled and seconds >= _LOGS_AFTER_SECONDS and now - self._shown >= _EVERY_SECONDS:
-            self._shown = now
-            self._show(f"{done:,} of {total:,} logs, {seconds * (total - done) / done:,.0f} s left")
+        seconds = self.due_seconds()
+        if seconds is not None:
+            self.show(f"{done:,} of {total:,} logs, {seconds * (total - done) / done:,.0f} s left")
 
 
-class Progress(_Line):
-    """The line while a command works: how much is read, and how fast. It is gone after the `with` block."""
+class Progress(Line):
+    """The line while a command works: how much is read, and how fast. It is shown at once."""
 
     def __init__(self, *, enabled: bool) -> None:
         super().__init__(enabled=enabled)
@@ -65,7 +70,7 @@ class Progress(_Line):
         self._total = size_bytes
         self._started = 0.0
         if self._enabled:
-            self._show(f"{what}; starting")
+            self.show(f"{what}; starting")
 
     def of(self, done: int, total: int) -> None:
         """So many bytes of so many are done."""
@@ -83,10 +88,10 @@ class Progress(_Line):
         part = done / max(self._total, 1)
         seconds = now - self._started
         if part >= 0.99:
-            self._show(f" 99% of {bytes_text(self._total)}; finishing")
+            self.show(f" 99% of {bytes_text(self._total)}; finishing")
             return
         rate = f", {bytes_text(round(done / seconds))}/s" if seconds > 1 else ""
-        self._show(f"{part:4.0%} of {bytes_text(self._total)}{rate}{_left(seconds, part)}")
+        self.show(f"{part:4.0%} of {bytes_text(self._total)}{rate}{_left(seconds, part)}")
 
     def update_part(self, what: str, part: float) -> None:
         """So much of something is done, of 1."""
@@ -96,7 +101,7 @@ class Progress(_Line):
             return
         self._shown = now
         seconds = now - self._started
-        self._show(f"{what}: {part:4.0%}{_left(seconds, part)}")
+        self.show(f"{what}: {part:4.0%}{_left(seconds, part)}")
 
 
 def _left(seconds: float, part: float) -> str:

@@ -15,7 +15,7 @@ from cordwood.engine.results import CleanResult, ExactPlan, Fate, InPlace, Parti
 from cordwood.errors import MemoryNeed
 from cordwood.presentable import register
 from cordwood.report import plan
-from cordwood.text import Column, bytes_text, html_table, names_text, number, printable, table
+from cordwood.text import Column, bytes_text, cells_of, html_table, names_text, number, printable, table
 
 #: What records were dropped for: title of the column, words in the summary, value.
 _REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
@@ -60,7 +60,7 @@ def lines(result: CleanResult) -> Iterator[str]:
     """The result as lines for people."""
     cleaned = result.with_fate(Fate.CLEANED)
     if cleaned:
-        yield from table(*_table(cleaned))
+        yield from table(*cells_of(_COLUMNS, cleaned))
         yield ""
     yield from _failed(result, "NOT CLEANED, copied unchanged" if result.in_place is None else "NOT CLEANED")
     by_reason: dict[tuple[Fate, str], list[str]] = {}
@@ -83,7 +83,7 @@ def exact_lines(found: ExactPlan) -> Iterator[str]:
     cleaned = found.result.with_fate(Fate.CLEANED)
     if cleaned:
         yield "exactly:"
-        yield from table(*_table(cleaned))
+        yield from table(*cells_of(_COLUMNS, cleaned))
         rows = [(one.name, part) for one in cleaned for part in one.segments]
         if rows:
             yield ""
@@ -166,16 +166,12 @@ def _counts_document(counts: Counts) -> dict[str, int]:
 def html(result: CleanResult) -> str:
     """The table of what was cleaned, for a notebook."""
     *_, last = _summary(result)
-    return html_table(*_table(result.with_fate(Fate.CLEANED)), f"{_fates(result)}; {last}")
+    return html_table(*cells_of(_COLUMNS, result.with_fate(Fate.CLEANED)), f"{_fates(result)}; {last}")
 
 
 def exact_html(found: ExactPlan) -> str:
     """The tables of the plan and of its figures, for a notebook."""
     return f"{plan.html(found.plan)}\n{html(found.result)}"
-
-
-def _table(cleaned: Sequence[PartitionResult]) -> tuple[list[Column], list[list[str]]]:
-    return [column for column, _ in _COLUMNS], [[cell(one) for _, cell in _COLUMNS] for one in cleaned]
 
 
 def _failed(result: CleanResult, what: str) -> Iterator[str]:

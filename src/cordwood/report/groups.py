@@ -8,7 +8,7 @@ from typing import Any
 
 from cordwood.presentable import register
 from cordwood.storage.node.groups import CommittedOffset, Coverage, EndSource, Group, GroupListing, GroupMember
-from cordwood.text import Column, number, printable, table, time_text
+from cordwood.text import Cells, Column, cells_of, number, printable, table, time_text
 from cordwood.types import TopicPartition
 
 # ---- JSON ------------------------------------------------------------------------------------------------------------
@@ -146,25 +146,24 @@ def lines(listing: GroupListing, *, members: bool = False, offsets: bool = False
     """The listing as lines for people: a line per group; then one per member, and one per partition, if asked for."""
     yield from _coverage_lines(listing)
     yield ""
-    yield from table([column for column, _ in _GROUP_COLUMNS], _rows(_GROUP_COLUMNS, listing.groups))
+    yield from table(*cells_of(_GROUP_COLUMNS, listing.groups))
     if members:
         yield ""
-        rows = [
-            [printable(one.group_id), *row] for one in listing.groups for row in _rows(_MEMBER_COLUMNS, one.members)
-        ]
-        yield from table([_GROUP_COLUMNS[0][0], *(column for column, _ in _MEMBER_COLUMNS)], rows)
+        yield from _by_group(_MEMBER_COLUMNS, [(group, one) for group in listing.groups for one in group.members])
     if offsets:
         yield ""
-        rows = [
-            [printable(one.group_id), *row] for one in listing.groups for row in _rows(_OFFSET_COLUMNS, one.offsets)
-        ]
-        yield from table([_GROUP_COLUMNS[0][0], *(column for column, _ in _OFFSET_COLUMNS)], rows)
+        yield from _by_group(_OFFSET_COLUMNS, [(group, one) for group in listing.groups for one in group.offsets])
     yield ""
     yield from _footnotes(listing)
 
 
-def _rows(columns: Sequence[tuple[Column, Callable[[Any], str]]], values: Iterable[Any]) -> list[list[str]]:
-    return [[cell(one) for _, cell in columns] for one in values]
+def _by_group(columns: Cells, values: Sequence[tuple[Group, Any]]) -> Iterable[str]:
+    """A table of what groups have, with the group in front."""
+    titles, rows = cells_of(columns, [one for _, one in values])
+    return table(
+        [_GROUP_COLUMNS[0][0], *titles],
+        [[printable(group.group_id), *row] for (group, _), row in zip(values, rows, strict=True)],
+    )
 
 
 def _coverage_lines(listing: GroupListing) -> Iterator[str]:

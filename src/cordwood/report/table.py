@@ -10,7 +10,7 @@ from typing import Any
 
 from cordwood.presentable import register
 from cordwood.tables.result import TableResult
-from cordwood.text import Column, number, printable, table, time_text
+from cordwood.text import Column, cells_of, number, printable, table, time_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RIGHT = ("partition", "offset")
@@ -87,9 +87,7 @@ def _lines(result: TableResult) -> Iterator[str]:
         (Column("FROM OFFSET", right=True), lambda one: f"{one.start_offset:,}"),
         (Column("UP TO, NOT INCLUDED", right=True), lambda one: f"{one.end_offset:,}"),
     )
-    yield from table(
-        [column for column, _ in columns], [[cell(one) for _, cell in columns] for one in result.partitions]
-    )
+    yield from table(*cells_of(columns, result.partitions))
     yield ""
     what = f"changes of {result.topic}" if result.is_changes else f"table of {result.topic}"
     deletes = f", {number(result.deletes, 'delete')}" if result.deletes else ""

@@ -14,7 +14,7 @@ from cordwood.storage.node.transactions import (
     TransactionalId,
     TransactionListing,
 )
-from cordwood.text import Column, number, printable, table, time_text
+from cordwood.text import Column, cells_of, number, printable, table, time_text
 from cordwood.types import TopicPartition
 
 # ---- JSON ------------------------------------------------------------------------------------------------------------
@@ -163,24 +163,20 @@ def lines(listing: TransactionListing, *, all_ids: bool = False) -> Iterator[str
         yield f"no partition of {listing.state_topic.topic} is here, so only what the logs say is known"
     yield ""
     if all_ids:
-        yield from _table(_ID_COLUMNS, listing.transactional_ids)
+        yield from table(*cells_of(_ID_COLUMNS, listing.transactional_ids))
         yield ""
     if listing.transactions:
-        yield from _table(_COLUMNS, listing.transactions)
+        yield from table(*cells_of(_COLUMNS, listing.transactions))
         yield ""
         logs = sorted((log for one in listing.transactions for log in one.logs), key=_by_partition)
         if logs:
-            yield from _table(_LOG_COLUMNS, logs)
+            yield from table(*cells_of(_LOG_COLUMNS, logs))
             yield ""
     yield from _summary(listing)
 
 
 def _by_partition(open_log: OpenInLog) -> tuple[TopicPartition, int]:
     return open_log.partition, open_log.first_offset
-
-
-def _table(columns: Sequence[tuple[Column, Callable[[Any], str]]], values: Sequence[Any]) -> Iterator[str]:
-    yield from table([column for column, _ in columns], [[cell(one) for _, cell in columns] for one in values])
 
 
 def _summary(listing: TransactionListing) -> Iterator[str]:
