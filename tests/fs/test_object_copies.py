@@ -26,8 +26,8 @@ from cordwood.engine.results import Fate
 from cordwood.errors import CordwoodError, CorruptFileError, LockedError, RequestError
 from cordwood.fs.by_url import UrlStore
 from cordwood.fs.manifest import MANIFEST, RUN, decode
+from cordwood.fs.object_requests import Patience
 from cordwood.fs.object_targets import ObjectTargetStore
-from cordwood.fs.objects import Patience
 from cordwood.storage.changes.fetch import fetch_directory
 from tests.cli.running import ENVIRONMENT
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, ROOT, SECOND, directory

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 from cordwood.errors import RequestError
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.location import Location, location_in_this_process
+from cordwood.fs.object_requests import is_object_url, place_of, refuse_secrets
 from cordwood.fs.object_targets import ObjectTargetsLocation, ObjectTargetStore
-from cordwood.fs.objects import is_object_url, place_of, refuse_secrets
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedTargetStore
 from cordwood.types import override

@@ -27,7 +27,8 @@ from typing import Any, Self
 from cordwood.errors import LockedError, RequestError, StoreError
 from cordwood.fs.base import PutMode, Target
 from cordwood.fs.manifest import MANIFEST, OWN_NAMES, RUN, WORK, CopiedFile, Manifest
-from cordwood.fs.objects import ObjectStore, normal_url
+from cordwood.fs.object_requests import normal_url
+from cordwood.fs.objects import ObjectStore
 from cordwood.types import override
 
 #: Runs of this process that are at work.

@@ -27,7 +27,8 @@ from cordwood.errors import CorruptFileError, StoreError
 from cordwood.fs.base import Bytes, File, FileInfo, ReadableFile, Target, TargetStore, refuse_lock_file
 from cordwood.fs.manifest import CopiedFile
 from cordwood.fs.object_copy import ObjectCopy
-from cordwood.fs.objects import ObjectLocation, ObjectStore, Patience, answer, client_of, normal_url, place_of
+from cordwood.fs.object_requests import Patience, answer, client_of, normal_url, place_of
+from cordwood.fs.objects import ObjectLocation, ObjectStore
 from cordwood.fs.posix import PosixFile
 from cordwood.fs.wrapped import WrappedFile
 from cordwood.types import override

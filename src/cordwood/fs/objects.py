@@ -5,37 +5,23 @@ object is in it. docs/object-stores.md describes paths and credentials.
 
     list       one request per 1,000 names, with `/` as the delimiter
     stat       the object's head; a directory takes a listing, too
-    open       nothing, if its directory was listed, else the object's head. Every read asks for the ETag that the
-               object had then: an object that is replaced in between is an error, never a mixture of two
-    read       ranges of at most `PART_BYTES`, several at a time; sequential reads are prefetched, and with
-               a small file those that are beside it and of its kind
-
-A request is repeated, with pauses that get longer, when the server answers with an error of its own (5xx), does not
-answer at all, or cuts a body off. An answer of another length than was requested is an error. A store that failed is a
-StoreError, which is no OSError: a handler for missing or unreadable files must not catch it.
-
-A request is done by a thread of its own. Its caller waits only a few seconds more once the process is told to end; a
-signal would otherwise have no effect until the library gives up.
+    open       nothing, if its directory was listed, else the object's head
+    read       ranges, several at a time, see `object_file`; with a small file those that are beside it and of its kind
 """
 
 from __future__ import annotations
 
 import calendar
-import contextlib
 import errno
-import functools
-import math
 import os
 import posixpath
-import re
 import threading
-import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from cordwood.errors import NotFoundError, RequestError, StoreAccessError, StoreError
 from cordwood.fs.base import Bytes, FileInfo, PutMode, ReadableFile, Store, refuse_lock_file, view_of
@@ -50,241 +36,24 @@ from cordwood.fs.manifest import (
     decode,
     differences,
 )
-from cordwood.threads import ending
+from cordwood.fs.object_file import FIRST_BYTES, REQUESTS, ObjectFile, asked_for
+from cordwood.fs.object_requests import Patience, Place, answer, client_of, normal_url, patiently, place_of
 from cordwood.types import override
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, ObjectMeta
-    from obstore.store import ObjectStore as Client
+    from obstore import ObjectMeta
 
-T = TypeVar("T")
-
-#: The most bytes that one request asks for.
-PART_BYTES = 4 << 20
-#: The least: a request takes about as long for one byte.
-_FIRST_BYTES = 64 << 10
-#: How far sequential reads are prefetched.
-_AHEAD_BYTES = 12 << 20
-#: A large read is done in steps, so that no more than this is in memory beside the reader's own buffer.
-_STEP_BYTES = 8 << 20
 #: Directories whose listing is remembered, and bytes of small files that are.
 _LISTINGS, _SMALL_BYTES = 64, 16 << 20
 #: Small files that are asked for with one of their kind, from there on by name.
 _SIBLINGS = 64
 #: A copy holds log directories, or disks with them: so far above a partition may its manifest be.
 _COPY_DEPTH = 3
-#: Requests that are under way at once, of all files of a process.
-_REQUESTS = 16
-#: Codes with which S3 refuses access.
-_REFUSALS = frozenset(["AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"])
-#: More than fit into any time.
-_RETRIES_MAX = 1_000_000
 #: Permissions that a copy of an object or a directory gets, less the umask of its process.
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
 
-#: The usual variables for an S3-like server other than Amazon's.
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-
-#: A user's name or a password before the bucket, or a parameter that grants access. No name of a bucket has a colon.
-_SECRET = re.compile(
-    r"^[a-z0-9]+://[^/]*@|^(s3|s3a|s3n|gs|az):/+[^/]*:|^[a-z0-9]+://.*[?&][^=&/]*(secret|token|sig|key|credential|password)[^=&/]*=",
-    re.DOTALL | re.IGNORECASE,
-)
-_URL = re.compile(r"(s3|gs|az|memory):(?:/{0,2}|//([^/]+)(?:/(.*))?)", re.DOTALL)
-
-
 #: Entries of a directory, each object with its ETag.
 Listed = list[tuple[FileInfo, str | None]]
-
-
-class Place(NamedTuple):
-    """Where an object is: its bucket as a URL (`s3://bucket`), and its key there, which is empty for the bucket."""
-
-    bucket: str
-    key: str
-
-
-def is_object_url(path: str) -> bool:
-    """Whether a path is in an object store."""
-    return _URL.fullmatch(path) is not None
-
-
-def refuse_secrets(path: str) -> None:
-    """Refuse a URL that holds credentials, and do not repeat them: paths are printed, logged and seen by others."""
-    if _SECRET.match(path):
-        raise RequestError(
-            f"{path.partition(':')[0]}://…: a URL must not hold credentials, because paths are printed and logged. "
-            "Give them in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and take those in this "
-            "URL for known to others"
-        )
-
-
-def place_of(path: str) -> Place:
-    """The bucket and the key of a URL.
-
-    Raises:
-        NotFoundError: the URL names no bucket.
-        RequestError: it holds credentials.
-    """
-    refuse_secrets(path)
-    match = _URL.fullmatch(path)
-    if match is None or match[2] is None:
-        raise NotFoundError(f"{path} names no bucket: write it as s3://BUCKET/PATH, gs://BUCKET/PATH or az://…")
-    return Place(f"{match[1]}://{match[2]}", "/".join(part for part in (match[3] or "").split("/") if part))
-
-
-def normal_url(path: str) -> str:
-    """The URL without slashes that have no name between or behind them."""
-    bucket, key = place_of(path)
-    return f"{bucket}/{key}" if key else bucket
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a request is repeated that fails for the server's sake.
-
-    Attributes:
-        first_pause_ms: before the first of them; each later pause is up to twice as long as the one before.
-        retry_seconds: no attempt starts later than that.
-        timeout_seconds: of one attempt, from the connection to the last byte.
-    """
-
-    first_pause_ms: int = 100
-    longest_pause_ms: int = 15_000
-    retry_seconds: int = 180
-    timeout_seconds: float = 60
-
-
-#: How long an answer is waited for once the process is told to end, and how soon that is noticed.
-_LAST_SECONDS, _LOOK_SECONDS = 3, 0.2
-
-
-# ---- requests --------------------------------------------------------------------------------------------------------
-
-#: The stores of `memory://` URLs, which last as long as the process.
-_memory: dict[str, Client] = {}
-
-
-def client_of(bucket: str, patience: Patience) -> Client:
-    """What speaks to a bucket; the same one for a process, as long as its environment names the same server."""
-    endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS)), "")
-    return _client_of(os.getpid(), bucket, endpoint, patience)
-
-
-@functools.lru_cache(maxsize=64)
-def _client_of(_process: int, bucket: str, endpoint: str, patience: Patience) -> Client:
-    # Imported late: it starts threads of its own, which a process that forks must not have.
-    from obstore.store import MemoryStore, from_url
-
-    if bucket.startswith("memory:"):
-        return _memory.setdefault(bucket, MemoryStore())
-    plain = endpoint.startswith("http://")
-    with explained(bucket):
-        return from_url(
-            bucket,
-            # Without encryption only if such an address was given, or the usual variable asks for it.
-            client_options={
-                "timeout": timedelta(seconds=patience.timeout_seconds),
-                "allow_http": plain or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
-            },
-            retry_config={
-                "max_retries": _RETRIES_MAX,  # the time is what counts
-                "retry_timeout": timedelta(seconds=patience.retry_seconds),
-                "backoff": {
-                    "init_backoff": timedelta(milliseconds=patience.first_pause_ms),
-                    "max_backoff": timedelta(milliseconds=patience.longest_pause_ms),
-                    "base": 2,
-                },
-            },
-        )
-
-
-@contextlib.contextmanager
-def explained(path: str) -> Iterator[None]:
-    """Turn the library's errors into Python's own, with the path and one line of what the server said."""
-    from obstore import exceptions
-
-    try:
-        yield
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
-    except exceptions.PreconditionError:
-        raise StoreError("was replaced while it was read. Do it again once nothing writes there", path) from None
-    except exceptions.AlreadyExistsError:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise StoreAccessError(f"the object store refuses access: {_brief(error)}", path) from None
-    except exceptions.BaseError as error:
-        if _code(error) in _REFUSALS:  # the library knows only those of requests for one object
-            raise StoreAccessError(f"the object store refuses access: {_code(error)}", path) from None
-        if _code(error) == "NoSuchBucket":
-            raise FileNotFoundError(errno.ENOENT, "there is no such bucket", path) from None
-        raise StoreError(f"the object store failed: {_brief(error)}", path) from None
-
-
-def _code(error: BaseException) -> str | None:
-    """The code in the body of an answer of S3; the library has an exception of its own for some of them only."""
-    found = re.search("<Code>([A-Za-z]+)</Code>", str(error))
-    return None if found is None else found[1]
-
-
-def _brief(error: BaseException) -> str:
-    """The first line of an error, without the queries of URLs: they may hold a signature."""
-    lines = str(error).splitlines()
-    words = re.sub(r"(://[^\s?]*)\?\S*|, max_retries: \S+ retry_timeout: \S+", r"\1", lines[0] if lines else "")
-    return words.strip()[:300] or type(error).__name__
-
-
-def answer(path: str, request: Callable[[], T]) -> T:
-    """What a server answers; its errors are Python's own.
-
-    Raises:
-        StoreError: it failed, or the process is told to end before it answers.
-    """
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(request())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="cordwood-request", daemon=True).start()
-    with explained(path):
-        return result_of(future, path)
-
-
-def result_of(future: Future[T], path: str) -> T:
-    """The result of a request; see `answer`."""
-    gives_up = math.inf
-    while not wait([future], _LOOK_SECONDS).done:
-        if ending.is_set():
-            gives_up = min(gives_up, time.monotonic() + _LAST_SECONDS)
-        if time.monotonic() > gives_up:
-            raise StoreError("the run was told to end before the object store answered", path)
-    return future.result()
-
-
-def patiently(patience: Patience, path: str, request: Callable[[], T]) -> T:
-    """Do a request, again and again if the body of its answer is cut off: the library repeats only reads for that."""
-    ends, pause = time.monotonic() + patience.retry_seconds, patience.first_pause_ms / 1000
-    while True:
-        try:
-            return answer(path, request)
-        except StoreError as error:
-            if "response body" not in str(error) or time.monotonic() + pause > ends:
-                raise
-        time.sleep(pause)
-        pause = min(2 * pause, patience.longest_pause_ms / 1000)
-
-
-@functools.lru_cache(maxsize=1)
-def _threads(_process: int) -> ThreadPoolExecutor:
-    """Threads for requests, of a process; a forked one gets others."""
-    return ThreadPoolExecutor(_REQUESTS, thread_name_prefix="cordwood-objects")
-
-
-# ---- the store -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +96,7 @@ class ObjectStore(Store):
     @property
     @override
     def concurrency(self) -> int:
-        return _REQUESTS
+        return REQUESTS
 
     @override
     def reads_by_request(self, path: str) -> bool:
@@ -484,10 +253,10 @@ class ObjectStore(Store):
         meta = listed.get(name) or self._head(path)
         if meta is None:
             return None
-        whole = self._small_file(path, meta) if meta["size"] <= _FIRST_BYTES else None
+        whole = self._small_file(path, meta) if meta["size"] <= FIRST_BYTES else None
         if whole is not None:
             self._ask_for_siblings(parent, name, listed)
-        return _ObjectFile(path, meta, self.patience, whole)
+        return ObjectFile(path, meta, self.patience, whole)
 
     @override
     def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
@@ -540,8 +309,8 @@ class ObjectStore(Store):
         with self._lock:
             known = self._small.get(key)
             if known is None or (known.done() and known.exception() is not None):
-                known = self._small[key] = _asked(path, meta, 0, int(meta["size"]), self.patience)
-                while len(self._small) > _SMALL_BYTES // _FIRST_BYTES:
+                known = self._small[key] = asked_for(path, meta, 0, int(meta["size"]), self.patience)
+                while len(self._small) > _SMALL_BYTES // FIRST_BYTES:
                     self._small.popitem(last=False)
             return known
 
@@ -550,7 +319,7 @@ class ObjectStore(Store):
         suffix = posixpath.splitext(name)[1]
         siblings = [one for one in sorted(listed) if one > name and one.endswith(suffix)] if suffix else []
         for one in siblings[:_SIBLINGS]:
-            if listed[one]["size"] <= _FIRST_BYTES:
+            if listed[one]["size"] <= FIRST_BYTES:
                 self._small_file(f"{directory}/{one}", listed[one])
 
     def _is(self, path: str, data: bytes) -> bool:
@@ -609,130 +378,3 @@ def _with_time(info: FileInfo, file: CopiedFile | None) -> FileInfo:
 def _ns(moment: datetime) -> int:
     """Nanoseconds since the epoch; as a float they would not be exact."""
     return calendar.timegm(moment.utctimetuple()) * 1_000_000_000 + moment.microsecond * 1_000
-
-
-# ---- an open object --------------------------------------------------------------------------------------------------
-
-
-class _Block(NamedTuple):
-    """A range of an object that was asked for: from `start` up to `end`."""
-
-    start: int
-    end: int
-    data: Future[memoryview]
-
-
-class _ObjectFile(ReadableFile):
-    """An object, as it was when it was opened."""
-
-    def __init__(self, path: str, meta: ObjectMeta, patience: Patience, whole: Future[memoryview] | None) -> None:
-        self.path = path
-        self._meta = meta
-        self._size = int(meta["size"])
-        self._patience = patience
-        #: All of a small file, which others may read, too.
-        self._whole = whole
-        self._is_closed = False
-        #: Held by a reader: what follows is one reader's view of what is under way.
-        self._lock = threading.Lock()
-        #: Adjacent ranges, in order.
-        self._blocks: deque[_Block] = deque()
-        #: Where the last read ended, and how far ahead of a reader ranges are asked for.
-        self._end_of_last_read = -1
-        self._ahead_bytes = 0
-
-    @override
-    def size(self) -> int:
-        self._check_open()
-        return self._size
-
-    @override
-    def read_into(self, position: int, target: memoryview) -> int:
-        self._check_open()
-        if position < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
-        target = target.cast("B")
-        count = max(0, min(target.nbytes, self._size - position))
-        with self._lock:
-            for at in range(0, count, _STEP_BYTES):
-                step = target[at : min(count, at + _STEP_BYTES)]
-                self._read_step(position + at, step)
-        return count
-
-    @override
-    def read(self, position: int, size_bytes: int) -> bytes:
-        if size_bytes < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
-        # The size may come from a damaged file, so it is limited before a buffer is made.
-        data = bytearray(max(0, min(size_bytes, self._size - position)))
-        self.read_into(position, memoryview(data))
-        return bytes(data)
-
-    @override
-    def close(self) -> None:
-        self._is_closed = True
-        for block in list(self._blocks):
-            block.data.cancel()
-        self._blocks.clear()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise OSError(errno.EBADF, "the file is closed", self.path)
-
-    def _read_step(self, position: int, target: memoryview) -> None:
-        """Fill the target, which ends within the object."""
-        end = position + target.nbytes
-        if self._whole is not None:
-            target[:] = result_of(self._whole, self.path)[position:end]
-            return
-        self._ask_for(position, end)
-        for block in self._blocks:
-            if block.start >= end:
-                break
-            start, stop = max(block.start, position), min(block.end, end)
-            if start < stop:
-                data = result_of(block.data, self.path)
-                target[start - position : stop - position] = data[start - block.start : stop - block.start]
-        self._end_of_last_read = end
-
-    def _ask_for(self, position: int, end: int) -> None:
-        """Request all of a range, and bytes behind it if the file is read sequentially."""
-        blocks = self._blocks
-        # The reader of a window that ends within a batch steps back to where the batch starts.
-        follows = self._end_of_last_read - _STEP_BYTES <= position <= self._end_of_last_read + _FIRST_BYTES
-        self._ahead_bytes = min(_AHEAD_BYTES, max(2 * self._ahead_bytes, end - position)) if follows else 0
-        while blocks and (blocks[0].end <= position or blocks[0].start > position):
-            blocks.popleft().data.cancel()
-        start = blocks[-1].end if blocks else position
-        until = min(self._size, max(end + self._ahead_bytes, position + _FIRST_BYTES))
-        # Ahead, only whole parts are asked for, or the end.
-        while start < end or until - start >= PART_BYTES or (start < until == self._size):
-            stop = min(start + PART_BYTES, max(until, end))
-            blocks.append(_Block(start, stop, _asked(self.path, self._meta, start, stop, self._patience)))
-            start = stop
-
-
-def _asked(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) -> Future[memoryview]:
-    """A range of an object, in one of the threads."""
-    if start == end:
-        nothing: Future[memoryview] = Future()
-        nothing.set_result(memoryview(b""))
-        return nothing
-    return _threads(os.getpid()).submit(_get, path, meta, start, end, patience)
-
-
-def _get(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) -> memoryview:
-    """The bytes of a range, from the server."""
-    import obstore
-
-    bucket, key = place_of(path)
-    try:
-        with explained(path):
-            options: GetOptions = {"range": (start, end), "if_match": meta["e_tag"]}
-            data = memoryview(obstore.get(client_of(bucket, patience), key, options=options).bytes())
-    except FileNotFoundError:
-        # Not FileNotFoundError, which a reader takes for a file that a broker has deleted.
-        raise StoreError("the object store listed this object, and does not find it now", path) from None
-    if len(data) != end - start:
-        raise StoreError(f"the object store sent {len(data)} of {end - start} bytes from position {start} on", path)
-    return data
