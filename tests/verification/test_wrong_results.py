@@ -12,7 +12,7 @@ from cordwood.verification.pairs import Pair, Side
 from tests import knobs
 from tests.verification.planting import NOW, State, cleaned_example
 from tests.verification.proving import verify_pairs
-from tests.verification.wrong_results import UNCLEANABLE, Wrong, batch_kinds, record_kinds
+from tests.verification.wrong_results import wrong_results
 
 HORIZON = NOW + 86_400_000
 #: A run plants one in so many.
@@ -25,16 +25,6 @@ def cleaned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
     folder = tmp_path_factory.mktemp("wrong")
     before, _ = cleaned_example(folder, spark)
     return before, State.read(folder / "after" / "t-0", 63)
-
-
-def wrong_results(state: State) -> list[Wrong]:
-    last: dict[bytes, int] = {}
-    for entries in state.segments.values():
-        for stored in entries:
-            if not stored.header.is_control:
-                last |= {record.key: record.offset for record in stored.records if record.key is not None}
-    kept_last = {offset for offset in last.values() if offset < UNCLEANABLE}
-    return [*record_kinds(state, kept_last), *batch_kinds(state)]
 
 
 def test_every_wrong_result_is_rejected(cleaned: tuple[Path, State], tmp_path: Path) -> None:

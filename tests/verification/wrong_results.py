@@ -191,3 +191,14 @@ def _header_kinds(stored: Stored) -> Iterator[Wrong]:
         changes["another timestamp type"] = {"timestamp_type": other}
     for kind, options in changes.items():
         yield Wrong(kind, offset, _of_batch(offset, **options))
+
+
+def wrong_results(state: State) -> list[Wrong]:
+    """All that goes wrong with a right result."""
+    last: dict[bytes, int] = {}
+    for entries in state.segments.values():
+        for stored in entries:
+            if not stored.header.is_control:
+                last |= {record.key: record.offset for record in stored.records if record.key is not None}
+    kept_last = {offset for offset in last.values() if offset < UNCLEANABLE}
+    return [*record_kinds(state, kept_last), *batch_kinds(state)]

@@ -71,6 +71,26 @@ def _fingerprint(address, size, point0, point1):
     return low, high
 
 
+@njit(inline="always")
+def enter(entries, used, address, row, rule, is_there, between, points):
+    """Make the entry of one record, if it counts; return how many are used. See `enter_records`."""
+    offset = row["offset"]
+    if rule & COUNTS == 0 or row["key_size"] < 0 or offset < between[0] or offset >= between[1]:
+        return used
+    low, high = _fingerprint(address + row["key_start"], row["key_size"], points[0], points[1])
+    if is_there:
+        high |= THERE
+    else:
+        low |= WENT
+    if row["value_size"] < 0:
+        high |= TOMBSTONE
+        if rule & TOMBSTONES_MAY_GO != 0:
+            high |= MAY_GO
+    entry = entries[used]
+    entry["low"], entry["high"], entry["offset"] = low, high, offset
+    return used + 1
+
+
 @njit(cache=True, nogil=True)
 def enter_records(data_address, rows, rules, there, between, points, entries, used):
     """Make an entry of each record that counts for its key.
@@ -87,25 +107,8 @@ def enter_records(data_address, rows, rules, there, between, points, entries, us
     Returns:
         how many entries are used.
     """
-    low_end, high_end = between[0], between[1]
     for i in range(rows.size):
-        row = rows[i]
-        rule = rules[row["batch"]]
-        offset = row["offset"]
-        if rule & COUNTS == 0 or row["key_size"] < 0 or offset < low_end or offset >= high_end:
-            continue
-        low, high = _fingerprint(data_address + row["key_start"], row["key_size"], points[0], points[1])
-        if there[i]:
-            high |= THERE
-        else:
-            low |= WENT
-        if row["value_size"] < 0:
-            high |= TOMBSTONE
-            if rule & TOMBSTONES_MAY_GO != 0:
-                high |= MAY_GO
-        one = entries[used]
-        one["low"], one["high"], one["offset"] = low, high, offset
-        used += 1
+        used = enter(entries, used, data_address, rows[i], rules[rows[i]["batch"]], there[i], between, points)
     return used
 
 

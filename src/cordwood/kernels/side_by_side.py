@@ -1,7 +1,10 @@
 """Compares the records of two states of a log, in the order of their offsets.
 
-Both come as rows of the decoder, which has checked every position and size. Fields are compared, not encoded bytes: a
-batch that is encoded anew has other deltas and sizes for the same records.
+`match_records` takes rows of the decoder, which has checked every position and size. Fields are compared, not encoded
+bytes: a batch that is encoded anew has other deltas and sizes for the same records.
+
+`compare_plain` goes from batch to batch of both states at once, and makes no rows. It takes batches of magic 2 without
+a codec, and says only that all is well. What it finds odd is left to `match_records`.
 """
 
 from __future__ import annotations
@@ -9,8 +12,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from cordwood.kernels.decode import varint
-from cordwood.kernels.native import load8, load64
+from cordwood.kernels.decode import DONE, one_record, varint
+from cordwood.kernels.last_records import enter
+from cordwood.kernels.layout import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME, RECORD_ROW
+from cordwood.kernels.native import load8, load64, prefetch
 
 #: What of a record of the state after is not as it was; `INVENTED`: the state before has no record of its offset.
 INVENTED, TIMESTAMP, KEY, VALUE, HEADERS = (np.uint8(1 << bit) for bit in range(5))
@@ -56,6 +61,30 @@ def _same_headers(a, b, count):
     return True
 
 
+@njit
+def _differences(before_address, was, after_address, now):
+    """What differs of two records of the same offset; 0 for nothing."""
+    found = np.uint8(0)
+    if was["timestamp"] != now["timestamp"]:
+        found |= TIMESTAMP
+    size = was["key_size"]
+    a, b = before_address + was["key_start"], after_address + now["key_start"]
+    if size != now["key_size"] or not _same_bytes(a, b, size):
+        found |= KEY
+    size = was["value_size"]
+    a, b = before_address + was["value_start"], after_address + now["value_start"]
+    if size != now["value_size"] or not _same_bytes(a, b, size):
+        found |= VALUE
+    count = was["header_count"]
+    if count != now["header_count"]:
+        found |= HEADERS
+    elif count > 0:
+        a, b = before_address + was["headers_start"], after_address + now["headers_start"]
+        if not _same_headers(a, b, count):
+            found |= HEADERS
+    return found
+
+
 @njit(cache=True, nogil=True)
 def match_records(before_address, before, before_at, after_address, after, after_at, there, differs):
     """Compare records until one state has no more rows.
@@ -78,26 +107,8 @@ def match_records(before_address, before, before_at, after_address, after, after
         if was["offset"] > now["offset"]:
             after_at += 1
             continue
-        found = np.uint8(0)
-        if was["timestamp"] != now["timestamp"]:
-            found |= TIMESTAMP
-        size = was["key_size"]
-        a, b = before_address + was["key_start"], after_address + now["key_start"]
-        if size != now["key_size"] or not _same_bytes(a, b, size):
-            found |= KEY
-        size = was["value_size"]
-        a, b = before_address + was["value_start"], after_address + now["value_start"]
-        if size != now["value_size"] or not _same_bytes(a, b, size):
-            found |= VALUE
-        count = was["header_count"]
-        if count != now["header_count"]:
-            found |= HEADERS
-        elif count > 0:
-            a, b = before_address + was["headers_start"], after_address + now["headers_start"]
-            if not _same_headers(a, b, count):
-                found |= HEADERS
+        differs[after_at] = _differences(before_address, was, after_address, now)
         there[before_at] = True
-        differs[after_at] = found
         before_at += 1
         after_at += 1
     return before_at, after_at
@@ -135,3 +146,170 @@ def look_over(rows, last, ascends, batch_first, batch_count, batch_newest):
         batch_count[batches - 1] += 1
         batch_newest[batches - 1] = max(batch_newest[batches - 1], row["timestamp"])
     return batches, wrong
+
+
+#: Why `compare_plain` ended: all batches before are compared; it needs more batches after; something is odd.
+COMPARED, MORE_AFTER, ODD = range(3)
+_AHEAD = 2
+
+
+@njit(cache=True, nogil=True)
+def are_plain(batches, data_end, last_offset):
+    """Whether `compare_plain` may take these batches.
+
+    They have magic 2, no codec, right CRCs and ascending offsets, and the data has them whole.
+
+    Args:
+        batches: BATCH_ROW[batches].
+        data_end: position in the file where the data of their window ends.
+        last_offset: of the batch before them.
+    """
+    for i in range(batches.size):
+        batch = batches[i]
+        if batch["magic"] != 2 or batch["attributes"] & CODEC_MASK != 0 or batch["crc"] != batch["computed_crc"]:
+            return False
+        if batch["base_offset"] <= last_offset or batch["last_offset"] < batch["base_offset"]:
+            return False
+        if batch["record_count"] < 0 or batch["position"] + batch["size_bytes"] > data_end:
+            return False
+        last_offset = batch["last_offset"]
+    return True
+
+
+@njit(inline="always")
+def _is_alike(batch, other):
+    """Whether equal bytes are equal records in both batches: deltas and timestamps mean the same."""
+    if batch["base_offset"] != other["base_offset"] or batch["base_timestamp"] != other["base_timestamp"]:
+        return False
+    if (batch["attributes"] | other["attributes"]) & LOG_APPEND_TIME == 0:
+        return True
+    if (batch["attributes"] & other["attributes"]) & LOG_APPEND_TIME == 0:
+        return False
+    return batch["max_timestamp"] == other["max_timestamp"]
+
+
+@njit(inline="always")
+def _decode_next(address, at, end, batch, row):
+    """Decode the next record of a batch; return its end, or -1 if it is no record."""
+    at, status = one_record(address, at, end, True, batch["base_offset"], batch["base_timestamp"], row)
+    if batch["attributes"] & LOG_APPEND_TIME != 0:
+        row["timestamp"] = batch["max_timestamp"]
+    return at if status == DONE else -1
+
+
+@njit
+def _compare_pair(before_address, batch, after_address, other, left, rule, between, points, entries, used, scratch):
+    """Compare the records of a batch with those of the batch of the same offsets, of which there may be none.
+
+    Args:
+        left: records that the other batch has; -1: both are the same batch.
+        scratch: RECORD_ROW[2].
+
+    Returns:
+        (entries used, newest timestamp of the other batch); -1 instead of the first if something is odd.
+    """
+    was, now = scratch[0], scratch[1]
+    is_alike = left > 0 and _is_alike(batch, other)
+    at, end = batch["position"] + HEADER_BYTES, batch["position"] + batch["size_bytes"]
+    other_at, other_end = other["position"] + HEADER_BYTES, other["position"] + other["size_bytes"]
+    other_next = np.int64(0)  # the end of the decoded record of the other batch; 0: none is decoded
+    is_empty = left <= 0
+    offset = batch["base_offset"] - 1
+    newest = np.int64(-(2**63))
+    for _ in range(batch["record_count"]):
+        following = _decode_next(before_address, at, end, batch, was)
+        if following < 0 or was["offset"] <= offset or was["offset"] > batch["last_offset"]:
+            return -1, newest
+        offset = was["offset"]
+        size = following - at
+        # Where a later record starts is not known yet; guess that the next ones have the size of this one.
+        prefetch(before_address + following + _AHEAD * size)
+        is_there = left < 0
+        if left > 0 and other_next == 0:
+            if (
+                is_alike
+                and size <= other_end - other_at
+                and _same_bytes(before_address + at, after_address + other_at, size)
+            ):
+                is_there = True
+                other_at += size
+            else:
+                other_next = _decode_next(after_address, other_at, other_end, other, now)
+                if other_next < 0:
+                    return -1, newest
+        if other_next > 0 and now["offset"] <= offset:
+            if now["offset"] < offset or _differences(before_address, was, after_address, now) != 0:
+                return -1, newest
+            is_there = True
+            other_at = other_next
+            other_next = np.int64(0)
+        if is_there and left > 0:
+            left -= 1
+            newest = max(newest, was["timestamp"])
+        used = enter(entries, used, before_address, was, rule, is_there, between, points)
+        at = following
+    # Kafka does not read the body of a batch with a record count of 0.
+    if (at != end and batch["record_count"] > 0) or left > 0 or (not is_empty and other_at != other_end):
+        return -1, newest
+    return used, newest
+
+
+@njit(cache=True, nogil=True)
+def compare_plain(
+    before_address,
+    before,
+    before_at,
+    after_address,
+    after,
+    after_at,
+    is_last,
+    is_same,
+    rules,
+    between,
+    points,
+    entries,
+    used,
+    newest,
+):
+    """Compare the records of batches of both states, and make their entries; see `last_records.enter_records`.
+
+    Args:
+        before_address, after_address: where position 0 of the file would be.
+        before, after: BATCH_ROW[batches] that are plain, see `are_plain`.
+        before_at, after_at: indexes to start at.
+        is_last: there are no batches after those in `after`.
+        is_same: both states have the same batches; `after` is not looked at.
+        rules: uint8[batches before].
+        entries: ENTRY[at least used + records before].
+        newest: int64[batches after], set to the newest timestamp of the records of each that is compared.
+
+    Returns:
+        (status, the indexes of the first batches that have not been compared, records that are there, entries used).
+        If something is odd, the entries are not to be used.
+    """
+    scratch = np.empty(2, RECORD_ROW)
+    there = np.int64(0)
+    while before_at < before.size:
+        batch = before[before_at]
+        other = batch
+        is_paired = False
+        if not is_same:
+            if after_at == after.size and not is_last:
+                return MORE_AFTER, before_at, after_at, there, used
+            if after_at < after.size and after[after_at]["last_offset"] <= batch["last_offset"]:
+                other = after[after_at]
+                is_paired = True
+                if other["last_offset"] < batch["last_offset"]:
+                    return ODD, before_at, after_at, there, used
+        left = np.int64(-1) if is_same else np.int64(other["record_count"]) if is_paired else np.int64(0)
+        used, time = _compare_pair(
+            before_address, batch, after_address, other, left, rules[before_at], between, points, entries, used, scratch
+        )
+        if used < 0:
+            return ODD, before_at, after_at, there, used
+        if is_paired:
+            newest[after_at] = time
+            after_at += 1
+        there += np.int64(batch["record_count"]) if is_same else left
+        before_at += 1
+    return COMPARED, before_at, after_at, there, used

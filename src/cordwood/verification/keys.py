@@ -30,7 +30,7 @@ from cordwood.kernels.last_records import (
     merge_entries,
     move_slots,
 )
-from cordwood.kernels.layout import TRANSACTIONAL
+from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
 from cordwood.verification.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.scratch import Kept, Reader, Scratch, Writer, kept_here
@@ -78,33 +78,41 @@ class KeyEntries:
     Attributes:
         between: int64[2]: records in [low, high) count.
         chunk_entries: how many are divided at a time.
+        points: uint64[2], those of the rules.
     """
 
     rules: KeyRules
     writer: Writer
     between: Int64Array
     chunk_entries: int = CHUNK_ENTRIES
-    _points: npt.NDArray[np.uint64] = field(init=False)
+    points: npt.NDArray[np.uint64] = field(init=False)
     _entries: npt.NDArray[np.void] = field(init=False)
     _used: int = field(default=0, init=False)
     _all_committed: bool = field(default=True, init=False)
     _chunks: list[Kept] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._points = np.array(self.rules.points, np.uint64)
+        self.points = np.array(self.rules.points, np.uint64)
         self._entries = np.empty(self.chunk_entries, ENTRY)
 
     def add(self, piece: Piece, rules: npt.NDArray[np.uint8], there: BoolArray) -> None:
         """Add records of the state before; `rules` and `there` as for `enter_records`."""
-        committed = not (piece.batches["attributes"] & TRANSACTIONAL).any()
         for start in range(0, piece.rows.size, self.chunk_entries):
             rows, known = (one[start : start + self.chunk_entries] for one in (piece.rows, there))
-            if self._used + rows.size > self.chunk_entries:
-                self._chunks.append(self.writer.write(*self._divided()))
-            self._all_committed &= committed
-            self._used = enter_records(
-                piece.data.ctypes.data, rows, rules, known, self.between, self._points, self._entries, self._used
-            )
+            entries, used = self.room_for(rows.size)
+            used = enter_records(piece.data.ctypes.data, rows, rules, known, self.between, self.points, entries, used)
+            self.entered(used, piece.batches)
+
+    def room_for(self, records: int) -> tuple[npt.NDArray[np.void], int]:
+        """Where to make the entries of up to `chunk_entries` records: ENTRY[all], and how many are used."""
+        if self._used + records > self.chunk_entries:
+            self._chunks.append(self.writer.write(*self._divided()))
+        return self._entries, self._used
+
+    def entered(self, used: int, batches: BatchRows) -> None:
+        """Take over entries that were made, so that so many are used, of records of some batches."""
+        self._used = used
+        self._all_committed &= not (batches["attributes"] & TRANSACTIONAL).any()
 
     def finish(self, *, here_max: int) -> list[Kept]:
         """All entries, as ENTRY in two sections per hash range; if there are few, they are in no file."""

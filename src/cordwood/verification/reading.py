@@ -1,0 +1,100 @@
+"""Reads the windows of one state in a range of offsets, and checks that its batches are in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.columns import BatchWindow
+from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, GapKind, read_headers
+from cordwood.verification.facts import Facts
+from cordwood.verification.pairs import ViolationKind
+from cordwood.verification.ranges import Range
+
+
+@dataclass(frozen=True, slots=True)
+class RangeWindows:
+    """The windows of a range in one state.
+
+    Attributes:
+        damage: the kind of violation to report when this state cannot be read.
+    """
+
+    log: LogView
+    part: Range
+    lowest: int
+    facts: Facts
+    damage: ViolationKind
+
+    def __iter__(self) -> Iterator[tuple[Segment, BatchWindow]]:
+        """The windows in the order of their offsets, with their segments.
+
+        Raises:
+            DataError, OSError: this state cannot be read.
+        """
+        for segment, item in self._items():
+            if isinstance(item, BatchWindow):
+                yield segment, item
+            elif segment.base_offset != self.log.segments[-1].base_offset or item.kind is GapKind.DAMAGE:
+                raise gap_error(segment, item)
+            # Else a torn tail or zeros, as a crash leaves them at the end of the log.
+            del item
+
+    def batches_of(self, window: BatchWindow) -> BatchRows:
+        """The batches of a window that end in the range."""
+        lasts = window.batches["last_offset"]
+        inside = (lasts >= self.part.start) & (lasts < self.part.end)
+        return window.batches if inside.all() else window.batches[inside]
+
+    def _items(self) -> Iterator[tuple[Segment, BatchWindow | Gap]]:
+        """All windows and gaps.
+
+        A segment that lies in the range is read from its first byte to its last, so that no batch of it is passed over,
+        wherever it is. Of one that reaches into other ranges, one task reads all headers.
+        """
+        part = self.part
+        segments = [*self.log.segments_from(part.start)]
+        for segment, end in zip(segments, [*(one.base_offset for one in segments[1:]), MAX_OFFSET], strict=True):
+            first = max(segment.base_offset, self.lowest)
+            if segment.base_offset >= part.end:
+                return
+            is_own = end > part.start and part.start <= first < part.end
+            if is_own and part.start <= segment.base_offset and end <= part.end:
+                last = segment.base_offset - 1
+                for item in segment.windows(ordered=False):
+                    if isinstance(item, BatchWindow):
+                        last = self._check_order(item.batches, last, end)
+                    yield segment, item
+                    del item
+                continue
+            if is_own:
+                self._check_segment(segment, end)
+            for item in segment.windows(start_offset=part.start, end_offset=part.end, ordered=False):
+                yield segment, item
+                del item
+
+    def _check_segment(self, segment: Segment, end: int) -> None:
+        last = segment.base_offset - 1
+        with segment.open() as file:
+            for rows in read_headers(file, base_offset=segment.base_offset):
+                if not isinstance(rows, Gap) and rows.size:
+                    last = self._check_order(rows, last, end)
+
+    def _check_order(self, rows: BatchRows, last: int, end: int) -> int:
+        """Report batches that start at or below the last one's end, or end beyond the segment. Returns the new end.
+
+        What a clean left may not be so; if the state before is, nothing is proved.
+        """
+        lasts = rows["last_offset"]
+        firsts = np.where(rows["base_offset"] >= 0, rows["base_offset"], lasts)
+        ends = np.concatenate([np.array([last]), lasts[:-1]])
+        if self.damage is ViolationKind.DAMAGE_AFTER:
+            self.facts.broken_batches(ViolationKind.ORDER, rows, (firsts <= ends) | (lasts >= end))
+        else:
+            self.facts.broken_at(self.damage, ends[(lasts <= ends) | (lasts >= end)] + 1)
+        return int(lasts[-1])
