@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.clean import CleanedLog, LiveClean, run_here
-from cordwood.service.cleaner_manager import ABORTED, LogCleanerManager, LogToClean
+from cordwood.service.cleaner_manager import ABORTED, LogCleanerManager
+from cordwood.service.log_to_clean import LogToClean
 from cordwood.types import TopicPartition
 
 

@@ -19,9 +19,10 @@ from cordwood.record.batch import MAX_SEQUENCE, encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.service.clean import CleanedLog
-from cordwood.service.cleaner_manager import ABORTED, LogCleanerManager, LogToClean, log_to_clean
+from cordwood.service.cleaner_manager import ABORTED, LogCleanerManager
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import Checkpointed, FetchIsolation, Log, LogEnvironment, ProducerLimits, load_log
+from cordwood.service.log_to_clean import LogToClean, log_to_clean
 from cordwood.service.producer_state import AppendOrigin, read_marker
 from cordwood.service.scheduler import SteppedScheduler
 from cordwood.service.segment import LogSegment

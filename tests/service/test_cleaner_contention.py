@@ -18,9 +18,9 @@ from cordwood.errors import ConfigError, LogError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.log_cleaner import LogCleaner
 from cordwood.service.log_manager import LogManager
+from cordwood.service.log_to_clean import LogToClean
 from cordwood.types import TopicPartition
 from tests.knobs import scaled
 from tests.service.cleaner_nodes import send

@@ -6,19 +6,14 @@ import random
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from cordwood.errors import IllegalStateError, LogCleaningAbortedError
-from cordwood.service.cleaner_manager import (
-    ABORTED,
-    IN_PROGRESS,
-    Claim,
-    LogCleanerManager,
-    Paused,
-    log_to_clean,
-)
+from cordwood.service.cleaner_manager import ABORTED, IN_PROGRESS, Claim, LogCleanerManager, Paused
 from cordwood.service.log import Log
+from cordwood.service.log_to_clean import log_to_clean
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.files import read_file, write_file
@@ -174,11 +169,8 @@ def test_a_log_is_not_in_progress_for_good_whatever_fails_at_the_end_of_its_clea
     manager.release(claim, 7)
     assert manager.cleaning_state(PARTITION) is None and node.checkpoint() == 7
     claim = claimed(node)
-    logs = manager._logs
-    manager._logs = lambda: (_ for _ in ()).throw(MemoryError())
-    with pytest.raises(MemoryError):
+    with mock.patch.object(manager, "update_checkpoints", side_effect=MemoryError), pytest.raises(MemoryError):
         manager.release(claim, 9)
-    manager._logs = logs
     assert manager.cleaning_state(PARTITION) is None
 
 

@@ -25,10 +25,11 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.service.clean import LiveClean, run_here
 from cordwood.service.clean_runner import CleanRunner
-from cordwood.service.cleaner_manager import Claim, LogCleanerManager, Paused, log_to_clean
+from cordwood.service.cleaner_manager import Claim, LogCleanerManager, Paused
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import CleanerThread, LogCleaner
 from cordwood.service.log_manager import LogManager
+from cordwood.service.log_to_clean import log_to_clean
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.files import read_file

@@ -11,8 +11,8 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.service.clean import LiveClean, run_here
-from cordwood.service.cleaner_manager import log_to_clean
 from cordwood.service.indexes import LiveTransactionIndex
+from cordwood.service.log_to_clean import log_to_clean
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from tests.service.cleaner_nodes import PARTITION, Node, layers, newest
 from tests.service.live_logs import NOW_MS, World, read_all

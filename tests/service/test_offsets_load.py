@@ -25,10 +25,10 @@ from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.service.cleaner_manager import log_to_clean
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import LogCleaner
 from cordwood.service.log_manager import LogManager
+from cordwood.service.log_to_clean import log_to_clean
 from cordwood.service.scheduler import SteppedScheduler
 from cordwood.types import TopicPartition
 from tests.service.live_logs import NOW_MS

@@ -15,9 +15,9 @@ import pytest
 
 from cordwood import check
 from cordwood.config import DAY_MS, HOUR_MS
-from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.log_cleaner import CleanerStats
 from cordwood.service.log_manager import LogManager
+from cordwood.service.log_to_clean import LogToClean
 from cordwood.service.metrics import MeterReading, MetricName, Reading, TimerReading
 from cordwood.service.scheduler import SteppedScheduler
 from cordwood.service.segment import LogSegment

@@ -36,8 +36,8 @@ from cordwood.fs.checked import Check, checked
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.service import work_folder
-from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.log import Log
+from cordwood.service.log_to_clean import LogToClean
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.recovery.replay import Producers
 

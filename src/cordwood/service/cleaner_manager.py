@@ -1,4 +1,4 @@
-"""Which live log is cleaned next, what is done to it meanwhile, and how far each has been cleaned.
+"""Which live log is cleaned next, and what is done to it meanwhile.
 
     none ── grab, deletable_logs ──► in progress ── done ──► none
                                          │
@@ -12,7 +12,7 @@ guards the states and the checkpoint files; a thread releases it while it waits 
 A clean holds a claim, and must not change the log without it. So an abort revokes the claim and need not wait for the
 clean to notice: the log is paused at once. An abort waits only for a swap of a group that has begun.
 
-Source: Kafka LogCleanerManager. `cleaning.selection` decides which logs are dirty.
+Source: Kafka LogCleanerManager. `log_to_clean` says what is dirty, `cleaner_checkpoints` how far each log was cleaned.
 """
 
 from __future__ import annotations
@@ -22,32 +22,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
-from cordwood.cleaning.selection import (
-    clean_range,
-    first_dirty_offset,
-    non_active_from,
-    overdue_ms,
-    segments_between,
-)
 from cordwood.clock import Clock, monotonic_clock
-from cordwood.config import LONG_MAX
-from cordwood.errors import (
-    CorruptFileError,
-    IllegalStateError,
-    KafkaStorageError,
-    LogCleaningAbortedError,
-)
+from cordwood.errors import IllegalStateError, KafkaStorageError, LogCleaningAbortedError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.service.failures import LogDirFailureChannel, io_error_of
+from cordwood.service.cleaner_checkpoints import CleanerCheckpoints
+from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import Log
-from cordwood.service.log_config import LogConfig
-from cordwood.service.segment import LogSegment
-from cordwood.storage.formats import checkpoints, filenames
-from cordwood.storage.log.files import read_file
-from cordwood.types import NONE, TopicPartition
+from cordwood.service.log_to_clean import LogsToClean, LogToClean
+from cordwood.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 #: How often a thread that waits for an abort looks again.
@@ -84,46 +67,6 @@ class Uncleanable:
     reason: str
     failures: int
     retry_at_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LogToClean:
-    """What a clean of a log would go over.
-
-    Attributes:
-        uncleanable_offset: what bounds the range: the last stable offset, the active segment, or a lag.
-        first_uncleanable_offset: where the range ends, at the base offset of a segment.
-        force_update_checkpoint: the log's checkpoint is outside the log, and must be corrected.
-        clean_bytes: of the segments that begin below the first dirty offset.
-        cleanable_bytes: of the segments in the range; the first of them may count in both.
-        overdue_ms: by how much the oldest dirty batch exceeds `max.compaction.lag.ms`.
-    """
-
-    partition: TopicPartition
-    log: Log
-    first_dirty_offset: int
-    uncleanable_offset: int
-    first_uncleanable_offset: int
-    force_update_checkpoint: bool
-    clean_bytes: int
-    cleanable_bytes: int
-    overdue_ms: int
-
-    @property
-    def total_bytes(self) -> int:
-        """Clean and cleanable bytes together."""
-        return self.clean_bytes + self.cleanable_bytes
-
-    @property
-    def cleanable_ratio(self) -> float:
-        """The dirty share; 0 of an empty log."""
-        return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is dirty enough, or has waited for too long."""
-        must = self.overdue_ms > 0 and self.cleanable_bytes > 0
-        return must or self.cleanable_ratio > self.log.config.min_cleanable_dirty_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,59 +123,6 @@ class Claim:
                 self._on_change_end(self)
 
 
-class _Seen(NamedTuple):
-    """What of a log decides what a clean would go over, if no lag has a say in it: then time has none, either."""
-
-    log: Log
-    segments: tuple[LogSegment, ...]
-    config: LogConfig
-    offsets: tuple[int, int, int | None]
-
-    def equals(self, other: _Seen) -> bool:
-        """Whether nothing has changed; segments are the same only if nothing was rolled, removed or swapped in."""
-        return (
-            self.log is other.log
-            and self.segments is other.segments
-            and self.config is other.config
-            and self.offsets == other.offsets
-        )
-
-
-def log_to_clean(partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean:
-    """What a clean of a log would go over now."""
-    config = log.config
-    first_dirty, why = first_dirty_offset(checkpoint, log.log_start_offset, log.log_end_offset)
-    live = log.log_segments
-    dirty = {one.base_offset for one in non_active_from([_facts(one, NONE) for one in live], first_dirty)}
-    # The largest timestamp may have to be read; only a lag needs it, and only of dirty segments.
-    asks = config.min_compaction_lag_ms > 0
-    segments = [_facts(one, one.largest_timestamp if asks and one.base_offset in dirty else NONE) for one in live]
-    found = clean_range(
-        segments,
-        first_dirty,
-        log.last_stable_offset,
-        min_compaction_lag_ms=config.min_compaction_lag_ms,
-        now_ms=now_ms,
-    )
-    end = found.first_uncleanable_offset
-    headers = [HeaderFacts(first_timestamp=one.first_timestamp if one.base_offset in dirty else NONE) for one in live]
-    return LogToClean(
-        partition,
-        log,
-        first_dirty,
-        max(first_dirty, found.bound_offset),
-        end,
-        checkpoint is not None and bool(why),
-        sum(one.size_bytes for one in segments if one.base_offset < first_dirty),
-        sum(one.size_bytes for one in segments_between(segments, min(first_dirty, end), end)),
-        overdue_ms(segments, headers, first_dirty, max_compaction_lag_ms=config.max_compaction_lag_ms, now_ms=now_ms),
-    )
-
-
-def _facts(segment: LogSegment, largest_timestamp: int) -> SegmentFacts:
-    return SegmentFacts(segment.base_offset, segment.size_bytes, 0, 0, 0, largest_timestamp)
-
-
 class LogCleanerManager:
     """The states and checkpoints of the logs that are cleaned."""
 
@@ -253,31 +143,27 @@ class LogCleanerManager:
         """
         self._fs = fs
         self._logs = logs
-        self._failures = failures
-        self._files = {
-            fs.absolute_path(path): f"{fs.absolute_path(path)}/{filenames.CLEANER_OFFSETS}" for path in log_dirs
-        }
         self._states: dict[TopicPartition, State] = {}
         self._claims: dict[TopicPartition, Claim] = {}
         self._clock = clock
         self._uncleanable: dict[str, dict[TopicPartition, Uncleanable]] = {}
         self._changed = threading.Condition(threading.RLock())
-        #: What was found of a log whose state is the same as then; 10,000 logs are looked at in each round.
-        self._found: dict[TopicPartition, tuple[_Seen, LogToClean]] = {}
-        #: The bytes of checkpoint files, and what they say.
-        self._decoded: dict[str, tuple[bytes, dict[TopicPartition, int]]] = {}
+        self._found = LogsToClean()
+        self._checkpoints = CleanerCheckpoints(fs, log_dirs, logs, failures, self._changed)
+        # The calls of the files are those of the manager.
+        self.all_cleaner_checkpoints = self._checkpoints.all_cleaner_checkpoints
+        self.update_checkpoints = self._checkpoints.update_checkpoints
+        self.maybe_truncate_checkpoint = self._checkpoints.maybe_truncate_checkpoint
+        self.handle_log_dir_failure = self._checkpoints.forget
         #: Of the last selection: the largest dirty share.
         self.dirtiest_ratio = 0.0
         #: When it was, on the monotonic clock.
         self.last_run_ms = clock()
-        for path in self._files.values():
-            if not fs.exists(path):
-                fs.create(path).close()
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
         """The directories that have not failed."""
-        return tuple(self._files)
+        return self._checkpoints.log_dirs
 
     # ---- choosing ----------------------------------------------------------------------------------------------------
 
@@ -321,9 +207,8 @@ class LogCleanerManager:
             if one.total_bytes > 0:
                 found.append(one)
         for path, offsets in corrected.items():
-            self._update(path, offsets)
-        for partition in self._found.keys() - logs.keys():
-            del self._found[partition]
+            self._checkpoints.replace(path, offsets)
+        self._found.forget_all_but(logs)
         self.dirtiest_ratio = max((one.cleanable_ratio for one in found), default=0.0)
         due = sorted((one for one in found if one.is_due), key=lambda one: -one.cleanable_ratio)
         overdue = [one.overdue_ms for one in found if one.overdue_ms > 0]
@@ -336,7 +221,7 @@ class LogCleanerManager:
         """
         segments = log.log_segments
         try:
-            return self._found_before(partition, log, checkpoint, now_ms)
+            return self._found.of(partition, log, checkpoint, now_ms)
         except KafkaStorageError:
             return None  # its directory has failed
         except Exception as error:
@@ -344,21 +229,6 @@ class LogCleanerManager:
                 _log.exception("what is dirty in %s cannot be said", partition)
                 self.note_failure(log.parent_directory, partition, f"what is dirty in it cannot be said: {error}")
             return None
-
-    def _found_before(self, partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean:
-        """See `log_to_clean`; computed only if something has changed."""
-        config = log.config
-        if checkpoint is not None and checkpoint > log.log_end_offset:
-            checkpoint = LONG_MAX  # above the end now and until the log grows
-        stable = min(log.last_stable_offset, log.active_segment.base_offset)
-        seen = _Seen(log, log.log_segments, config, (log.log_start_offset, stable, checkpoint))
-        before = self._found.get(partition)
-        if before is not None and before[0].equals(seen):
-            return before[1]
-        found = log_to_clean(partition, log, checkpoint, now_ms)
-        if config.min_compaction_lag_ms <= 0 and config.max_compaction_lag_ms == LONG_MAX:
-            self._found[partition] = seen, found
-        return found
 
     def deletable_logs(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Log]:
         """Return the compacted logs without a state, now in progress, so that old segments may be deleted."""
@@ -536,7 +406,7 @@ class LogCleanerManager:
     def uncleanable(self, partition: TopicPartition) -> Uncleanable | None:
         """Why a log is not cleaned; None: it is."""
         with self._changed:
-            known = [self._uncleanable[path] for path in self._uncleanable.keys() & self._files.keys()]
+            known = [self._uncleanable[path] for path in self._uncleanable.keys() & set(self.log_dirs)]
             return next((marked[partition] for marked in known if partition in marked), None)
 
     def seconds_to_retry(self, marked: Uncleanable) -> int | None:
@@ -555,7 +425,7 @@ class LogCleanerManager:
             size_bytes = 0
             for one in self.uncleanable_partitions(log_dir) & logs.keys():
                 with contextlib.suppress(Exception):  # a log may be uncleanable because this fails
-                    size_bytes += self._found_before(one, logs[one], known.get(one), now_ms).cleanable_bytes
+                    size_bytes += self._found.of(one, logs[one], known.get(one), now_ms).cleanable_bytes
             return size_bytes
 
     def maintain_uncleanable_partitions(self) -> None:
@@ -570,109 +440,14 @@ class LogCleanerManager:
         marked = self._uncleanable.get(log.parent_directory, {}).get(partition)
         return marked is not None and (marked.retry_at_ms is None or self._clock() < marked.retry_at_ms)
 
-    # ---- checkpoints -------------------------------------------------------------------------------------------------
-
-    def all_cleaner_checkpoints(self) -> dict[TopicPartition, int]:
-        """The first dirty offset of each log that was ever cleaned.
-
-        A partition that is in the files of two directories counts with the entry of the one that its log is in, or with
-        the smaller one.
-        """
-        with self._changed:
-            read: dict[str, dict[TopicPartition, int]] = {}
-            for path in self._files:
-                try:
-                    read[path] = self._read(path)
-                except KafkaStorageError:
-                    _log.exception("Failed to access checkpoint file in dir %s", path)
-            found: dict[TopicPartition, int] = {}
-            twice: set[TopicPartition] = set()
-            for offsets in read.values():
-                both = found.keys() & offsets.keys()
-                found |= offsets | {one: min(offsets[one], found[one]) for one in both}
-                twice |= both
-            for one in twice:
-                log = self._logs().get(one)
-                own = {} if log is None else read.get(log.parent_directory, {})
-                found[one] = own.get(one, found[one])
-            return found
-
-    def update_checkpoints(
-        self,
-        log_dir: str,
-        *,
-        add: tuple[TopicPartition, int] | None = None,
-        remove: TopicPartition | None = None,
-    ) -> None:
-        """Change a directory's file; what it says of partitions that are not here goes. A storage error is logged."""
-        self._update(log_dir, {} if add is None else dict([add]), remove)
-
-    def _update(self, log_dir: str, added: Mapping[TopicPartition, int], removed: TopicPartition | None = None) -> None:
-        with self._changed:
-            path = self._fs.absolute_path(log_dir)
-            if path not in self._files:
-                return
-            known = self._logs()
-            try:
-                kept = {one: offset for one, offset in self._read(path).items() if one in known and one != removed}
-                self._write(path, {**kept, **added})
-            except KafkaStorageError:
-                _log.exception("Failed to access checkpoint file in dir %s", path)
-
-    def maybe_truncate_checkpoint(self, log_dir: str, partition: TopicPartition, offset: int) -> None:
-        """A log was truncated: what lies behind an offset is not clean any more.
-
-        Raises:
-            KafkaStorageError: the disk.
-        """
-        with self._changed:
-            path = self._fs.absolute_path(log_dir)
-            log = self._logs().get(partition)
-            if path not in self._files or log is None or not log.config.compact:
-                return
-            known = self._read(path)
-            if known.get(partition, 0) > offset:
-                self._write(path, known | {partition: offset})
+    # ---- directories -------------------------------------------------------------------------------------------------
 
     def alter_checkpoint_dir(self, partition: TopicPartition, source: str, target: str) -> None:
         """A log has moved to another directory: its checkpoint, and a mark, move with it. A storage error is logged."""
         with self._changed:
             old, new = self._fs.absolute_path(source), self._fs.absolute_path(target)
+            self._checkpoints.move(partition, old, new)
             marked = self._uncleanable.get(old, {}).get(partition)
-            try:
-                offset = self._read(old).get(partition) if old in self._files else None
-                if offset is not None:
-                    self.update_checkpoints(old, remove=partition)
-                    self.update_checkpoints(new, add=(partition, offset))
-            except KafkaStorageError:
-                _log.exception("Failed to access checkpoint file in dir %s", old)
             if marked is not None:
                 self.mark_partition_cleanable(old, partition)
                 self._mark(new, partition, marked)
-
-    def handle_log_dir_failure(self, log_dir: str) -> None:
-        """Forget the file of a directory that has failed."""
-        with self._changed:
-            self._files.pop(self._fs.absolute_path(log_dir), None)
-
-    def _read(self, path: str) -> dict[TopicPartition, int]:
-        file = self._files[path]
-        with self._failures.guarded(path, f"reading {filenames.CLEANER_OFFSETS}", "the log directory"):
-            data = read_file(self._fs, file)
-            if path in self._decoded and self._decoded[path][0] == data:
-                return self._decoded[path][1]
-            try:
-                self._decoded[path] = data, checkpoints.decode(data, file)
-                return self._decoded[path][1]
-            except CorruptFileError as error:
-                known = io_error_of(error)
-                if isinstance(known, OSError):
-                    raise known from error
-                # A number that is none ends Kafka's cleaner thread. Without offsets a clean has more to read, no more.
-                _log.error("%s does not count, its logs are cleaned from their starts: %s", file, error)
-                return {}
-
-    def _write(self, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-        file = self._files[path]
-        with self._failures.guarded(path, f"writing {filenames.CLEANER_OFFSETS}", "the log directory"):
-            self._fs.put(file, checkpoints.encode(offsets), beside=f"{file}.tmp")

@@ -30,9 +30,10 @@ from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.throttled import limit_on_this_machine
 from cordwood.service.clean import CleanedLog, KeyMemory, LiveClean
 from cordwood.service.clean_runner import CleanRunner
-from cordwood.service.cleaner_manager import Claim, LogCleanerManager, LogToClean, SelectionStats
+from cordwood.service.cleaner_manager import Claim, LogCleanerManager, SelectionStats
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log import Log
+from cordwood.service.log_to_clean import LogToClean
 from cordwood.service.metrics import MetricName, Reading
 from cordwood.text import bytes_text
 from cordwood.types import TopicPartition

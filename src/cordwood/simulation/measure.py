@@ -21,8 +21,8 @@ from cordwood.config import (
     TopicConfig,
     show,
 )
-from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.log_cleaner import CleanerStats
+from cordwood.service.log_to_clean import LogToClean
 from cordwood.simulation.recorder import State
 from cordwood.simulation.traffic import Traffic
 from cordwood.simulation.world import START_MS, Member, World

@@ -17,10 +17,10 @@ from typing import Self
 
 from cordwood.config import Layer
 from cordwood.fs.memory import MemoryFileSystem
-from cordwood.service.cleaner_manager import LogToClean
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import CleanerStats
 from cordwood.service.log_manager import LogManager
+from cordwood.service.log_to_clean import LogToClean
 from cordwood.service.scheduler import SteppedScheduler
 from cordwood.simulation.disk import DiskMeter
 from cordwood.simulation.recorder import Recorder

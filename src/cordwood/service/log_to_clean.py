@@ -1,0 +1,143 @@
+"""What a clean of a live log would go over, and whether it is due.
+
+Source: Kafka LogToClean, LogCleanerManager.cleanableOffsets. `cleaning.selection` has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
+from cordwood.cleaning.selection import (
+    clean_range,
+    first_dirty_offset,
+    non_active_from,
+    overdue_ms,
+    segments_between,
+)
+from cordwood.config import LONG_MAX
+from cordwood.service.log import Log
+from cordwood.service.log_config import LogConfig
+from cordwood.service.segment import LogSegment
+from cordwood.types import NONE, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class LogToClean:
+    """What a clean of a log would go over.
+
+    Attributes:
+        uncleanable_offset: what bounds the range: the last stable offset, the active segment, or a lag.
+        first_uncleanable_offset: where the range ends, at the base offset of a segment.
+        force_update_checkpoint: the log's checkpoint is outside the log, and must be corrected.
+        clean_bytes: of the segments that begin below the first dirty offset.
+        cleanable_bytes: of the segments in the range; the first of them may count in both.
+        overdue_ms: by how much the oldest dirty batch exceeds `max.compaction.lag.ms`.
+    """
+
+    partition: TopicPartition
+    log: Log
+    first_dirty_offset: int
+    uncleanable_offset: int
+    first_uncleanable_offset: int
+    force_update_checkpoint: bool
+    clean_bytes: int
+    cleanable_bytes: int
+    overdue_ms: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Clean and cleanable bytes together."""
+        return self.clean_bytes + self.cleanable_bytes
+
+    @property
+    def cleanable_ratio(self) -> float:
+        """The dirty share; 0 of an empty log."""
+        return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is dirty enough, or has waited for too long."""
+        must = self.overdue_ms > 0 and self.cleanable_bytes > 0
+        return must or self.cleanable_ratio > self.log.config.min_cleanable_dirty_ratio
+
+
+class _Seen(NamedTuple):
+    """What of a log decides what a clean would go over, if no lag has a say in it: then time has none, either."""
+
+    log: Log
+    segments: tuple[LogSegment, ...]
+    config: LogConfig
+    offsets: tuple[int, int, int | None]
+
+    def equals(self, other: _Seen) -> bool:
+        """Whether nothing has changed; segments are the same only if nothing was rolled, removed or swapped in."""
+        return (
+            self.log is other.log
+            and self.segments is other.segments
+            and self.config is other.config
+            and self.offsets == other.offsets
+        )
+
+
+def log_to_clean(partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean:
+    """What a clean of a log would go over now."""
+    config = log.config
+    first_dirty, why = first_dirty_offset(checkpoint, log.log_start_offset, log.log_end_offset)
+    live = log.log_segments
+    dirty = {one.base_offset for one in non_active_from([_facts(one, NONE) for one in live], first_dirty)}
+    # The largest timestamp may have to be read; only a lag needs it, and only of dirty segments.
+    asks = config.min_compaction_lag_ms > 0
+    segments = [_facts(one, one.largest_timestamp if asks and one.base_offset in dirty else NONE) for one in live]
+    found = clean_range(
+        segments,
+        first_dirty,
+        log.last_stable_offset,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        now_ms=now_ms,
+    )
+    end = found.first_uncleanable_offset
+    headers = [HeaderFacts(first_timestamp=one.first_timestamp if one.base_offset in dirty else NONE) for one in live]
+    return LogToClean(
+        partition,
+        log,
+        first_dirty,
+        max(first_dirty, found.bound_offset),
+        end,
+        checkpoint is not None and bool(why),
+        sum(one.size_bytes for one in segments if one.base_offset < first_dirty),
+        sum(one.size_bytes for one in segments_between(segments, min(first_dirty, end), end)),
+        overdue_ms(segments, headers, first_dirty, max_compaction_lag_ms=config.max_compaction_lag_ms, now_ms=now_ms),
+    )
+
+
+def _facts(segment: LogSegment, largest_timestamp: int) -> SegmentFacts:
+    return SegmentFacts(segment.base_offset, segment.size_bytes, 0, 0, 0, largest_timestamp)
+
+
+class LogsToClean:
+    """What was found of logs, computed again only if something has changed: each round looks at all of 10,000 logs."""
+
+    def __init__(self) -> None:
+        self._known: dict[TopicPartition, tuple[_Seen, LogToClean]] = {}
+
+    def forget_all_but(self, partitions: Container[TopicPartition]) -> None:
+        """Forget the logs that are not here any more."""
+        self._known = {one: known for one, known in self._known.items() if one in partitions}
+
+    def of(self, partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean:
+        """See `log_to_clean`."""
+        config = log.config
+        if checkpoint is not None and checkpoint > log.log_end_offset:
+            checkpoint = LONG_MAX  # above the end now and until the log grows
+        stable = min(log.last_stable_offset, log.active_segment.base_offset)
+        seen = _Seen(log, log.log_segments, config, (log.log_start_offset, stable, checkpoint))
+        before = self._known.get(partition)
+        if before is not None and before[0].equals(seen):
+            return before[1]
+        found = log_to_clean(partition, log, checkpoint, now_ms)
+        if config.min_compaction_lag_ms <= 0 and config.max_compaction_lag_ms == LONG_MAX:
+            self._known[partition] = seen, found
+        return found
