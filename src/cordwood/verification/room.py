@@ -23,4 +23,5 @@ def scratch_bytes_max(*, log_bytes: int, segments: int, records: int, transactio
     is_one_task = 2 * log_bytes <= prove.WHOLE_BYTES
     if is_one_task and records <= prove.WHOLE_HERE_MAX and steps < producers.STEPS_AT_ONCE:
         return 0
-    return ENTRY.itemsize * records + STEP.itemsize * steps + _BLOCK_BYTES * (segments + 1)
+    blocks = -(-(ENTRY.itemsize * records + STEP.itemsize * steps) // _BLOCK_BYTES) + segments + 1
+    return _BLOCK_BYTES * blocks

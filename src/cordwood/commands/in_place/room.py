@@ -24,7 +24,6 @@ from cordwood.types import NONE
 #: Outputs leave this much of the free space of a disk: for checkpoints, the manifest of a keep folder, other programs.
 RESERVE_BYTES = 8 << 20
 _PLENTY_BYTES = 1 << 62
-_BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,9 @@ class Room:
         return f"new segments may take {self.size_bytes:,} B: {' and '.join(limits)}"
 
     def lacking(self, needed_bytes: int) -> str:
-        """How much must be freed for so much: whole blocks, as files free no others."""
+        """How much must be freed for so much."""
         assert self.free_bytes is not None, "or there is room"
-        blocks = -(-(needed_bytes + RESERVE_BYTES - self.free_bytes) // _BLOCK_BYTES)
-        return f"free at least {blocks * _BLOCK_BYTES:,} B of that disk"
+        return f"free at least {needed_bytes + RESERVE_BYTES - self.free_bytes:,} B of that disk"
 
     def advice(self, output_bytes: int, proof_bytes: int) -> str:
         """What makes room for outputs, and for a proof beside them; empty if there is."""
