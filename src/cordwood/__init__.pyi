@@ -15,6 +15,7 @@ from cordwood.cleaning.plan import Decision as Decision
 from cordwood.cleaning.plan import PartitionPlan as PartitionPlan
 from cordwood.cleaning.plan import Plan as Plan
 from cordwood.commands.fetch import fetch as fetch
+from cordwood.commands.index import index as index
 from cordwood.commands.internal import internal_dataframe as internal_dataframe
 from cordwood.commands.internal import internal_table as internal_table
 from cordwood.commands.pack import pack as pack
@@ -48,6 +49,8 @@ from cordwood.storage.changes.undo import UndoResult as UndoResult
 from cordwood.storage.check import Finding as Finding
 from cordwood.storage.check import Kind as Kind
 from cordwood.storage.check import Severity as Severity
+from cordwood.storage.index.partition import IndexedPartition as IndexedPartition
+from cordwood.storage.index.partition import IndexResult as IndexResult
 from cordwood.storage.log.internal import InternalRecord as InternalRecord
 from cordwood.storage.log.view import LogView as LogView
 from cordwood.storage.node.groups import CommittedOffset as CommittedOffset

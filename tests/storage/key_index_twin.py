@@ -6,9 +6,13 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
+from hypothesis import strategies as st
 
+from cordwood.record.batch import encode_batch
+from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.testing.reference import siphash128
+from cordwood.testing.strategies import batches
 
 SECRET = bytes(range(16))
 BLOCK = 65536
@@ -99,3 +103,26 @@ def file_of(entries: Sequence[Entry], base_offset: int, secret: bytes = SECRET, 
         crc32c(blocks),
     )
     return head + struct.pack("<I", crc32c(head)) + blocks + payload
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> list[Entry]:
+    """Entries of a segment from offset 100 on; some are of a transaction, control, or empty."""
+    found: list[Entry] = []
+    offset = 100
+    for _ in range(draw(st.integers(1, 6))):
+        match draw(st.sampled_from(["records", "records", "marker", "empty"])):
+            case "records":
+                data, records = draw(batches(offset))
+                found += entries_of([(data, records)])
+                offset = records[-1].offset + 4
+            case "marker":
+                found.append((marker(offset), [Record(offset, 0, b"key of a marker", b"")]))
+            case _:
+                found.append((encode_batch([], base_offset=offset, last_offset=offset), []))
+        offset += 1
+    return found
+
+
+def marker(offset: int) -> bytes:
+    return encode_marker(Marker(offset, 1000, 7, 0, committed=True))

@@ -16,15 +16,13 @@ from typer.testing import CliRunner
 from cordwood.cli.main import app
 from cordwood.errors import CorruptFileError
 from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.check import Finding, Kind, Severity
 from cordwood.storage.formats import filenames, key_index
 from cordwood.storage.formats.key_index import BLOCK_BYTES, HEADER
-from cordwood.testing.strategies import batches
 from cordwood.types import Codec
 from tests.storage.damage_sites import FIRST, built, check
-from tests.storage.key_index_twin import Entry, entries_of, file_of
+from tests.storage.key_index_twin import Entry, file_of, parts
 
 #: Keys, tombstones, a record without a key, a marker, an empty batch, an old message, compression, a delete horizon.
 RECORDS = (
@@ -44,29 +42,6 @@ SAMPLE = file_of(ENTRIES, 0)
 def again(data: bytes) -> bytes:
     head, payload = key_index.encode(key_index.decode(data))
     return head + payload.tobytes()
-
-
-@st.composite
-def parts(draw: st.DrawFn) -> list[Entry]:
-    """Entries of a segment from offset 100 on; some are of a transaction, control, or empty."""
-    found: list[Entry] = []
-    offset = 100
-    for _ in range(draw(st.integers(1, 6))):
-        match draw(st.sampled_from(["records", "records", "marker", "empty"])):
-            case "records":
-                data, records = draw(batches(offset))
-                found += entries_of([(data, records)])
-                offset = records[-1].offset + 4
-            case "marker":
-                found.append((marker(offset), [Record(offset, 0, b"key of a marker", b"")]))
-            case _:
-                found.append((encode_batch([], base_offset=offset, last_offset=offset), []))
-        offset += 1
-    return found
-
-
-def marker(offset: int) -> bytes:
-    return encode_marker(Marker(offset, 1000, 7, 0, committed=True))
 
 
 @given(parts())

@@ -19,7 +19,7 @@ from cordwood.cli.formats import Control, Place, Printer
 from cordwood.cli.main import named, tell
 from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.small_files import IN_LOG_DIRECTORY, READERS
-from cordwood.errors import DataError, NotFoundError, RequestError
+from cordwood.errors import CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.kernels.layout import CODEC_MASK
@@ -30,6 +30,9 @@ from cordwood.storage.formats import (
     filenames,
 )
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionFile, parse_file
+from cordwood.storage.formats.key_index import Flag, KeyIndex
+from cordwood.storage.index.files import read_index
+from cordwood.storage.index.probe import windows_with
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.recovery import INDEX_KINDS, SegmentFiles
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
@@ -201,7 +204,10 @@ class Dump:
             return
         name = log.name.topic_partition if log.name else None
         items: Iterator[tuple[Segment, BatchWindow | Gap]]
-        if only is None:
+        if choice.key is not None and choice.isolation is None and not log.live:
+            segments = log.segments_from(first) if only is None else [only]
+            items = self._with_key(segments, choice.key, first, end)
+        elif only is None:
             items = log.windows(
                 start_offset=first, end_offset=end, on_unreadable=lambda _, error: self._unreadable(error)
             )
@@ -212,6 +218,29 @@ class Dump:
             self._begin(path or segment.path, name)
             at_end = segment.base_offset == log.segments[-1].base_offset
             self._item(item, first, end, transactions, is_end=at_end, live=log.live)
+
+    def _with_key(
+        self, segments: Sequence[Segment], key: bytes, first: int, end: int
+    ) -> Iterator[tuple[Segment, BatchWindow | Gap]]:
+        """What may hold a key: of a segment with a key index a few batches, of others all."""
+        for segment in segments:
+            try:
+                if segment.base_offset < end:
+                    for item in self._windows_with_key(segment, key, first, end):
+                        yield segment, item
+            except OSError as error:
+                self._unreadable(error)
+
+    def _windows_with_key(self, segment: Segment, key: bytes, first: int, end: int) -> Iterator[BatchWindow | Gap]:
+        index: KeyIndex | None
+        try:
+            index = read_index(segment)
+        except (OSError, CorruptFileError):
+            index = None
+        # Control records are not indexed. Their keys begin with a version, of which the first byte is 0.
+        if index is None or (index.header.flags & Flag.CONTROL and key.startswith(b"\0")):
+            return segment.windows(start_offset=first, end_offset=end)
+        return windows_with(segment, index, [key])
 
     def _lone(self, path: str, file: PartitionFile, name: TopicPartition | None) -> None:
         """A log file that is not part of a log, or not any more."""

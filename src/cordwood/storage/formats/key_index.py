@@ -17,7 +17,7 @@ Everything is little-endian, and the arrays are used as they lie in the file. A 
 trust what it touches without reading the rest.
 
 A file is never trusted for being there: it may be torn, of another log, or of a segment that has changed since. Its
-checksums, `faults` and a comparison with the segment decide. An index that is not used costs time, and nothing else.
+checksums, `faults` and `storage.index.files` decide. An index that is not used costs time, and nothing else.
 """
 
 from __future__ import annotations

@@ -1,0 +1,199 @@
+"""Building and searching a key index: see `storage.formats.key_index` for what is in it.
+
+    gather      the keys of some records: their hashes, and the ordinals of the records
+    scatter     keys to coarse buckets, by few bits: so many streams of writes fit a cache
+    fill        each coarse bucket, which fits a cache, is sorted by the remaining bits
+    search      each of some keys looks into its bucket: costs follow the number of keys
+    stream      the index passes by the keys, which are sorted by hash: costs follow the number of entries
+
+The arrays of an index come from a file. What is read as a position or as an ordinal is compared with its bound before
+it is used; other numbers can at most lead to a wrong candidate, and candidates are compared by their bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from cordwood.kernels.native import load32, prefetch
+
+U64, U32 = np.uint64, np.uint32
+
+#: Bits of the coarse buckets.
+COARSE_BITS = 9
+#: What a search finds in an index that cannot be.
+BROKEN = -1
+_AHEAD = 16
+
+
+@njit(cache=True, nogil=True)
+def gather(rows, hashes, next_ordinals, has_horizon, out_hashes, out_ordinals):
+    """Take the keys of records.
+
+    Args:
+        rows: RECORD_ROW[records].
+        hashes: uint64[records, 2]; of records without a key undefined.
+        next_ordinals: int64[batches], for each number in rows["batch"] the ordinal of its first record here; moved on.
+        has_horizon: bool[batches], likewise.
+        out_hashes, out_ordinals: uint64[records], uint32[records], filled from the start.
+
+    Returns:
+        (keys, keyless, tombstones): how many keys were taken; whether there is a record without a key, and a tombstone
+        in a batch without a delete horizon.
+    """
+    keys = 0
+    tombstones = False
+    for i in range(rows.size):
+        row = rows[i]
+        ordinal = next_ordinals[row["batch"]]
+        next_ordinals[row["batch"]] = ordinal + 1
+        if row["key_size"] < 0:
+            continue
+        out_hashes[keys] = hashes[i, 1]
+        out_ordinals[keys] = U32(ordinal)
+        keys += 1
+        tombstones |= (row["value_size"] < 0) & (not has_horizon[row["batch"]])
+    return keys, keys < rows.size, tombstones
+
+
+@njit(cache=True, nogil=True)
+def count(hashes, shift, counts):
+    """Add to counts, int64[2^bits], how many hashes, uint64[keys], have each number as their top bits."""
+    for i in range(hashes.size):
+        counts[hashes[i] >> U64(shift)] += 1
+
+
+@njit(cache=True, nogil=True)
+def scatter(hashes, ordinals, shift, ends, out_hashes, out_ordinals):
+    """Append keys to their coarse buckets, which end at `ends`, int64[2^bits], so far."""
+    for i in range(hashes.size):
+        bucket = hashes[i] >> U64(shift)
+        at = ends[bucket]
+        ends[bucket] = at + 1
+        out_hashes[at] = hashes[i]
+        out_ordinals[at] = ordinals[i]
+
+
+@njit(cache=True, nogil=True)
+def fill(hashes, ordinals, coarse_starts, coarse_bits, bits, starts, tags, out_ordinals):
+    """Sort each coarse bucket by all bits, stably; fill the arrays of an index.
+
+    Args:
+        hashes, ordinals: uint64[keys], uint32[keys], coarse bucket after coarse bucket.
+        coarse_starts: int64[2^coarse_bits + 1].
+        bits: of a bucket, at least `coarse_bits`.
+        starts, tags, out_ordinals: uint32[2^bits + 1], uint32[keys], uint32[keys], filled.
+    """
+    shift, tag_shift = U64(64 - bits), U64(32 - bits)
+    fine = 1 << (bits - coarse_bits)
+    ends = np.zeros(fine, np.int64)
+    for coarse in range(coarse_starts.size - 1):
+        start, end = coarse_starts[coarse], coarse_starts[coarse + 1]
+        ends[:] = 0
+        for i in range(start, end):
+            ends[np.int64(hashes[i] >> shift) & (fine - 1)] += 1
+        at = start
+        for bucket in range(fine):
+            starts[coarse * fine + bucket] = at
+            size = ends[bucket]
+            ends[bucket] = at
+            at += size
+        for i in range(start, end):
+            bucket = np.int64(hashes[i] >> shift) & (fine - 1)
+            at = ends[bucket]
+            ends[bucket] = at + 1
+            tags[at] = U32(hashes[i] >> tag_shift)
+            out_ordinals[at] = ordinals[i]
+    starts[starts.size - 1] = coarse_starts[coarse_starts.size - 1]
+
+
+@njit(inline="always")
+def _mark(ordinal, records, bits):
+    """Set the bit of a record. False: there is no such record."""
+    if ordinal >= records:
+        return False
+    bits[ordinal >> 3] |= np.uint8(1 << (ordinal & 7))
+    return True
+
+
+@njit(cache=True, nogil=True)
+def search(keys, index_bits, entries, starts, tags, ordinals, records, bits):
+    """Find the records that may have one of some keys, looking up one key after the other.
+
+    Args:
+        keys: uint64[keys], hashes, best sorted.
+        index_bits, entries: of the index.
+        starts, tags, ordinals: addresses of its arrays: uint32[2^index_bits + 1], uint32[entries], uint32[entries].
+        records: how many the segment has.
+        bits: uint8[(records + 7) // 8], a bit per record; set for those that are found.
+
+    Returns:
+        how many entries matched; BROKEN: the index cannot be.
+    """
+    shift, tag_shift = U64(64 - index_bits), U64(32 - index_bits)
+    found = 0
+    for i in range(keys.size):
+        if i + 2 * _AHEAD < keys.size:
+            prefetch(starts + 4 * np.int64(keys[i + 2 * _AHEAD] >> shift))
+        if i + _AHEAD < keys.size:
+            prefetch(tags + 4 * np.int64(load32(starts + 4 * np.int64(keys[i + _AHEAD] >> shift))))
+        bucket = np.int64(keys[i] >> shift)
+        start, end = np.int64(load32(starts + 4 * bucket)), np.int64(load32(starts + 4 * bucket + 4))
+        if end > entries:
+            return BROKEN
+        tag = U32(keys[i] >> tag_shift)
+        for at in range(start, end):
+            if load32(tags + 4 * at) == tag:
+                if not _mark(np.int64(load32(ordinals + 4 * at)), records, bits):
+                    return BROKEN
+                found += 1
+    return found
+
+
+@njit(cache=True, nogil=True)
+def fill_filter(keys, filter_bits, words):
+    """Set a bit for the top bits of each key, in words: uint64[2^filter_bits / 64]."""
+    for i in range(keys.size):
+        at = np.int64(keys[i] >> U64(64 - filter_bits))
+        words[at >> 6] |= U64(1) << U64(at & 63)
+
+
+@njit(cache=True, nogil=True)
+def stream(keys, filter_bits, words, index_bits, entries, starts, tags, ordinals, records, bits):
+    """Find the same as `search`, by one pass over the index.
+
+    Both are in the order of hashes, so all memory is read in order. The filter passes few entries that are no
+    candidates. Those that pass are looked for among the keys of their bucket.
+
+    Args:
+        keys: uint64[keys], hashes in ascending order.
+        filter_bits, words: see `fill_filter`; at most 32 bits.
+        index_bits, entries, starts, tags, ordinals, records, bits: see `search`.
+    """
+    tag_shift = U64(32 - index_bits)
+    filter_shift = U64(index_bits + 32 - filter_bits)
+    found = 0
+    first = 0
+    at = np.int64(0)
+    for bucket in range(1 << index_bits):
+        end = np.int64(load32(starts + 4 * bucket + 4))
+        if end > entries:
+            return BROKEN
+        prefix = U64(bucket) << U64(32)
+        while first < keys.size and keys[first] >> tag_shift < prefix:
+            first += 1
+        if first < keys.size and keys[first] >> U64(64 - index_bits) == U64(bucket):
+            while at < end:
+                hashed = prefix | U64(load32(tags + 4 * at))
+                place = np.int64(hashed >> filter_shift)
+                if (words[place >> 6] >> U64(place & 63)) & U64(1):
+                    i = first
+                    while i < keys.size and keys[i] >> tag_shift < hashed:
+                        i += 1
+                    if i < keys.size and keys[i] >> tag_shift == hashed:
+                        if not _mark(np.int64(load32(ordinals + 4 * at)), records, bits):
+                            return BROKEN
+                        found += 1
+                at += 1
+        at = max(at, end)
+    return found

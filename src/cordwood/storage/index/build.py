@@ -1,0 +1,199 @@
+"""Makes the key index of a segment.
+
+    segment ──► windows ──► records of data batches ──► `Gatherer`: hashes and ordinals, 12 bytes per record
+                                                            └─ finish ──► sorted by hash into the arrays of an index
+
+An index covers a segment up to the first bytes that are no sound batch; it is not made if they come first. Memory is
+bounded: at most 24 bytes per record, and of a segment with more records than fit there is no index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import DataError
+from cordwood.kernels import key_index as kernel
+from cordwood.kernels.hashing import hash_keys
+from cordwood.kernels.layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchRows
+from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
+from cordwood.record.headers import has_flag, is_control
+from cordwood.storage.formats.key_index import (
+    BITS_MAX,
+    BITS_MIN,
+    NO_HORIZON,
+    Flag,
+    Header,
+    KeyIndex,
+    crc_of_header,
+    index_in,
+)
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.windows import Gap
+
+#: Memory per record while an index is sorted: its hash and ordinal, twice.
+RECORD_BYTES = 24
+
+U32Array = npt.NDArray[np.uint32]
+U64Array = npt.NDArray[np.uint64]
+
+
+class TooManyRecordsError(Exception):
+    """A segment has more records than there is memory for."""
+
+
+def build(segment: Segment, secret: bytes, memory_bytes: int) -> KeyIndex | None:
+    """The index of a segment.
+
+    Args:
+        secret: 16 bytes, the same for all segments of a log.
+        memory_bytes: that the keys may take.
+
+    Returns:
+        None: the segment has no sound batch at its start, or too many records.
+    """
+    gatherer = Gatherer(segment.base_offset, secret, memory_bytes // RECORD_BYTES)
+    try:
+        for window in _sound_windows(segment):
+            gatherer.add(window)
+    except DataError:
+        # A batch whose records cannot be decoded. What came before it would be an index, but not a useful one.
+        return None
+    except TooManyRecordsError:
+        return None
+    return gatherer.finish(segment)
+
+
+def _sound_windows(segment: Segment) -> Iterator[BatchWindow]:
+    """The windows of a segment, up to the first gap or the first batch with a wrong checksum."""
+    for item in segment.windows():
+        if isinstance(item, Gap):
+            return
+        wrong = np.flatnonzero(~is_valid(item.batches))
+        if wrong.size:
+            yield BatchWindow(item.position, item.data, item.batches[: wrong[0]], item.read)
+            return
+        yield item
+
+
+class Gatherer:
+    """Collects what an index says of a segment, window by window from its start."""
+
+    def __init__(self, base_offset: int, secret: bytes, records_max: int) -> None:
+        self._base_offset = base_offset
+        self._secret = secret
+        self._records_max = records_max
+        self._records = 0
+        self._flags = Flag(0)
+        self._horizon = NO_HORIZON
+        self._batches: list[BatchRows] = []
+        self._counts: list[npt.NDArray[np.int64]] = []
+        self._keys: list[tuple[U64Array, U32Array]] = []
+
+    def add(self, window: BatchWindow) -> None:
+        """Take the next batches, which are sound.
+
+        Raises:
+            DataError: the records of one cannot be decoded.
+            TooManyRecordsError: there are too many.
+        """
+        batches = window.batches
+        if not batches.size:
+            return
+        self._note(batches)
+        data = ~is_control(batches) & (batches["record_count"] != 0)
+        # The header of a compressed set of messages does not say how many there are.
+        counts = np.where(batches["record_count"] < 0, 0, batches["record_count"]).astype(np.int64)
+        chosen = window if data.all() else BatchWindow(window.position, window.data, batches[data], window.read)
+        done = np.zeros(batches.size, np.int64)
+        for columns in decode(chosen) if chosen.batches.size else ():
+            self._check_room(counts)
+            at = np.searchsorted(batches["position"], columns.batches["position"])
+            firsts = self._records + np.cumsum(counts) - counts
+            ordinals = firsts[at] + done[at]
+            self._gather(columns, ordinals)
+            done[at] = ordinals - firsts[at]
+            np.maximum(counts, done, out=counts)
+        self._check_room(counts)
+        self._records += int(counts.sum())
+        self._batches.append(batches[["position", "size_bytes", "last_offset", "crc"]].copy())
+        self._counts.append(counts)
+
+    def _check_room(self, counts: npt.NDArray[np.int64]) -> None:
+        if self._records + int(counts.sum()) > min(self._records_max, (1 << 32) - 1):
+            raise TooManyRecordsError
+
+    def _note(self, batches: BatchRows) -> None:
+        """Note what headers say."""
+        horizons = batches["base_timestamp"][has_flag(batches, DELETE_HORIZON)]
+        self._horizon = min(self._horizon, int(horizons.min(initial=NO_HORIZON)))
+        for flag, is_present in (
+            (Flag.CONTROL, has_flag(batches, CONTROL).any()),
+            (Flag.TRANSACTIONAL, has_flag(batches, TRANSACTIONAL).any()),
+            (Flag.EMPTY_BATCHES, (batches["record_count"] == 0).any()),
+            (Flag.OLD_MAGIC, (batches["magic"] < 2).any()),
+        ):
+            self._flags |= flag if is_present else Flag(0)
+
+    def _gather(self, columns: RecordColumns, next_ordinals: npt.NDArray[np.int64]) -> None:
+        rows = columns.rows
+        hashes = np.empty((rows.size, 2), np.uint64)
+        low, high = np.frombuffer(self._secret, np.uint64)
+        keyed = rows["key_size"] >= 0
+        hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], keyed, low, high, hashes)
+        taken, ordinals = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint32)
+        horizon = has_flag(columns.batches, DELETE_HORIZON)
+        count, keyless, tombstones = kernel.gather(rows, hashes, next_ordinals, horizon, taken, ordinals)
+        self._flags |= (Flag.KEYLESS if keyless else Flag(0)) | (Flag.TOMBSTONES if tombstones else Flag(0))
+        if count:
+            self._keys.append((taken[:count], ordinals[:count]))
+
+    def finish(self, segment: Segment) -> KeyIndex | None:
+        """The index of all that was added; None if that was nothing. The gatherer is empty afterwards."""
+        if not self._batches:
+            return None
+        batches = np.concatenate(self._batches)
+        entries = sum(hashes.size for hashes, _ in self._keys)
+        last = batches[-1]
+        with segment.open() as file:
+            last_header_crc = crc_of_header(file, int(last["position"]), int(last["size_bytes"]))
+        header = Header(
+            self._secret,
+            bits=max(BITS_MIN, min(BITS_MAX, (entries // 8).bit_length() - 1)),
+            flags=int(self._flags),
+            base_offset=self._base_offset,
+            next_offset=int(last["last_offset"]) + 1,
+            covered_bytes=int(last["position"] + last["size_bytes"]),
+            delete_horizon_ms=self._horizon,
+            batches=batches.size,
+            records=self._records,
+            entries=entries,
+            last_header_crc=last_header_crc,
+        )
+        if header.next_offset <= header.base_offset:
+            return None  # some early clients left the offset of a compressed set at 0
+        index = index_in(header, np.empty(header.payload_bytes, np.uint8))
+        index.lengths[:] = batches["size_bytes"]
+        index.counts[:] = np.concatenate(self._counts)
+        index.crcs[:] = batches["crc"]
+        self._sort(index)
+        return index
+
+    def _sort(self, index: KeyIndex) -> None:
+        """Fill the arrays of keys; hashes that were collected are released on the way."""
+        bits, entries = index.header.bits, index.header.entries
+        coarse_bits = min(kernel.COARSE_BITS, bits)
+        shift = 64 - coarse_bits
+        starts = np.zeros((1 << coarse_bits) + 1, np.int64)
+        for hashes, _ in self._keys:
+            kernel.count(hashes, shift, starts[1:])
+        np.cumsum(starts, out=starts)
+        sorted_hashes, sorted_ordinals = np.empty(entries, np.uint64), np.empty(entries, np.uint32)
+        ends = starts[:-1].copy()
+        self._keys.reverse()
+        while self._keys:
+            hashes, ordinals = self._keys.pop()
+            kernel.scatter(hashes, ordinals, shift, ends, sorted_hashes, sorted_ordinals)
+        kernel.fill(sorted_hashes, sorted_ordinals, starts, coarse_bits, bits, index.starts, index.tags, index.ordinals)

@@ -1,0 +1,138 @@
+"""The key index of a segment as a file: whole or not there, and used only if it is of the segment as it is now.
+
+A file in the folder says nothing by itself: it may be of another log, or of the segment as it was before a broker
+cleaned it. An index is believed if all of this is right, and otherwise it is as if it were missing:
+
+    its checksums, and what it says                   `formats.key_index.decode`
+    the base offset, and the covered length           a truncated segment is shorter
+    the header of the last batch that is covered      Kafka's cleaner moves it, whenever it removes a record
+    position and checksum of some batches between     what would not move the last one
+
+An index that is believed and wrong could hide a record that a newer one supersedes. It could not let a wrong record go:
+every candidate is compared by the bytes of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from cordwood.errors import CorruptFileError
+from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, ReadableFile, Store
+from cordwood.fs.folders import remove_tree
+from cordwood.kernels.layout import HEADER, HEADER_BYTES, LEGACY_HEADER, MAGIC_AT, PREFIX_BYTES
+from cordwood.storage.formats.filenames import Temporary, index_folder, key_index_path, parse_key_index
+from cordwood.storage.formats.key_index import KeyIndex, crc_of_header, decode, encode
+from cordwood.storage.log.files import make_work_folder, read_file
+from cordwood.storage.log.segment import Segment
+
+#: Batches that are compared with the segment, besides the last one.
+_SAMPLES = 64
+
+
+def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex) -> None:
+    """Write the index of a segment, in the place of the one that may be there.
+
+    Its bytes are on disk before it gets its name. It is readable for the owner of the log only, and belongs to that
+    user, as do new folders around it: a broker could not delete the partition otherwise.
+    """
+    owner = fs.stat(partition)
+    folder = _make_folder(fs, partition, owner)
+    path = key_index_path(partition, index.header.base_offset)
+    beside = f"{path}{Temporary.TMP}"
+    if fs.exists(beside):
+        fs.unlink(beside)  # a link that somebody put there must not be followed
+    head, payload = encode(index)
+    with fs.create(beside, mode=OWNER_WRITES) as file:
+        _own(fs, beside, owner)
+        file.write(0, head)
+        file.write(len(head), payload)
+        file.sync()
+    fs.rename(beside, path)
+    fs.sync_directory(folder)
+
+
+def _make_folder(fs: LocalFileSystem, partition: str, owner: FileInfo) -> str:
+    folder = index_folder(partition)
+    if not fs.exists(folder):
+        work = make_work_folder(fs, partition)
+        _own(fs, work, owner)
+        fs.make_directory(folder)
+        _own(fs, folder, owner)
+        fs.sync_directory(work)
+        fs.sync_directory(partition)
+    return folder
+
+
+def _own(fs: LocalFileSystem, path: str, owner: FileInfo) -> None:
+    info = fs.stat(path)
+    if (info.uid, info.gid) != (owner.uid, owner.gid):
+        fs.set_owner(path, owner.uid, owner.gid)
+
+
+def read_index(segment: Segment) -> KeyIndex:
+    """The index of a segment, if it is believed.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+        CorruptFileError: it is torn, or not of this segment as it is now.
+    """
+    path = key_index_path(segment.directory, segment.base_offset)
+    index = decode(read_file(segment.fs, path), path)
+    with segment.open() as file:
+        what = _difference(index, segment, file)
+    if what:
+        raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
+    return index
+
+
+def _difference(index: KeyIndex, segment: Segment, file: ReadableFile) -> str:
+    """In what an index differs from its segment, as far as few reads tell; empty: in nothing."""
+    header, ends = index.header, np.cumsum(index.lengths, dtype=np.int64)
+    if header.base_offset != segment.base_offset:
+        return f"its base offset is {header.base_offset}"
+    if file.size() < header.covered_bytes:
+        return f"it covers {header.covered_bytes} bytes, the segment has {file.size()}"
+    last_bytes = int(index.lengths[-1])
+    if crc_of_header(file, header.covered_bytes - last_bytes, last_bytes) != header.last_header_crc:
+        return "the last batch that it covers is another"
+    for batch in np.unique(np.linspace(0, header.batches - 1, _SAMPLES, dtype=np.int64)).tolist():
+        size_bytes = int(index.lengths[batch])
+        position = int(ends[batch]) - size_bytes
+        if _size_and_crc(file.read(position, HEADER_BYTES)) != (size_bytes, int(index.crcs[batch])):
+            return f"the batch at position {position} is another"
+    return ""
+
+
+def _size_and_crc(data: bytes) -> tuple[int, int] | None:
+    """Size and stored CRC of the batch that begins here; None: too few bytes."""
+    if len(data) < LEGACY_HEADER.size:
+        return None
+    if data[MAGIC_AT] < 2:
+        _, size, crc, *_ = LEGACY_HEADER.unpack_from(data)
+        return PREFIX_BYTES + size, crc
+    if len(data) < HEADER_BYTES:
+        return None
+    _, size, _, _, crc, *_ = HEADER.unpack_from(data)
+    return PREFIX_BYTES + size, crc
+
+
+def indexes_in(fs: Store, partition: str) -> Iterator[tuple[int, FileInfo]]:
+    """The key indexes of a partition, whether they are believed or not, by the base offsets of their segments."""
+    folder = index_folder(partition)
+    for info in fs.list(folder) if fs.exists(folder) else ():
+        base_offset = parse_key_index(info.name)
+        if base_offset is not None:
+            yield base_offset, replace(info, name=f"{folder}/{info.name}")
+
+
+def remove_indexes(fs: LocalFileSystem, partition: str, but: Collection[int] = ()) -> int:
+    """Remove the indexes of a partition but those of some segments; return how many. The folder goes with the last."""
+    gone = [info for base_offset, info in indexes_in(fs, partition) if base_offset not in but]
+    for info in gone:
+        fs.unlink(info.name)
+    if not but and fs.exists(index_folder(partition)):
+        remove_tree(fs, index_folder(partition))
+    return len(gone)

@@ -1,0 +1,109 @@
+"""Asks the key index of a segment which records may have one of some keys.
+
+An answer names candidates. The caller reads the batches that hold them, and compares the bytes of the keys, or a hash
+of 128 bits under a secret that the index does not have: the secret in the file is old, and whoever reads it can make
+keys that share a tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import CorruptFileError
+from cordwood.kernels import key_index as kernel
+from cordwood.kernels.hashing import hash_keys
+from cordwood.kernels.layout import U8Array
+from cordwood.record.columns import BatchWindow
+from cordwood.storage.formats.key_index import KeyIndex
+from cordwood.storage.log.order import in_order
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.windows import Checks, Gap, WindowReader
+
+#: Bits of a hash that the filter of a stream knows, beyond those that number the keys: by chance one of 16 passes.
+_FILTER_BITS = 4
+_FILTER_BITS_MAX = 32
+
+U64Array = npt.NDArray[np.uint64]
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The records of a segment that may have one of some keys.
+
+    Attributes:
+        bits: uint8, a bit per record.
+        entries: how many entries of the index matched.
+    """
+
+    bits: U8Array
+    entries: int
+
+    @property
+    def ordinals(self) -> Int64Array:
+        """int64[candidates], ascending."""
+        some = np.flatnonzero(self.bits)
+        found = np.unpackbits(self.bits[some], bitorder="little").reshape(-1, 8)
+        return np.asarray((8 * some[:, np.newaxis] + np.arange(8))[found == 1])
+
+
+def hash_of_keys(keys: Sequence[bytes], secret: bytes) -> U64Array:
+    """uint64[different keys]: the hashes of keys as an index has them, ascending."""
+    sizes = np.array([len(key) for key in keys], np.int32)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    data = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
+    hashes = np.empty((len(keys), 2), np.uint64)
+    low, high = np.frombuffer(secret, np.uint64)
+    starts = (ends - sizes).astype(np.int32)
+    hash_keys(data.ctypes.data, starts, sizes, np.ones(len(keys), np.bool_), low, high, hashes)
+    return np.unique(hashes[:, 1])
+
+
+def find(index: KeyIndex, hashes: U64Array) -> Candidates:
+    """The records that may have one of the keys with these hashes, which are in ascending order.
+
+    Few keys are looked up one by one; beyond half as many keys as the segment has, reading the whole index is faster.
+
+    Raises:
+        CorruptFileError: the index cannot be.
+    """
+    header = index.header
+    bits, records = np.zeros((header.records + 7) // 8, np.uint8), header.records
+    starts, tags, ordinals = (array.ctypes.data for array in (index.starts, index.tags, index.ordinals))
+    if 2 * hashes.size < header.entries:
+        entries = kernel.search(hashes, header.bits, header.entries, starts, tags, ordinals, records, bits)
+    else:
+        known = min(_FILTER_BITS_MAX, max(6, hashes.size.bit_length() + _FILTER_BITS))
+        words = np.zeros((1 << known) // 64, np.uint64)
+        kernel.fill_filter(hashes, known, words)
+        entries = kernel.stream(
+            hashes, known, words, header.bits, header.entries, starts, tags, ordinals, records, bits
+        )
+    if entries == kernel.BROKEN:
+        raise CorruptFileError("a key index whose buckets or records cannot be")
+    return Candidates(bits, int(entries))
+
+
+def batches_with(index: KeyIndex, ordinals: Int64Array) -> Int64Array:
+    """int64[some]: the batches that hold any of these records, ascending."""
+    ends = np.cumsum(index.counts, dtype=np.int64)
+    return np.unique(np.searchsorted(ends, ordinals, side="right"))
+
+
+def windows_with(segment: Segment, index: KeyIndex, keys: Sequence[bytes]) -> Iterator[BatchWindow | Gap]:
+    """The batches of a segment that may have one of some keys, and all that the index does not cover, in file order.
+
+    A batch with a wrong checksum is given out, too; `decode` reports it.
+    """
+    touched = batches_with(index, find(index, hash_of_keys(keys, index.header.secret)).ordinals)
+    ends = np.cumsum(index.lengths, dtype=np.int64)
+    covered = index.header.covered_bytes
+    ranges = [(int(ends[at]) - int(index.lengths[at]), int(ends[at])) for at in touched.tolist()]
+    with segment.open() as file:
+        for start, end in (*ranges, (covered, None)):
+            reader = WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=start, end=end)
+            yield from in_order(iter(reader), segment.order(start))
