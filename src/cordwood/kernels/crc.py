@@ -150,3 +150,15 @@ def _crc32c_by_instruction(address: int, size: int) -> int:
 
 
 crc32c = njit(cache=True, nogil=True)(_crc32c_by_instruction) if HAS_CRC_INSTRUCTION else crc32c_portable
+
+
+@njit(cache=True, nogil=True)
+def crc32c_each(places, crcs):
+    """CRC-32C of adjacent pieces of memory.
+
+    Args:
+        places: int64[pieces + 1], the address of each, and the end of the last.
+        crcs: uint32[pieces], filled.
+    """
+    for i in range(crcs.size):
+        crcs[i] = crc32c(places[i], places[i + 1] - places[i])

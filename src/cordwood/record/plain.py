@@ -46,7 +46,10 @@ class Reader:
         """The next varint of up to `bits` bits; surplus bits of its last byte are dropped."""
         raw = 0
         for count in range(-(-bits // 7)):
-            byte = self.take(1)[0]
+            if self.at >= len(self.data):
+                raise BrokenError("cut off")
+            byte = self.data[self.at]
+            self.at += 1
             raw |= (byte & 0x7F) << 7 * count
             if byte < 0x80:
                 raw &= (1 << bits) - 1

@@ -24,6 +24,8 @@ import numpy.typing as npt
 from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import Store, is_full
 from cordwood.fs.location import Location
+from cordwood.kernels.last_records import ENTRY
+from cordwood.verification import states
 from cordwood.verification.compare import RangeResult, compare_range
 from cordwood.verification.facts import Facts
 from cordwood.verification.keys import KeyRules, Uncommitted, judge_hash_ranges
@@ -41,6 +43,13 @@ WHOLE_BYTES = RANGE_BYTES
 #: About the fewest bytes of a record that counts for a key, for how many a log may have.
 _RECORD_BYTES = 32
 _TASKS_PER_CORE = 4
+#: A task judges at least so many entries of keys, 12 MB.
+_TASK_ENTRIES = 1 << 19
+#: Where there would be more ranges than that, they are larger, up to so many times `RANGE_BYTES`: a task costs, too.
+_RANGES_PER_CORE = 2
+_TIMES_MAX = 16
+#: The most pairs that are looked at here.
+_LOOKS_MAX = 8
 #: Up to so many entries of a range stay in memory; if one task proves the partition, it may be more.
 HERE_MAX = 1 << 12
 WHOLE_HERE_MAX = 1 << 20
@@ -96,10 +105,16 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) 
     notes = ViolationNotes(pairs)
     sizes = [_size_bytes(pair, fs) for pair in pairs]
     large: dict[int, _Large] = {}
-    begun: dict[int, tuple[LookedAt, Facts | None]] = {}
+    times = _times(2 * sum(sizes), cores)
+    # If it is known what may have changed, a look at a pair does not read its log, and needs no task.
+    begun: dict[int, tuple[LookedAt, Facts | None]] = {
+        at: (look_at(at, pair, fs, times=times), None)
+        for at, pair in enumerate(pairs[:_LOOKS_MAX])
+        if sizes[at] > WHOLE_BYTES and pair.first_uncleanable is not None
+    }
     for _ in range(_ATTEMPTS):
         left = [at for at in range(len(pairs)) if at not in begun]
-        found = _run(each, begin, site, [(at, pairs[at]) for at in left], [sizes[at] for at in left])
+        found = _run(each, begin, site, [(at, pairs[at], times) for at in left], [sizes[at] for at in left])
         begun |= {at: one for at, one in zip(left, found, strict=True) if not isinstance(one, _Lost)}
     _check_complete(begun, pairs, site)
     for number, (looked, facts) in sorted(begun.items()):
@@ -128,6 +143,12 @@ def _size_bytes(pair: Pair, fs: Store) -> int:
         return pair.before.open(fs).size_bytes
     except (DataError, OSError):
         return 0  # a task says so
+
+
+def _times(size_bytes: int, cores: int) -> int:
+    """How many times `RANGE_BYTES` a range may have, if there are so many bytes to read."""
+    ranges = _RANGES_PER_CORE * max(cores, 1)
+    return max(min(size_bytes // (ranges * states.RANGE_BYTES), _TIMES_MAX), 1)
 
 
 def _rules_of(looked: LookedAt) -> KeyRules:
@@ -183,11 +204,11 @@ def _check_complete(results: Sized, items: Sized, site: Site) -> None:
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def begin(site: Site, item: tuple[int, Pair]) -> tuple[LookedAt, Facts | None]:
+def begin(site: Site, item: tuple[int, Pair, int]) -> tuple[LookedAt, Facts | None]:
     """Look at a pair; if it is small, also prove it."""
-    number, pair = item
+    number, pair, times = item
     fs = site.open()
-    looked = look_at(number, pair, fs)
+    looked = look_at(number, pair, fs, times=times)
     if sum(part.size_bytes for part in looked.ranges) > WHOLE_BYTES:
         return looked, None
     rules = _rules_of(looked)
@@ -263,13 +284,15 @@ class _Judged:
     uncommitted: Uncommitted
 
     @property
-    def entries(self) -> int:
-        """How many are read."""
-        return sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in self.chunks)
+    def size_bytes(self) -> int:
+        """How much is read."""
+        return sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in self.chunks) * ENTRY.itemsize
 
 
-def judge(site: Site, item: _Judged) -> Facts:
-    """Judge some hash ranges."""
+def judge(site: Site, item: _Judged | _Compared) -> Facts | _Concluded:
+    """Judge some hash ranges; or conclude a pair whose keys need not wait for that."""
+    if isinstance(item, _Compared):
+        return conclude(site, item)
     return judge_hash_ranges(item.chunks, item.hash_ranges, site.scratch, item.uncommitted)
 
 
@@ -302,29 +325,35 @@ def _finish_large(
     notes: ViolationNotes,
 ) -> set[int]:
     """Judge what the ranges of all pairs left; if files are lost, only return the numbers of their pairs."""
-    compared = [_Compared.of(large[number].pair, found) for number, found in by_pair.items()]
-    concluded = _run(each, conclude, site, compared, [one.size_bytes for one in compared])
-    if lost := {number for number, one in zip(by_pair, concluded, strict=True) if isinstance(one, _Lost)}:
+    compared = {number: _Compared.of(large[number].pair, found) for number, found in by_pair.items()}
+    # Only transactions have to be concluded before keys can be judged.
+    first = {number: one for number, one in compared.items() if one.steps}
+    found = _run(each, conclude, site, [*first.values()], [one.size_bytes for one in first.values()])
+    concluded: dict[int, Any] = dict(zip(first, found, strict=True))
+    if lost := {number for number, one in concluded.items() if isinstance(one, _Lost)}:
         return lost
-    tasks: list[tuple[int, _Judged]] = []
-    for (number, found), one in zip(by_pair.items(), concluded, strict=True):
-        chunks = [chunk for result in found for chunk in result.keys]
-        tasks += [(number, task) for task in _shared(chunks, large[number].rules.hash_ranges, one.uncommitted, cores)]
-    judged = _run(each, judge, site, [one for _, one in tasks], [one.entries for _, one in tasks])
-    if lost := {number for (number, _), one in zip(tasks, judged, strict=True) if isinstance(one, _Lost)}:
+    tasks: list[tuple[int, _Judged | _Compared]] = [
+        (number, one) for number, one in compared.items() if number not in first
+    ]
+    for number, results in by_pair.items():
+        chunks = [chunk for result in results for chunk in result.keys]
+        uncommitted = concluded[number].uncommitted if number in first else Uncommitted.none()
+        tasks += [(number, task) for task in _shared(chunks, large[number].rules.hash_ranges, uncommitted, cores)]
+    judged = _run(each, judge, site, [one for _, one in tasks], [one.size_bytes for _, one in tasks])
+    answers = [*concluded.items(), *((number, one) for (number, _), one in zip(tasks, judged, strict=True))]
+    if lost := {number for number, one in answers if isinstance(one, _Lost)}:
         return lost
-    for number, one in zip(by_pair, concluded, strict=True):
-        notes.add(number, one.facts)
-        for fault in one.faults:
+    for number, one in answers:
+        notes.add(number, one.facts if isinstance(one, _Concluded) else one)
+        for fault in one.faults if isinstance(one, _Concluded) else ():
             notes.state(number, *fault)
-    for (number, _), facts in zip(tasks, judged, strict=True):
-        notes.add(number, facts)
     return set()
 
 
 def _shared(chunks: Sequence[Kept], hash_ranges: int, uncommitted: Uncommitted, cores: int) -> Iterable[_Judged]:
     """Share out the hash ranges of a pair to tasks."""
-    count = min(hash_ranges, _TASKS_PER_CORE * max(cores, 1))
+    entries = sum(int(chunk.starts[-1]) for chunk in chunks)
+    count = min(hash_ranges, _TASKS_PER_CORE * max(cores, 1), max(-(-entries // _TASK_ENTRIES), 1))
     edges = [hash_ranges * at // count for at in range(count + 1)]
     for first, end in itertools.pairwise(edges):
         yield _Judged(tuple(chunk.sections(2 * first, 2 * end) for chunk in chunks), end - first, uncommitted)

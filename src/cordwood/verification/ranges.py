@@ -46,7 +46,7 @@ def limit_of(pair: Pair, log: LogView) -> int:
 
 
 def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[Range]:
-    """Cut a pair at segment boundaries of the state before, into ranges of up to `range_bytes` or of one segment.
+    """Cut a pair at segment boundaries of the state before, into ranges of about `range_bytes` or of one segment.
 
     Args:
         number: the pair's index.
@@ -72,9 +72,10 @@ def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[R
         next_start = starts[at] if at < len(starts) else MAX_OFFSET
         same = there.get(base) == identity(pair.before, segment) and next_start == end
         size = segment.size_bytes * (1 if same else 2)
-        if found and found[-1].same == same and found[-1].size_bytes + size <= range_bytes:
+        fits = bool(found) and found[-1].same == same and found[-1].size_bytes + size // 2 <= range_bytes
+        if fits or (found and not size):
             last = found.pop()
-            found.append(Range(number, last.start, end, limit, same, last.size_bytes + size))
+            found.append(Range(number, last.start, end, limit, last.same, last.size_bytes + size))
         else:
             found.append(Range(number, max(base, lowest) if found else lowest, end, limit, same, size))
     return found

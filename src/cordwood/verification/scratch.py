@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import File, ReadableFile, TargetStore
 from cordwood.fs.location import Location
-from cordwood.kernels.crc import crc32c
+from cordwood.kernels.crc import crc32c_each
 
 
 class LostError(DataError):
@@ -103,9 +102,7 @@ class Writer:
             self._file = self.scratch.location.open().create(f"{self.scratch.path}/{uuid4().hex}")
         starts = np.asarray(starts, np.int64)
         crcs = np.empty(starts.size - 1, np.uint32)
-        places = array.ctypes.data + starts * array.itemsize
-        for section, (start, end) in enumerate(itertools.pairwise(places.tolist())):
-            crcs[section] = crc32c(start, end - start)
+        crc32c_each(array.ctypes.data + starts * array.itemsize, crcs)
         kept = Kept(self._file.path, self._position, starts, crcs)
         self._file.write(self._position, array.view(np.uint8))
         self._position += array.nbytes
@@ -147,9 +144,9 @@ class Reader:
             file = self._files[kept.path] = self._open.enter_context(opened)
         read = file.read_into(kept.position + first * array.itemsize, memoryview(array.view(np.uint8)))
         starts = kept.starts - first
-        places = (array.ctypes.data + starts * array.itemsize).tolist()
-        crcs = [crc32c(start, end - start) for start, end in itertools.pairwise(places)]
-        if read != array.nbytes or crcs != kept.crcs.tolist():
+        crcs = np.empty_like(kept.crcs)
+        crc32c_each(array.ctypes.data + starts * array.itemsize, crcs)
+        if read != array.nbytes or not np.array_equal(crcs, kept.crcs):
             raise LostError(kept.path)
         return kept_here(array, starts)
 

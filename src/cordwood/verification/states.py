@@ -40,10 +40,14 @@ class LookedAt:
     keys_max: int = 0
 
 
-def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
-    """Compare everything but the records of a pair, and cut it into ranges. An unreadable state is a violation."""
+def look_at(number: int, pair: Pair, fs: Store, *, times: int = 1) -> LookedAt:
+    """Compare everything but the records of a pair, and cut it into ranges. An unreadable state is a violation.
+
+    Args:
+        times: a range has about so many times `RANGE_BYTES`.
+    """
     try:
-        ranges = ranges_of(number, pair, fs, range_bytes=RANGE_BYTES)
+        ranges = ranges_of(number, pair, fs, range_bytes=times * RANGE_BYTES)
         before, after = pair.before.open(fs), pair.after.open(fs)
         faults = (*_state_faults(pair, before, after), *_topic_id_faults(before, after))
         return LookedAt(tuple(ranges), faults, max(before.next_offset - pair.lowest, 0))
