@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.key_table import KnownOutcomes, NewestOffsets
+from cordwood.cleaning.thinning import Thinned
 from cordwood.config import LONG_MAX
 from cordwood.errors import RequestError
 from cordwood.kernels import judge
@@ -229,6 +230,7 @@ def rewrite(
     known: KnownOutcomes,
     rules: Rules,
     latest: NewestOffsets,
+    thinned: Thinned | None = None,
 ) -> Rewritten:
     """Decide what to keep of a run of batches, and encode it.
 
@@ -236,11 +238,12 @@ def rewrite(
         data: uint8[bytes], the bytes of the batches, without gaps; the first batch starts at 0.
         batches: BATCH_ROW[batches]; positions are those in the file.
         decoded: their records. Each batch is in exactly one item; it may be missing if all its records are discarded,
-            or if `needs_no_decoding` is True for it.
+            or if `needs_no_decoding` is True for it, or if it is thinned.
         discard: bool[batches], the result of `AbortTracker.discard`.
         known: the outcomes that `latest` knows.
         rules: the parameters of this clean.
         latest: the newest offset of each key.
+        thinned: batches that are rebuilt already; None: there are none.
 
     Raises:
         RequestError: with `Rules.strict_kafka`, at a batch at which Kafka's cleaner fails.
@@ -258,9 +261,15 @@ def rewrite(
 
     outcomes = np.zeros(batches.size, np.int8)
     outcomes[retain_empty & (batches["magic"] == 2)] = _EMPTIED
-    headers = batches.copy()
+    headers = batches.copy() if thinned is None else thinned.headers
     places = _Places(data, batches)
-    _take_settled(needs_no_decoding(batches, discard, known) & ~discard, known, outcomes, counts)
+    settled = needs_no_decoding(batches, discard, known) & ~discard
+    if thinned is not None:
+        settled |= thinned.done
+        outcomes[thinned.done] = _REBUILT
+        chosen = np.flatnonzero(thinned.done)
+        _finish(headers, chosen, thinned.target, thinned.starts[chosen], thinned.ends[chosen], places)
+    _take_settled(settled, known, outcomes, counts)
     for columns in decoded:
         index_of = np.searchsorted(batches["position"], columns.batches["position"])
         keep, found = _judge(columns, index_of, batch_rules, known, latest, counts)

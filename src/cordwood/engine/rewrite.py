@@ -12,6 +12,7 @@ import numpy as np
 
 from cordwood.cleaning.key_table import NewestOffsets
 from cordwood.cleaning.rewrite import Counts, Rewritten, Rules, needs_no_decoding, rewrite
+from cordwood.cleaning.thinning import thin
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions
 from cordwood.engine.readahead import (
@@ -297,9 +298,11 @@ def _rewritten(
         decided = needs_no_decoding(batches, tracked.discard, known)
         # The scan has checked the CRC of these batches; the check of the outputs does so again.
         compute_crcs(window, ~(decided & known.known))
-        decoded = list(decode_batches(segment, window, ~decided))
+        thinned = thin(window, decided | tracked.discard, known)
+        done = decided if thinned is None else decided | thinned.done
+        decoded = list(decode_batches(segment, window, ~done))
         elision = rules.elision.in_segment(is_old=segment.mtime_ms <= old_horizon_ms)
         own = replace(rules, elision=elision)
-        return rewrite(window.data, batches, decoded, tracked.discard, known, own, newest)
+        return rewrite(window.data, batches, decoded, tracked.discard, known, own, newest, thinned)
 
     return read_ahead(threads, windows, rewrite_window)

@@ -44,7 +44,8 @@ INDEX_STATE = 7
 
 
 @njit(inline="always")
-def _varint_size(value):
+def varint_size(value):
+    """How many bytes a number takes as a varint or varlong."""
     raw = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
     size = 1
     while raw >= np.uint64(0x80):
@@ -54,7 +55,8 @@ def _varint_size(value):
 
 
 @njit(inline="always")
-def _put_varint(at, value):
+def put_varint(at, value):
+    """Store a varint or varlong; return the address behind it."""
     raw = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
     while raw >= np.uint64(0x80):
         store8(at, np.uint8(raw & np.uint64(0x7F) | np.uint64(0x80)))
@@ -96,21 +98,21 @@ def _encode_record(address, row, base_offset, base_timestamp, at):
     value_size = np.int64(row["value_size"])
     count = np.int64(row["header_count"])
     headers = headers_size(address, row["headers_start"], count) if count else 0
-    size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta) + _varint_size(key_size) + max(key_size, 0)
-    size += _varint_size(value_size) + max(value_size, 0) + _varint_size(count) + headers
-    at = _put_varint(at, size)
+    size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + varint_size(key_size) + max(key_size, 0)
+    size += varint_size(value_size) + max(value_size, 0) + varint_size(count) + headers
+    at = put_varint(at, size)
     store8(at, np.uint8(0))
-    at = _put_varint(at + 1, timestamp_delta)
-    at = _put_varint(at, offset_delta)
-    at = _put_varint(at, key_size)
+    at = put_varint(at + 1, timestamp_delta)
+    at = put_varint(at, offset_delta)
+    at = put_varint(at, key_size)
     if key_size > 0:
         copy(at, address + row["key_start"], key_size)
         at += key_size
-    at = _put_varint(at, value_size)
+    at = put_varint(at, value_size)
     if value_size > 0:
         copy(at, address + row["value_start"], value_size)
         at += value_size
-    at = _put_varint(at, count)
+    at = put_varint(at, count)
     if headers:
         copy(at, address + row["headers_start"], headers)
         at += headers
