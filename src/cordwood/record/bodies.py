@@ -52,10 +52,10 @@ def decompress_bodies(
     elif codec is Codec.SNAPPY:
         done = snappy.decompress_payloads(*places)
     elif codec is Codec.ZSTD and (library := libzstd()) is not None:
-        with library.decompressing() as context:
+        with library.decompressors.one() as context:
             done = zstd.decompress_frames(library.decompress, context, *places)
     elif codec is Codec.GZIP and (deflate := libdeflate()) is not None:
-        with deflate.decompressing() as context:
+        with deflate.decompressors.one() as context:
             done = gzip.decompress_members(deflate.decompress, context, *places)
     else:
         raise AssertionError(codec)
@@ -85,11 +85,11 @@ def compress_bodies(
     elif codec is Codec.SNAPPY:
         snappy.compress_payloads(data.ctypes.data, starts, ends, target.ctypes.data, gap, target_starts, target_ends)
     elif codec is Codec.ZSTD and (library := libzstd()) is not None:
-        with library.compressing() as context:
+        with library.compressors.one() as context:
             done = zstd.compress_frames(library.compress, context, *places)
         assert done == starts.size, "libzstd compresses what fits its bound"
     elif codec is Codec.GZIP and (deflate := libdeflate()) is not None:
-        with deflate.compressing() as context:
+        with deflate.compressors.one() as context:
             done = gzip.compress_members(deflate.compress, context, *places)
         assert done == starts.size, "libdeflate compresses what fits its bound"
     else:

@@ -10,18 +10,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-_NAMES = (
-    "ZSTD_createDCtx",
-    "ZSTD_DCtx_reset",
-    "ZSTD_decompressStream",
-    "ZSTD_createCCtx",
-    "ZSTD_CCtx_reset",
-    "ZSTD_compressStream2",
-)
+from cordwood.record.contexts import Contexts, address_of, create
+
 #: Kafka's default level, which is that of the log's own writer.
 LEVEL = 3
 #: Numbers of ZSTD_cParameter.
@@ -30,52 +23,17 @@ _LEVEL_PARAMETER, _CONTENT_SIZE_PARAMETER = 100, 200
 
 @dataclass(frozen=True, slots=True)
 class LibZstd:
-    """The functions that kernels call, by address.
+    """The functions that kernels call, by address, and what they work with.
 
     Attributes:
+        decompress: (ZSTD_DCtx_reset, ZSTD_decompressStream).
         compress: (ZSTD_CCtx_reset, ZSTD_compressStream2).
     """
 
-    library: ctypes.CDLL
     decompress: tuple[int, int]
     compress: tuple[int, int]
-    #: Idle contexts. As many are made as threads use at the same time, and they last as long as the process.
-    _decompressing: list[int] = field(default_factory=list)
-    _compressing: list[int] = field(default_factory=list)
-
-    @contextmanager
-    def decompressing(self) -> Iterator[int]:
-        """Yield the address of a ZSTD_DCtx that is used nowhere else meanwhile."""
-        try:
-            context = self._decompressing.pop()
-        except IndexError:
-            context = self._create("ZSTD_createDCtx")
-        try:
-            yield context
-        finally:
-            self._decompressing.append(context)
-
-    @contextmanager
-    def compressing(self) -> Iterator[int]:
-        """Yield the address of a ZSTD_CCtx for `LEVEL`, without content sizes, that is used nowhere else meanwhile."""
-        try:
-            context = self._compressing.pop()
-        except IndexError:
-            context = self._create("ZSTD_createCCtx")
-            for parameter, value in ((_LEVEL_PARAMETER, LEVEL), (_CONTENT_SIZE_PARAMETER, 0)):
-                self.library.ZSTD_CCtx_setParameter(ctypes.c_void_p(context), parameter, value)
-        try:
-            yield context
-        finally:
-            self._compressing.append(context)
-
-    def _create(self, name: str) -> int:
-        function = getattr(self.library, name)
-        function.restype = ctypes.c_void_p
-        context: int | None = function()
-        if context is None:
-            raise MemoryError(f"{name} found no memory")
-        return context
+    decompressors: Contexts
+    compressors: Contexts
 
 
 @functools.cache
@@ -91,11 +49,19 @@ def libzstd() -> LibZstd | None:
         major, minor, patch = zstandard.ZSTD_VERSION
         if library.ZSTD_versionNumber() != (major * 100 + minor) * 100 + patch:
             return None
-        addresses = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _NAMES}
+        return LibZstd(
+            (address_of(library, "ZSTD_DCtx_reset"), address_of(library, "ZSTD_decompressStream")),
+            (address_of(library, "ZSTD_CCtx_reset"), address_of(library, "ZSTD_compressStream2")),
+            Contexts(functools.partial(create, library.ZSTD_createDCtx)),
+            Contexts(functools.partial(_compressor, library, library.ZSTD_createCCtx)),
+        )
     except (ImportError, OSError, AttributeError):
         return None
-    return LibZstd(
-        library,
-        (addresses["ZSTD_DCtx_reset"], addresses["ZSTD_decompressStream"]),
-        (addresses["ZSTD_CCtx_reset"], addresses["ZSTD_compressStream2"]),
-    )
+
+
+def _compressor(library: ctypes.CDLL, function: Any) -> int:
+    """A context for compression, with our parameters."""
+    context = create(function)
+    for parameter, value in ((_LEVEL_PARAMETER, LEVEL), (_CONTENT_SIZE_PARAMETER, 0)):
+        library.ZSTD_CCtx_setParameter(ctypes.c_void_p(context), parameter, value)
+    return context
