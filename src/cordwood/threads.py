@@ -1,10 +1,13 @@
-"""Work that mostly waits for a disk, done by some threads; and whether the process is about to end."""
+"""Work that mostly waits, done by threads; and whether the process is about to end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Event
-from typing import TypeVar
+from threading import Event, Thread
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -31,3 +34,20 @@ def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -
         return list(pool.map(work, items))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def in_background(work: Callable[[], _R], name: str) -> Future[_R]:
+    """What becomes of some work that a thread of its own does. The process can end without it."""
+    from concurrent.futures import Future
+
+    future: Future[_R] = Future()
+    future.set_running_or_notify_cancel()  # from now on it cannot be cancelled
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name=name, daemon=True).start()
+    return future

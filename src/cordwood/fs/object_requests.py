@@ -16,7 +16,6 @@ import functools
 import math
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -25,7 +24,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cordwood.errors import NotFoundError, RequestError, StoreAccessError, StoreError
-from cordwood.threads import ending
+from cordwood.threads import ending, in_background
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -192,15 +191,7 @@ def answer(path: str, request: Callable[[], T]) -> T:
     Raises:
         StoreError: it failed, or the process is told to end before it answers.
     """
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(request())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="cordwood-request", daemon=True).start()
+    future = in_background(request, "cordwood-request")
     with explained(path):
         return result_of(future, path)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from cordwood.errors import RequestError
+from cordwood.threads import in_background
 
 HOST = "127.0.0.1"
 CONNECTIONS_MAX = 16
@@ -146,9 +147,7 @@ class HttpServer:
             return Answer(HTTPStatus.NOT_FOUND, f"There is {' and '.join(self._routes)}.\n".encode())
         making = self._answers.get(path)
         if making is None or making.done():
-            making = self._answers[path] = Future()
-            making.set_running_or_notify_cancel()
-            threading.Thread(target=_make, args=(self._routes[path], making), name=f"http {path}", daemon=True).start()
+            making = self._answers[path] = in_background(self._routes[path], f"http {path}")
         try:
             async with asyncio.timeout(_SECONDS_MAX):
                 return await asyncio.wrap_future(making)
@@ -157,13 +156,6 @@ class HttpServer:
         except Exception:
             _log.exception("GET %s failed", path)
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"The log of this program says what failed.\n")
-
-
-def _make(route: Route, answer: Future[Answer]) -> None:
-    try:
-        answer.set_result(route())
-    except BaseException as error:
-        answer.set_exception(error)
 
 
 async def _request(connection: socket.socket) -> bytes:

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
@@ -32,6 +32,7 @@ from cordwood.service.log_manager import LogManager
 from cordwood.service.status import PartitionStatus, statuses
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.node.node import Node
+from cordwood.threads import in_background
 from cordwood.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -262,15 +263,7 @@ def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, p
     Raises:
         HangingError: it is abandoned. Its threads still run; the process must end without them.
     """
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="cordwood-run", daemon=True).start()
+    future = in_background(work, "cordwood-run")
     asked_ms: int | None = None
     while not wait([future], _POLL_SECONDS).done:
         now_ms = monotonic_clock()
