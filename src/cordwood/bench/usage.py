@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -34,9 +33,7 @@ class Usage:
         self._watch.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._watch.join()
         self.cpu_seconds = _cpu_seconds() - self._before

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Annotated, Any, Self
 
 import typer
@@ -179,9 +179,7 @@ class _Screen:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
         self._logger.removeHandler(self._handler)

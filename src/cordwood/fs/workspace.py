@@ -12,7 +12,6 @@ from __future__ import annotations
 import posixpath
 import secrets
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Self
 
 from cordwood.errors import NotFoundError, RequestError
@@ -48,9 +47,7 @@ class Workspace(Target):
         return self
 
     @override
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         remove_tree(self._fs, self.path)
 
     @override

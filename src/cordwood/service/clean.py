@@ -18,7 +18,6 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from cordwood.cleaning.key_table import MemoryShare
@@ -127,9 +126,7 @@ class LiveClean:
         work_folder.make(self._fs, self.folder)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.give_up()
 
     def give_up(self) -> None:

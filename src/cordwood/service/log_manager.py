@@ -24,7 +24,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cordwood.clock import Clock, system_clock
@@ -202,9 +201,7 @@ class LogManager:
         self.startup()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def _load_all(self, on_progress: OnProgress | None, is_stray: IsStray | None) -> None:

@@ -472,9 +472,7 @@ class UnifiedLog:
     def _flush_rolled(self, base_offset: int, snapshot: str | None) -> None:
         local = self._local
         if snapshot is not None:
-            with (
-                local.guarded(f"flushing producer state snapshot {snapshot}"),
-            ):
+            with local.guarded(f"flushing producer state snapshot {snapshot}"):
                 try:
                     with local.fs.open(snapshot) as file:
                         file.sync()

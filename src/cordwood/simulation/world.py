@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from random import Random
-from types import TracebackType
 from typing import Self
 
 from cordwood.config import Layer
@@ -93,9 +92,7 @@ class World:
             self.manager.cleaner.on_clean = self._cleaned
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.manager.shutdown()
 
     def add(self, partition: TopicPartition, traffic: Traffic) -> Member:
