@@ -26,7 +26,8 @@ from cordwood.engine.results import Fate
 from cordwood.engine.task import Failure, FailureKind, Output, run_task
 from cordwood.errors import NoSpaceError
 from cordwood.fs.base import is_full
-from cordwood.fs.memory import MemoryFileSystem, at_random, keep_all, lose_all
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.memory_journal import at_random, keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.jobs import packing
 from cordwood.storage.check.findings import Severity

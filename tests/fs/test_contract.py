@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from cordwood.errors import RequestError
 from cordwood.fs.base import Bytes, LocalFileSystem, PutMode
-from cordwood.fs.memory import MemoryFileSystem, every_cut, lose_all
+from cordwood.fs.memory import MemoryFileSystem, every_cut
+from cordwood.fs.memory_journal import lose_all
 from cordwood.fs.pooled import PooledFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.workspace import Workspace

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import BadNameError, CorruptFileError
-from cordwood.fs.memory import MemoryFileSystem, keep_all, lose_all
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.memory_journal import keep_all, lose_all
 from cordwood.storage.formats import checkpoints
 from cordwood.types import TopicPartition
 from tests.crashes import Cuts

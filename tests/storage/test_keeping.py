@@ -17,7 +17,8 @@ import pytest
 from cordwood.commands.undo import undo
 from cordwood.errors import CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import FileInfo
-from cordwood.fs.memory import MemoryFileSystem, PowerCut, at_random, keep_all, lose_all
+from cordwood.fs.memory import MemoryFileSystem, PowerCut
+from cordwood.fs.memory_journal import at_random, keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record

@@ -13,7 +13,8 @@ import pytest
 
 from cordwood.errors import CorruptBatchError, DataError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem, lose_all
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.memory_journal import lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record

@@ -15,7 +15,8 @@ import pytest
 from cordwood.commands.read import check
 from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem, lose_all
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.memory_journal import lose_all
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.changes.swap import drop_segments, swap_in
 from cordwood.storage.check.findings import Severity

@@ -1,24 +1,7 @@
 """A file system in memory whose power can be cut, for testing every promise about crashes.
 
-There are two disks. The *live* disk is what a running program sees. The *durable* disk is what must survive a crash.
-Between them is the journal: every change, in order, each with the inodes whose sync it still waits for. After a power
-cut, the disk is the durable one plus any part of the journal, replayed in order:
-
-    change                         waits for
-    bytes, length, mtime, owner    sync of the file
-    creation, link, unlink, …      sync_directory of the folder that holds the name
-    rename                         sync_directory of both folders
-
-A change that waits for nothing always survives. For each of the others, the caller of `crash` chooses how much does:
-
-* A name operation survives or is lost as a whole. A rename is one operation, as on ext4: no crash shows half of it.
-  But it may be lost until both folders are synced, and a later use of the same name then replaces it.
-* Any subset may be lost. A later rename may survive without an earlier one, although journals that keep the order never
-  allow that; and a file's sync promises its bytes, not its name.
-* A write may survive up to any byte; its end without its start is not modelled. If it extends the file, the new length
-  is a separate change: length without bytes reads as zeros, and so does the hole before a later write.
-* The names of a file are independent: each is created, moved and removed by separate changes. A rename that survives
-  moves the name from wherever the crash left it, or creates it if it did not survive. A file without a name is gone.
+There are two disks: the *live* disk is what a running program sees, the *durable* one what must survive a crash.
+Between them is the journal of changes; `memory_journal` says what of it a power cut may lose.
 
 With `can_crash=False` there is the live disk alone. Memory then holds the files that have a name or are open, however
 much was written and removed before.
@@ -31,13 +14,10 @@ import functools
 import itertools
 import os
 import posixpath
-import random
 import threading
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from cordwood.errors import LockedError
 from cordwood.fs.base import (
@@ -52,150 +32,15 @@ from cordwood.fs.base import (
     refuse_lock_file,
     view_of,
 )
+from cordwood.fs.memory_journal import Change, Disk, Inode, Move, Name, Place, Resize, Set, Write
 from cordwood.fs.workspace import Workspace
 from cordwood.types import override
 
 _ROOT = 1
 
-#: A name in a directory: the directory's inode number, and the name.
-Place = tuple[int, str]
-
-
-class _Name(NamedTuple):
-    """One name of an inode. A rename does not change its number; the first is 0, and a directory has no other."""
-
-    inode: int
-    number: int
-
 
 class PowerCut(BaseException):
     """The machine is off. Not an Exception, so that no `except Exception` of the program under test handles it."""
-
-
-@dataclass(slots=True, weakref_slot=True)
-class _Inode:
-    is_directory: bool
-    mode: int
-    mtime_ns: int
-    uid: int = field(default_factory=os.geteuid)
-    gid: int = field(default_factory=os.getegid)
-    places: dict[int, Place | None] = field(default_factory=dict)  # where each name is, by its number
-    data: bytearray = field(default_factory=bytearray)
-    entries: dict[str, _Name] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str | None:
-        """The first of its names; None: it has none."""
-        return next((place[1] for place in self.places.values() if place is not None), None)
-
-    def copy(self) -> _Inode:
-        return replace(self, places=dict(self.places), data=self.data[:], entries=dict(self.entries))
-
-    def resize(self, size_bytes: int) -> None:
-        del self.data[size_bytes:]
-        self.data.extend(bytes(size_bytes - len(self.data)))
-
-
-#: A disk: inodes by number. An unreachable inode is kept, as it may still be open.
-_Disk = MutableMapping[int, _Inode]
-
-
-@dataclass(slots=True, kw_only=True)
-class Change(ABC):
-    """One change in the journal.
-
-    Attributes:
-        text: the operation that made it, as in `MemoryFileSystem.operations`.
-        waits_for: inodes that must be synced before it is sure to survive.
-    """
-
-    text: str
-    inode: int
-    mtime_ns: int
-    waits_for: set[int]
-
-    @property
-    def parts(self) -> int:
-        """How many parts can survive separately: the bytes of a write, otherwise 1."""
-        return 1
-
-    @abstractmethod
-    def apply(self, disk: _Disk, parts: int) -> None:
-        """Apply the first `parts` of it, at least one."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Write(Change):
-    position: int
-    data: bytes
-
-    @property
-    def parts(self) -> int:
-        return len(self.data)
-
-    def apply(self, disk: _Disk, parts: int) -> None:
-        inode = disk[self.inode]
-        end = self.position + parts
-        inode.resize(max(len(inode.data), end))
-        inode.data[self.position : end] = self.data[:parts]
-        inode.mtime_ns = self.mtime_ns
-
-
-@dataclass(slots=True, kw_only=True)
-class _Resize(Change):
-    size_bytes: int
-
-    def apply(self, disk: _Disk, parts: int) -> None:
-        disk[self.inode].resize(self.size_bytes)
-        disk[self.inode].mtime_ns = self.mtime_ns
-
-
-@dataclass(slots=True, kw_only=True)
-class _Set(Change):
-    """Sets fields of an inode: mode, owner, group or mtime."""
-
-    fields: dict[str, int]
-
-    def apply(self, disk: _Disk, parts: int) -> None:
-        for name, value in self.fields.items():
-            setattr(disk[self.inode], name, value)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Move(Change):
-    """Moves a name to another place; None is no place. Creation, link, rename and removal are all such moves."""
-
-    number: int
-    target: Place | None
-
-    def apply(self, disk: _Disk, parts: int) -> None:
-        places = disk[self.inode].places
-        if (source := places.get(self.number)) is not None:
-            directory, name = source
-            del disk[directory].entries[name]
-            disk[directory].mtime_ns = self.mtime_ns
-        if self.target is not None:
-            directory, name = self.target
-            if (replaced := disk[directory].entries.get(name)) is not None:
-                disk[replaced.inode].places[replaced.number] = None
-            disk[directory].entries[name] = _Name(self.inode, self.number)
-            disk[directory].mtime_ns = self.mtime_ns
-        places[self.number] = self.target
-
-
-def keep_all(change: Change) -> int:
-    """For `crash`: every change survives."""
-    return change.parts
-
-
-def lose_all(change: Change) -> int:
-    """For `crash`: only synced changes survive."""
-    return 0
-
-
-def at_random(source: random.Random) -> Callable[[Change], int]:
-    """For `crash`: `source` decides at random whether each change is kept, lost or torn."""
-    return lambda change: source.choice((0, change.parts, source.randint(0, change.parts)))
 
 
 _P = ParamSpec("_P")
@@ -268,12 +113,12 @@ class MemoryFile(File):
         self._fs._check_room(self.path, end - size_bytes)
         now, inode = self._fs._now_ns(), self._inode
         text = f"write {self.path} {position}+{len(content)}"
-        write = _Write(text=text, inode=inode, mtime_ns=now, waits_for={inode}, position=position, data=content)
+        write = Write(text=text, inode=inode, mtime_ns=now, waits_for={inode}, position=position, data=content)
         if end <= size_bytes or not self._fs._can_crash:
             self._fs._perform(text, write)
         else:
             grown = f"length {self.path} {size_bytes} → {end}"
-            length = _Resize(text=grown, inode=inode, mtime_ns=now, waits_for={inode}, size_bytes=end)
+            length = Resize(text=grown, inode=inode, mtime_ns=now, waits_for={inode}, size_bytes=end)
             self._fs._perform(text, length, write)
 
     @override
@@ -377,10 +222,10 @@ class MemoryFileSystem(LocalFileSystem):
         self._can_crash = can_crash
         self._on_size = on_size
         self._last_inode = _ROOT - 1
-        self._live: _Disk = {}
+        self._live: Disk = {}
         #: Without crashes: files that are open, and have no name any more.
-        self._unnamed: _Disk = weakref.WeakValueDictionary()
-        self._durable: _Disk = {}
+        self._unnamed: Disk = weakref.WeakValueDictionary()
+        self._durable: Disk = {}
         self._journal: list[Change] = []
         self._locked: set[int] = set()
         root = self._new_inode(is_directory=True, mode=0o777)
@@ -493,7 +338,7 @@ class MemoryFileSystem(LocalFileSystem):
         text = f"create {path}"
         if (place := self._place(path))[1] not in self._live[place[0]].entries:
             inode = self._new_inode(is_directory=False, mode=mode & ~0o022)  # the usual umask
-            self._move(text, _Name(inode, 0), place)
+            self._move(text, Name(inode, 0), place)
         elif exclusive:
             raise _error(errno.EEXIST, path)
         else:
@@ -508,7 +353,7 @@ class MemoryFileSystem(LocalFileSystem):
         if place[1] in self._live[place[0]].entries:
             raise _error(errno.EEXIST, path)
         inode = self._new_inode(is_directory=True, mode=mode & ~0o022)
-        self._move(f"mkdir {path}", _Name(inode, 0), place)
+        self._move(f"mkdir {path}", Name(inode, 0), place)
 
     @override
     @_serialized
@@ -525,7 +370,7 @@ class MemoryFileSystem(LocalFileSystem):
         inode = self._find_directory(path)
         if self._live[inode].entries:
             raise _error(errno.ENOTEMPTY, path)
-        self._move(f"rmdir {path}", _Name(inode, 0), None)
+        self._move(f"rmdir {path}", Name(inode, 0), None)
 
     @override
     @_serialized
@@ -557,7 +402,7 @@ class MemoryFileSystem(LocalFileSystem):
             raise _error(errno.EEXIST, target)
         if self._live[inode].is_directory:
             raise _error(errno.EPERM, source)
-        self._move(f"link {source} {target}", _Name(inode, max(self._live[inode].places) + 1), place)
+        self._move(f"link {source} {target}", Name(inode, max(self._live[inode].places) + 1), place)
 
     @override
     def symlink(self, source: str, target: str) -> None:
@@ -641,7 +486,7 @@ class MemoryFileSystem(LocalFileSystem):
         disk = self._live if change.inode in self._live else self._unnamed
         inode = disk[change.inode]
         name, size_bytes = inode.name, len(inode.data)
-        if not isinstance(change, _Move):
+        if not isinstance(change, Move):
             change.apply(disk, change.parts)
             self._tell(name, len(inode.data) - size_bytes)
             return
@@ -661,7 +506,7 @@ class MemoryFileSystem(LocalFileSystem):
         if self._on_size is not None and name is not None and size_bytes:
             self._on_size(name, size_bytes)
 
-    def _entry(self, place: Place) -> _Name | None:
+    def _entry(self, place: Place) -> Name | None:
         return self._live[place[0]].entries.get(place[1])
 
     def _check_room(self, path: str, growth_bytes: int) -> None:
@@ -669,15 +514,15 @@ class MemoryFileSystem(LocalFileSystem):
             raise _error(errno.ENOSPC, path)
 
     def _resize(self, text: str, inode: int, size_bytes: int) -> None:
-        change = _Resize(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for={inode}, size_bytes=size_bytes)
+        change = Resize(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for={inode}, size_bytes=size_bytes)
         self._perform(text, change)
 
     def _set(self, text: str, inode: int, **fields: int) -> None:
-        self._perform(text, _Set(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for={inode}, fields=fields))
+        self._perform(text, Set(text=text, inode=inode, mtime_ns=self._now_ns(), waits_for={inode}, fields=fields))
 
-    def _move(self, text: str, name: _Name, target: Place | None) -> None:
+    def _move(self, text: str, name: Name, target: Place | None) -> None:
         source = self._live[name.inode].places.get(name.number)
-        change = _Move(
+        change = Move(
             text=text,
             inode=name.inode,
             number=name.number,
@@ -703,13 +548,13 @@ class MemoryFileSystem(LocalFileSystem):
                 change.waits_for.discard(inode)
                 # A directory that is gone for good can no longer be synced, so a file that was moved out of it must not
                 # wait for that sync. (An inode with a second name is not gone yet.)
-                if isinstance(change, _Move) and change.target is None and len(self._live[change.inode].places) == 1:
+                if isinstance(change, Move) and change.target is None and len(self._live[change.inode].places) == 1:
                     self._stop_waiting_for(change.inode)
 
     def _new_inode(self, *, is_directory: bool, mode: int) -> int:
         # Both disks get the inode at once; the journal decides whether a name refers to it.
         number = self._last_inode = self._last_inode + 1
-        inode = _Inode(is_directory=is_directory, mode=mode, mtime_ns=self._now_ns())
+        inode = Inode(is_directory=is_directory, mode=mode, mtime_ns=self._now_ns())
         self._live[number] = inode
         if self._can_crash:
             self._durable[number] = inode.copy()
@@ -800,8 +645,8 @@ def _error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
-def _reachable(disk: _Disk) -> _Disk:
-    found: _Disk = {}
+def _reachable(disk: Disk) -> Disk:
+    found: Disk = {}
     to_visit = [_ROOT]
     while to_visit:
         number = to_visit.pop()
