@@ -34,6 +34,7 @@ HORIZON = NOW + RETENTION_MS
 EXPIRATION_MS = 86_400_000
 SEQUENCED, TRANSACTIONAL = 9, (1, 2)
 BATCH_OFFSETS = 4
+ENDS = (ControlType.COMMIT, ControlType.ABORT)
 HORIZONS = st.sampled_from([None, None, None, NOW - 1000, NOW + 1000])
 RECORDS = st.dictionaries(
     st.integers(0, BATCH_OFFSETS - 1),
@@ -59,8 +60,8 @@ def batches(draw: st.DrawFn, offset: int) -> Stored:
     kind = draw(st.sampled_from(["plain", "plain", "plain", "sequenced", "transaction", "transaction", "marker"]))
     horizon = draw(HORIZONS)
     if kind == "marker":
-        ends = draw(st.sampled_from([ControlType.COMMIT, ControlType.ABORT]))
-        return marker(offset, draw(st.sampled_from(TRANSACTIONAL)), ends, delete_horizon_ms=horizon)
+        id = draw(st.sampled_from(TRANSACTIONAL))
+        return marker(offset, id, draw(st.sampled_from(ENDS)), delete_horizon_ms=horizon)
     records = [
         Record(offset + at, NOW - 5000 + late, key, value, headers)
         for at, (key, value, late, headers) in sorted(draw(RECORDS).items())
@@ -87,6 +88,13 @@ def logs(draw: st.DrawFn) -> State:
         one = draw(batches(offset))
         segments[max(segments)].append(one)
         offset = one.header.last_offset + 1 + draw(st.sampled_from([0, 0, 0, 2]))
+    for id in open_transactions(State(segments)):
+        # Nothing may be changed from an open one on.
+        if draw(st.integers(0, 3)):
+            segments[max(segments)].append(
+                marker(offset, id, draw(st.sampled_from(ENDS)), delete_horizon_ms=draw(HORIZONS))
+            )
+            offset += 1
     active = Stored.of(encode_batch([Record(offset, NOW, b"a", b"active")], leader_epoch=0))
     segments[offset] = [active]
     state = State(segments, epochs=[EpochEntry(0, 0)], end=offset + 1)
@@ -226,6 +234,14 @@ def drop_record(draw: st.DrawFn, state: State, _before: State) -> None:
         _put(state, one, one.rebuilt(left, max_timestamp=time))
 
 
+def drop_tombstone(draw: st.DrawFn, state: State, _before: State) -> None:
+    """Of a batch that has a delete horizon, which may have passed."""
+    for one in [one for some in state.segments.values() for one in some if one.header.delete_horizon_ms is not None]:
+        left = [record for record in one.records if record.value is not None]
+        if left != one.records and not one.header.is_control and draw(st.booleans()):
+            _put(state, one, one.rebuilt(left))
+
+
 def change_record(draw: st.DrawFn, state: State, _before: State) -> None:
     one = _batch(draw, state, filled=True)
     if one is None or one.header.is_control:
@@ -279,11 +295,34 @@ def restore(draw: st.DrawFn, state: State, before: State) -> None:
     """A batch stays as it was, which a clean may always do, if what depends on it stays."""
     old = _batch(draw, before)
     assert old is not None
-    for base in sorted(state.segments, reverse=True):
-        if base <= old.header.base_offset:
-            entries = [one for one in state.segments[base] if one.header.base_offset != old.header.base_offset]
-            state.segments[base] = sorted([*entries, old], key=lambda one: one.header.base_offset)
-            return
+    _restore(state, old)
+
+
+def _restore(state: State, old: Stored) -> None:
+    base = max((base for base in state.segments if base <= old.header.base_offset), default=min(state.segments))
+    entries = [one for one in state.segments[base] if one.header.base_offset != old.header.base_offset]
+    state.segments[base] = sorted([*entries, old], key=lambda one: one.header.base_offset)
+
+
+def bring_back(draw: st.DrawFn, state: State, before: State) -> None:
+    """A tombstone goes, and a batch with an older value of its key stays."""
+    every = [one for some in before.segments.values() for one in some if not one.header.is_control]
+    with_horizon = [one for one in every if one.header.delete_horizon_ms is not None]
+    tombstones = [record for one in with_horizon for record in one.records if record.value is None]
+    older = [
+        (record.offset, one)
+        for record in tombstones
+        for one in every
+        if any(r.key == record.key and r.value is not None and r.offset < record.offset for r in one.records)
+    ]
+    if not older:
+        return
+    gone, old = draw(st.sampled_from(older))
+    _restore(state, old)
+    for entries in state.segments.values():
+        for at, one in enumerate(entries):
+            left = [record for record in one.records if record.offset != gone]
+            entries[at] = one if len(left) == len(one.records) else one.rebuilt(left)
 
 
 def repeat_batch(draw: st.DrawFn, state: State, _before: State) -> None:
@@ -317,8 +356,18 @@ def add_index_entry(draw: st.DrawFn, state: State, _before: State) -> None:
 
 
 EDITS: tuple[Callable[[st.DrawFn, State, State], None], ...] = (
-    *(drop_batch, empty_batch, drop_record, drop_record, change_record, add_record, change_header, change_header),
-    *(restore, restore, repeat_batch, swap_batches, drop_index_entry, restore_index, add_index_entry),
+    *(
+        drop_batch,
+        empty_batch,
+        drop_record,
+        drop_tombstone,
+        drop_tombstone,
+        change_record,
+        add_record,
+        change_header,
+        change_header,
+    ),
+    *(restore, bring_back, bring_back, repeat_batch, swap_batches, drop_index_entry, restore_index, add_index_entry),
 )
 
 
