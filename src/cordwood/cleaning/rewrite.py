@@ -254,7 +254,6 @@ def rewrite(
     expired = horizons & (batches["base_timestamp"] <= rules.now_ms)
     gone = expired & rules.elision.is_only_replica
     retain_empty = rules.producers.last_of(batches) | (batches["last_offset"] + 1 == rules.first_uncleanable_offset)
-    empty_markers = control & discard
     batch_rules = _batch_rules(batches, expired, rules.elision)
     batch_rules["first_ordinal"] = known.first_ordinals
     batch_rules["control"], batch_rules["discarded"] = control, discard & (~control | gone)
@@ -265,20 +264,16 @@ def rewrite(
     places = _Places(data, batches)
     settled = needs_no_decoding(batches, discard, known) & ~discard
     if thinned is not None:
-        settled |= thinned.done
-        outcomes[thinned.done] = _REBUILT
-        chosen = np.flatnonzero(thinned.done)
-        _finish(headers, chosen, thinned.target, thinned.starts[chosen], thinned.ends[chosen], places)
+        settled |= _take_thinned(thinned, outcomes, places)
     _take_settled(settled, known, outcomes, counts)
     for columns in decoded:
         index_of = np.searchsorted(batches["position"], columns.batches["position"])
         keep, found = _judge(columns, index_of, batch_rules, known, latest, counts)
         kept = found[:, judge.STAY]
         some = kept > 0
-        horizon_due = some & ((found[:, judge.TOMBSTONES] > 0) | empty_markers) & ~horizons
+        horizon_due = some & ((found[:, judge.TOMBSTONES] > 0) | control & discard) & ~horizons
         verbatim = some & (batches["magic"] == 2) & (kept == found[:, judge.TOTAL]) & ~horizon_due
-        outcomes[some] = _REBUILT
-        outcomes[verbatim] = _VERBATIM
+        outcomes[some] = np.where(verbatim, _VERBATIM, _REBUILT)[some]
         anew = some & ~verbatim
         if anew.any():
             horizon_ms = min(rules.now_ms + rules.delete_retention_ms, LONG_MAX)
@@ -358,8 +353,16 @@ class _Places:
         return result
 
 
+def _take_thinned(thinned: Thinned, outcomes: npt.NDArray[np.int8], places: _Places) -> BoolArray:
+    """Finish batches that were thinned, and set their outcomes; says which they are."""
+    outcomes[thinned.done] = _REBUILT
+    chosen = np.flatnonzero(thinned.done)
+    _finish(thinned.headers, chosen, thinned.target, thinned.starts[chosen], thinned.ends[chosen], places)
+    return thinned.done
+
+
 def _take_settled(chosen: BoolArray, known: KnownOutcomes, outcomes: npt.NDArray[np.int8], counts: Counts) -> None:
-    """Set the outcomes and add the counts of the chosen batches, all of whose outcomes are known."""
+    """Set the outcomes of batches that stay whole, and add the counts of all that are chosen: their fate is known."""
     whole = chosen & (known.superseded == 0)
     outcomes[whole] = _VERBATIM
     records, superseded = int(known.records[chosen].sum()), int(known.superseded[chosen].sum())
