@@ -135,7 +135,7 @@ MUTANTS = (
     ),
     Mutant("a tombstone goes when its horizon has passed", REWRITE, "expired, elision.is_old_segment", "False, False"),
     Mutant("a batch with tombstones gets a horizon", REWRITE, "(found[:, judge.TOMBSTONES] > 0) | ", ""),
-    Mutant("a batch with a horizon keeps it", REWRITE, " | empty_markers) & ~horizons", " | empty_markers)"),
+    Mutant("a batch with a horizon keeps it", REWRITE, " | control & discard) & ~horizons", " | control & discard)"),
     Mutant("rebuilding keeps a horizon", JUDGE, 'elif old or header["attributes"] & DELETE_HORIZON == 0:', "else:"),
     Mutant(
         "a horizon is delete.retention.ms ahead", REWRITE, "rules.now_ms + rules.delete_retention_ms", "rules.now_ms"
@@ -173,7 +173,7 @@ MUTANTS = (
     Mutant("a COMMIT marker with data stays", TRANSACTIONS, "return not seen", "return True"),
     Mutant("a COMMIT marker without data goes", TRANSACTIONS, "return not seen", "return False"),
     Mutant("a COMMIT marker ends its transaction", TRANSACTIONS, "self._committed.discard(producer)", "pass"),
-    Mutant("a marker without data gets a horizon", REWRITE, " | empty_markers) & ~horizons", ") & ~horizons"),
+    Mutant("a marker without data gets a horizon", REWRITE, " | control & discard) & ~horizons", ") & ~horizons"),
     Mutant("a marker stays until its horizon has passed", REWRITE, "discard & (~control | gone)", "discard"),
     Mutant(
         "a marker stays for other replicas",
