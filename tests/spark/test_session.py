@@ -148,6 +148,12 @@ def test_an_error_of_tidying_up_does_not_hide_the_signal_that_it_came_of(ends: B
     assert raised.value is ends
 
 
+def test_a_users_session_passes_on_the_signal_that_an_error_came_of(spark: SparkSession) -> None:
+    with pytest.raises(KeyboardInterrupt), session(spark):
+        raise an_error_of_tidying_up(KeyboardInterrupt())
+    assert spark.range(3).count() == 3
+
+
 def test_an_error_of_its_own_is_no_signal() -> None:
     try:
         raise ConnectionRefusedError("Java is gone")

@@ -65,7 +65,11 @@ def running(
             check_version(given.version)
         found = given or _active()
         if found is not None:
-            yield found
+            try:
+                yield found
+            except Exception as error:
+                raise_if_ended(error)
+                raise
             return
     mine = {**settings_for(master, archive), **(settings or {})}
     with without_words_of_py4j(), own(mine, worker_python(master, archive)) as gateway:
