@@ -105,6 +105,16 @@ def test_headers_of_a_file_in_memory_are_those_of_its_windows(log, before, behin
     assert (rows == expected_rows).all()
 
 
+def test_who_looks_for_one_batch_of_a_file_in_memory_does_not_wait_for_thousands() -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"".join(batch(10 * at) for at in range(1000)))
+        file.flush()
+        with PosixFileSystem().open(file.name) as opened:
+            sizes = [item.size for item in read_headers(opened) if not isinstance(item, Gap)]
+    assert sizes[0] < 100
+    assert sum(sizes) == 1000
+
+
 @given(logs(), st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255)), max_size=2), st.integers(17, 600))
 def test_windows_whose_crcs_come_later_are_the_same_up_to_the_first_damage(log, flips, window_bytes) -> None:
     data = bytearray(log[0])

@@ -46,6 +46,8 @@ HEADER_WINDOW_BYTES = 64 << 10
 #: Behind the end that was expected.
 SMALL_WINDOW_BYTES = 16 << 10
 LARGEST_HEADER_WINDOW_BYTES = 1 << 20
+#: Rows of the first headers from memory; who looks for one batch seldom wants more. Each time twice as many follow.
+_FIRST_BATCHES = 8
 #: Rows of one window at the most.
 MAX_BATCHES = 1 << 14
 #: A segment's offsets are less than this above its base.
@@ -208,9 +210,10 @@ class WindowReader:
         if reads is None:
             return
         buffer = np.empty(HEADER_WINDOW_BYTES, np.uint8)
-        status = scan.ROWS
+        status, capacity = scan.ROWS, _FIRST_BATCHES
         while status == scan.ROWS and self._position < self._end:
-            rows = np.empty(min(MAX_BATCHES, (self._end - self._position) // MIN_ENTRY_BYTES[0] + 1), BATCH_ROW)
+            rows = np.empty(min(capacity, (self._end - self._position) // MIN_ENTRY_BYTES[0] + 1), BATCH_ROW)
+            capacity = min(2 * capacity, MAX_BATCHES)
             count, self._position, status = scan.walk_headers(
                 reads.function, reads.descriptor, reads.flags, self._position, self._end, buffer, rows
             )
