@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cordwood.cleaning import rewrite
+from cordwood.cleaning import rewrite, thinning
 from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.engine import readahead
 from cordwood.engine.facts import segment_facts
@@ -186,19 +186,24 @@ def test_cleans_leave_what_the_plain_cleaner_leaves(set_sizes, window_bytes, lar
 
 
 #: What makes every batch a large one, and some of its records large.
-SIZES_OF_LARGE = {"LARGE_BYTES": 0, "COPIED_BYTES": RECORD_EXTRA_BYTES + 1, "RUN_BYTES": 60, "PIECE_BYTES": 1}
+SIZES_OF_LARGE = {
+    (thinning, "LARGE_BYTES"): 0,
+    (rewrite, "COPIED_BYTES"): RECORD_EXTRA_BYTES + 1,
+    (rewrite, "RUN_BYTES"): 60,
+    (rewrite, "PIECE_BYTES"): 1,
+}
 
 
 @pytest.fixture
 def set_sizes():
     """Sets how much of a log is held at a time, so that a window may end behind any batch, and what is large."""
     before = readahead.WINDOW_BYTES
-    sizes_before = {name: getattr(rewrite, name) for name in SIZES_OF_LARGE}
+    sizes_before = {(module, name): getattr(module, name) for module, name in SIZES_OF_LARGE}
 
     def set_to(window_bytes: int, large: bool) -> None:
         readahead.WINDOW_BYTES = window_bytes
-        for name, size in (SIZES_OF_LARGE if large else sizes_before).items():
-            setattr(rewrite, name, size)
+        for (module, name), size in (SIZES_OF_LARGE if large else sizes_before).items():
+            setattr(module, name, size)
 
     yield set_to
     set_to(before, False)

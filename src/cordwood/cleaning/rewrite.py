@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.cleaning import thinning
 from cordwood.cleaning.key_table import KnownOutcomes, NewestOffsets
-from cordwood.cleaning.thinning import Thinned
 from cordwood.config import LONG_MAX
 from cordwood.errors import RequestError
 from cordwood.kernels import judge
@@ -189,9 +189,7 @@ class Counts:
 
 #: Space for a header, which is written once the size and CRC of its batch are known.
 _NO_HEADER = bytes(HEADER.size)
-#: If batches that are rebuilt together exceed this size, their large records are referred to instead of copied.
-LARGE_BYTES = 16 << 20
-#: In such batches, records up to `COPIED_BYTES` are copied, in runs of about `RUN_BYTES`; larger ones are referred to.
+#: In batches above `thinning.LARGE_BYTES`, records up to `COPIED_BYTES` are copied, in runs of about `RUN_BYTES`.
 COPIED_BYTES, RUN_BYTES = 256 << 10, 4 << 20
 #: A codec reads a large record in pieces of this size; the pieces of its output are no larger.
 PIECE_BYTES = 1 << 20
@@ -230,7 +228,7 @@ def rewrite(
     known: KnownOutcomes,
     rules: Rules,
     latest: NewestOffsets,
-    thinned: Thinned | None = None,
+    thinned: thinning.Thinned | None = None,
 ) -> Rewritten:
     """Decide what to keep of a run of batches, and encode it.
 
@@ -353,7 +351,7 @@ class _Places:
         return result
 
 
-def _take_thinned(thinned: Thinned, outcomes: npt.NDArray[np.int8], places: _Places) -> BoolArray:
+def _take_thinned(thinned: thinning.Thinned, outcomes: npt.NDArray[np.int8], places: _Places) -> BoolArray:
     """Finish batches that were thinned, and set their outcomes; says which they are."""
     outcomes[thinned.done] = _REBUILT
     chosen = np.flatnonzero(thinned.done)
@@ -441,7 +439,7 @@ def _encode(
     # Batches that are decoded together are either all compressed or all uncompressed.
     plain = int(headers["attributes"][chosen[0]]) & CODEC_MASK == Codec.NONE
     room = int(measure_bodies(address, rows, keep, index_of, anew)) + HEADER.size * chosen.size
-    if room > LARGE_BYTES:
+    if room > thinning.LARGE_BYTES:
         records = _Records(columns, index_of, headers)
         for at in chosen.tolist():
             _encode_large(records, columns.rows[keep & (index_of[rows["batch"]] == at)], at, places)

@@ -15,8 +15,8 @@ from cordwood.kernels.layout import CODEC_MASK, CONTROL, DELETE_HORIZON, LOG_APP
 from cordwood.kernels.thinning import GROWTH_BYTES, thin_batches
 from cordwood.record.columns import BatchWindow, is_valid
 
-#: Batches that take more memory than this are rebuilt one by one, without a copy of their large records.
-ROOM_BYTES_MAX = 16 << 20
+#: If batches that are rebuilt together exceed this size, their large records are referred to instead of copied.
+LARGE_BYTES = 16 << 20
 #: Of these, times or the record's fate hang on more than the records.
 _UNUSUAL = CODEC_MASK | CONTROL | DELETE_HORIZON | LOG_APPEND_TIME
 
@@ -51,7 +51,7 @@ def thin(window: BatchWindow, settled: BoolArray, known: KnownOutcomes) -> Thinn
     done &= (batches["attributes"] & _UNUSUAL == 0) & (batches["record_count"] == known.records) & is_valid(batches)
     done &= batches["position"] - window.position + batches["size_bytes"] <= window.data.size
     room = int(batches["size_bytes"][done].sum()) + GROWTH_BYTES * int(known.records[done].sum())
-    if not done.any() or room > ROOM_BYTES_MAX:
+    if not done.any() or room > LARGE_BYTES:
         return None
     headers, target = batches.copy(), np.empty(room, np.uint8)
     starts: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
