@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli import completion
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter, Printer, TextPrinter
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
+from cordwood.cli.options import Partitions, Topics
 from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.values import ValueFormat, parse_bytes, parse_offsets
 from cordwood.commands.times import parse_time
@@ -28,13 +28,8 @@ def main(
     ],
     batches: Annotated[bool, typer.Option("--batches", help="Show batches; with --records, both.")] = False,
     records: Annotated[bool, typer.Option("--records", help="Show records; with --batches, both.")] = False,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(autocompletion=completion.topics, help="Only this topic, or those that match this glob."),
-    ] = None,
-    partition: Annotated[
-        list[str] | None, typer.Option(help="Only this partition: its number, its name, or a glob of either.")
-    ] = None,
+    topic: Topics = None,
+    partition: Partitions = None,
     key: Annotated[
         str | None, typer.Option(help="Only records with exactly this key: text, or bytes as hex:00ff or base64:AP8=.")
     ] = None,

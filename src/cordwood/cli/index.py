@@ -7,22 +7,16 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli import completion
 from cordwood.cli.main import EXIT_OK, named
-from cordwood.cli.options import Directories, Json
+from cordwood.cli.options import Directories, Json, Partitions, Topics
 from cordwood.commands.index import index
 
 
 def main(
     directories: Directories,
     drop: Annotated[bool, typer.Option("--drop", help="Remove all key indexes.")] = False,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(autocompletion=completion.topics, help="Only this topic, or those that match this glob."),
-    ] = None,
-    partition: Annotated[
-        list[str] | None, typer.Option(help="Only this partition: its number, its name, or a glob of either.")
-    ] = None,
+    topic: Topics = None,
+    partition: Partitions = None,
     no_broker_elsewhere: Annotated[
         bool,
         typer.Option(

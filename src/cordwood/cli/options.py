@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
-from cordwood.cli.completion import COMPLETIONS
+from cordwood.cli import completion
 from cordwood.errors import RequestError
 from cordwood.option import OptionField, build, option_fields
 
@@ -22,6 +22,14 @@ _SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:i?b)?", re.IGNORECASE)
 Directories = Annotated[
     list[str],
     typer.Argument(metavar="DIR...", help="Log directories of one broker, or partition directories."),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", autocompletion=completion.topics, help="Only this topic, or those that match this glob."),
+]
+Partitions = Annotated[
+    list[str] | None,
+    typer.Option("--partition", help="Only this partition: its number, its name, or a glob of either."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with exact bytes and times.")]
 
@@ -63,7 +71,7 @@ def _parameter(field: OptionField) -> inspect.Parameter:
         metavar=field.option.metavar or None,
         help=text,
         rich_help_panel=field.panel or None,
-        autocompletion=COMPLETIONS.get(field.flag),
+        autocompletion=completion.COMPLETIONS.get(field.flag),
     )
     return inspect.Parameter(
         field.name,

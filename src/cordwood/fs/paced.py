@@ -35,16 +35,13 @@ class PacedStore(WrappedStore):
         return _PacedReadableFile(self._store.open(path), self._pace())
 
 
-class PacedTargetStore(WrappedTargetStore):
+class PacedTargetStore(PacedStore, WrappedTargetStore):
     """A store whose reads and writes have a pace."""
 
-    def __init__(self, store: TargetStore, pace: Callable[[], Pace]) -> None:
-        super().__init__(store)
-        self._pace = pace
+    _store: TargetStore
 
-    @override
-    def open(self, path: str) -> ReadableFile:
-        return _PacedReadableFile(self._store.open(path), self._pace())
+    def __init__(self, store: TargetStore, pace: Callable[[], Pace]) -> None:
+        super().__init__(store, pace)
 
     @override
     def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
