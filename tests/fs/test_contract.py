@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import Bytes, LocalFileSystem, PutMode
+from cordwood.fs.base import DIRECT_BLOCK_BYTES, Bytes, LocalFileSystem, PutMode
+from cordwood.fs.direct import aligned_buffer, read_direct
 from cordwood.fs.memory import MemoryFileSystem, every_cut
 from cordwood.fs.memory_journal import lose_all
 from cordwood.fs.pooled import PooledFileSystem
@@ -141,6 +142,8 @@ def test_a_file_opened_for_reading_cannot_be_changed(fs: LocalFileSystem, root: 
         with pytest.raises(OSError):
             file.write(0, b"x")
         with pytest.raises(OSError):
+            file.write_direct(0, aligned_buffer(DIRECT_BLOCK_BYTES))
+        with pytest.raises(OSError):
             file.truncate(0)
         file.sync()  # but what others wrote may be made durable through it
     assert content(fs, f"{root}/f") == b"abc"
@@ -157,6 +160,8 @@ def test_a_closed_file_does_nothing_but_close_again(fs: LocalFileSystem, root: s
         lambda: file.write(0, b"x"),
         lambda: file.truncate(0),
         lambda: file.write_back(0, 1),
+        lambda: file.write_direct(0, aligned_buffer(DIRECT_BLOCK_BYTES)),
+        lambda: read_direct(file, 0, 1),
         file.sync,
     ):
         with pytest.raises(OSError) as raised:
@@ -372,6 +377,22 @@ def test_bytes_on_their_way_to_the_disk_are_what_they_were(fs: LocalFileSystem, 
         file.write_back(0, 4096)
         file.write_back(8192, 10_000)  # beyond the end is nothing
         assert file.read(0, 20_000) == data
+
+
+def test_what_is_written_directly_is_read_directly_and_by_others(fs: LocalFileSystem, root: str) -> None:
+    data = aligned_buffer(3 * DIRECT_BLOCK_BYTES)
+    data[:] = np.frombuffer(os.urandom(data.size), np.uint8)
+    with fs.create(f"{root}/f") as file:
+        file.write(0, b"x" * 5000)
+        file.write_direct(DIRECT_BLOCK_BYTES, data)
+        file.write(4 * DIRECT_BLOCK_BYTES, b"end")
+        file.sync()
+        whole = b"x" * DIRECT_BLOCK_BYTES + data.tobytes() + b"end"
+        assert file.read(0, 20_000) == whole
+        for position in (0, 1, 4095, 4096, 9000, len(whole) - 2, len(whole), len(whole) + 5000):
+            for size in (0, 1, 4096, 9000, 20_000):
+                assert read_direct(file, position, size).tobytes() == whole[position : position + size]
+    assert content(fs, f"{root}/f") == whole
 
 
 def test_syncing_changes_nothing_that_can_be_seen(fs: LocalFileSystem, root: str) -> None:

@@ -1,4 +1,4 @@
-"""A long segment is on its way to the disk while it is written, and synced once."""
+"""A segment is written in large blocks, is on its way to the disk before it is synced, and is synced once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.storage.log.segment_writer import WRITE_BACK_BYTES, IndexLimits, SegmentWriter
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from tests.record.windows import window
 
 
@@ -54,10 +54,10 @@ class Noted(WrappedFile):
         self.disk.notes.append("close")
 
 
-def write_three(disk: Disk, folder: Path, write_back_bytes: int = WRITE_BACK_BYTES) -> bytes:
+def write_three(disk: Disk, folder: Path) -> bytes:
     """Three batches, one by one; returns what the log holds."""
     batches = [encode_batch([Record(at, 7, b"key", bytes(100))]) for at in range(3)]
-    writer = SegmentWriter(disk, str(folder), 0, IndexLimits(), write_back_bytes=write_back_bytes)
+    writer = SegmentWriter(disk, str(folder), 0, IndexLimits())
     try:
         for batch in batches:
             writer.append([np.frombuffer(batch, np.uint8)], window(batch).batches)
@@ -69,10 +69,8 @@ def write_three(disk: Disk, folder: Path, write_back_bytes: int = WRITE_BACK_BYT
 
 def test_what_was_written_is_on_its_way_before_all_of_it_is_synced(tmp_path) -> None:
     disk = Disk(PosixFileSystem())
-    data = write_three(disk, tmp_path, write_back_bytes=300)
-    size = len(data) // 3
-    begun = [f"write back 0+{2 * size}", f"write back {2 * size}+{size}"]
-    assert disk.notes == ["write", "write", begun[0], "write", begun[1], "sync", "close", "close"]
+    data = write_three(disk, tmp_path)
+    assert disk.notes == ["write", f"write back 0+{len(data)}", "sync", "close", "close"]
     assert (tmp_path / "00000000000000000000.log").read_bytes() == data
 
 

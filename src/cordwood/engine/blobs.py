@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import crc32c
+import numpy as np
 import numpy.typing as npt
 
 from cordwood.engine import sections
 from cordwood.engine.sections import LostSectionError
 from cordwood.fs.base import File, ReadableFile, TargetStore
+from cordwood.fs.direct import Appender, read_direct
+from cordwood.kernels.layout import U8Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +45,23 @@ class BlobWriter:
     def __init__(self, fs: TargetStore, path: str) -> None:
         self._path = path
         self._file: File = fs.create(path)
-        self._position = 0
+        self._appender = Appender(self._file)
         self._sections: list[tuple[str, int, int, int]] = []
 
     def add(self, name: str, *arrays: npt.NDArray[Any]) -> None:
         """Append a section under a new name."""
-        start, crc = self._position, 0
+        start, crc = self._appender.position, 0
         for piece in sections.encode(arrays):
-            self._file.write(self._position, piece)
-            self._position += len(piece)
+            self._appender.append(piece)
             crc = crc32c.crc32c(piece, crc)
-        self._sections.append((name, start, self._position - start, crc))
+        self._sections.append((name, start, self._appender.position - start, crc))
 
     def finish(self) -> Blob:
         """Write the directory."""
-        directory = json.dumps(self._sections).encode()
-        self._file.write(self._position, directory)
-        return Blob(self._path, self._position, self._position + len(directory), crc32c.crc32c(directory))
+        directory, position = json.dumps(self._sections).encode(), self._appender.position
+        self._appender.append(np.frombuffer(directory, np.uint8))
+        self._appender.flush()
+        return Blob(self._path, position, self._appender.position, crc32c.crc32c(directory))
 
     def close(self) -> None:
         """Close the file."""
@@ -80,25 +83,25 @@ class BlobReader:
             raise LostSectionError(blob.path, "the file is gone") from None
         try:
             directory = self._read(blob.directory, blob.size_bytes - blob.directory, blob.crc)
-            self._sections = {section[0]: section[1:] for section in json.loads(directory)}
+            self._sections = {section[0]: section[1:] for section in json.loads(bytes(directory))}
         except BaseException:
             self._file.close()
             raise
 
-    def _read(self, position: int, size_bytes: int, crc: int) -> bytes:
-        data = self._file.read(position, size_bytes)
-        if len(data) != size_bytes or crc32c.crc32c(data) != crc:
+    def _read(self, position: int, size_bytes: int, crc: int) -> U8Array:
+        data = read_direct(self._file, position, size_bytes)
+        if data.size != size_bytes or crc32c.crc32c(data) != crc:
             raise LostSectionError(self._blob.path, f"the {size_bytes} bytes at {position} are not what was written")
         return data
 
     def data(self, name: str) -> bytes:
         """The section of that name, as it was encoded."""
         # The directory's CRC was right, so that its numbers are the writer's.
-        return self._read(*self._sections[name])
+        return bytes(self._read(*self._sections[name]))
 
     def get(self, name: str, *kinds: npt.DTypeLike) -> list[npt.NDArray[Any]]:
         """The arrays of that section, which have these types."""
-        return sections.decode(bytearray(self.data(name)), kinds)
+        return sections.decode(self._read(*self._sections[name]), kinds)
 
     def close(self) -> None:
         """Close the file."""

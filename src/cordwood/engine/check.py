@@ -97,7 +97,7 @@ def _batches(segment: Segment) -> tuple[BatchRows, str]:
     none = np.empty(0, BATCH_ROW)[_KEPT].copy()
     parts = [none]
     with segment.open() as file:
-        for item in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, search=False):
+        for item in WindowReader(file, Checks.ONCE, base_offset=segment.base_offset, search=False):
             if not isinstance(item, BatchWindow):
                 return none, f"position {item.position}: {item.what}"
             valid = is_valid(item.batches)

@@ -83,6 +83,7 @@ class GroupWriter:
             # An index entry that ends before its segment begins is corrupt to Kafka.
             self._writer.add_aborted([one for one in aborted if one.last_offset < base_offset])
             aborted = [one for one in aborted if one.last_offset >= base_offset]
+            self._writer.flush()
             self._done.append(self._writer)
             self._writer = self._open(base_offset)
         self._writer.add_aborted(aborted)

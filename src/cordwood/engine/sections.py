@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import CordwoodError
+from cordwood.kernels.layout import U8Array
 
 _ALIGNMENT = 8
 
@@ -32,16 +33,16 @@ class LostSectionError(CordwoodError):
         return f"{self.where}: {self.what}"
 
 
-def encode(arrays: Sequence[npt.NDArray[Any]]) -> list[memoryview]:
+def encode(arrays: Sequence[npt.NDArray[Any]]) -> list[U8Array]:
     """The bytes of a section, in pieces that are views of the arrays."""
     pieces = [np.array([array.nbytes for array in arrays], np.int64)]
     for array in arrays:
         pieces.append(np.ascontiguousarray(array))
         pieces.append(np.zeros(-array.nbytes % _ALIGNMENT, np.uint8))
-    return [piece.reshape(-1).view(np.uint8).data for piece in pieces if piece.nbytes]
+    return [piece.reshape(-1).view(np.uint8) for piece in pieces if piece.nbytes]
 
 
-def decode(data: bytearray, kinds: Sequence[npt.DTypeLike]) -> list[npt.NDArray[Any]]:
+def decode(data: bytearray | U8Array, kinds: Sequence[npt.DTypeLike]) -> list[npt.NDArray[Any]]:
     """The arrays of a section, of these types and one dimension; views that may be written to."""
     sizes = np.frombuffer(data, np.int64, len(kinds)).tolist()
     arrays = []

@@ -43,6 +43,8 @@ from cordwood.types import override
 OWNER_WRITES = 0o600
 #: All permissions that a file other than a program can have.
 ALL_READ_AND_WRITE = 0o666
+#: What goes to or from a disk past the system's memory has positions, sizes and addresses that are multiples of this.
+DIRECT_BLOCK_BYTES = 4_096
 #: Buffer size for copying through this process.
 COPY_BUFFER_BYTES = 1 << 20
 
@@ -122,6 +124,13 @@ class ReadableFile(Protocol):
     def read(self, position: int, size_bytes: int) -> bytes:
         """Up to `size_bytes` from `position`; shorter only at the end of the file."""
 
+    def read_direct_into(self, position: int, target: memoryview) -> int:
+        """As `read_into`, but what is not in memory may be read from the disk past it: nobody else wants it soon.
+
+        Position, size and address are multiples of DIRECT_BLOCK_BYTES; see `fs.direct`.
+        """
+        return self.read_into(position, target)
+
     def cached_reads(self) -> CachedReads | None:
         """How a kernel reads the file, which stays open meanwhile; None: it cannot."""
         return None
@@ -143,6 +152,13 @@ class File(ReadableFile, Protocol):
     @abstractmethod
     def write(self, position: int, data: Bytes) -> None:
         """Write all of `data` at `position`, extending the file where needed."""
+
+    def write_direct(self, position: int, data: Bytes) -> None:
+        """As `write`, but the bytes may go to the disk past the system's memory: nobody wants to read them soon.
+
+        Position, size and address are multiples of DIRECT_BLOCK_BYTES; see `fs.direct`. Only `sync` makes them durable.
+        """
+        self.write(position, data)
 
     def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
         """Write bytes that `source` has at `source_position`, sharing its blocks on disk where that is supported.

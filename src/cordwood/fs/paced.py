@@ -66,6 +66,11 @@ class _PacedReadableFile(WrappedReadableFile):
         return done
 
     @override
+    def read_direct_into(self, position: int, target: memoryview) -> int:
+        self._wait_for(min(target.nbytes, max(0, self._file.size() - position)))
+        return self._file.read_direct_into(position, target)
+
+    @override
     def read(self, position: int, size_bytes: int) -> bytes:
         # The size may come from a damaged file, so no buffer is made for it.
         parts, missing = [], min(size_bytes, max(0, self._file.size() - position))
@@ -79,6 +84,12 @@ class _PacedReadableFile(WrappedReadableFile):
             position += len(part)
             missing -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _wait_for(self, size_bytes: int) -> None:
+        """Wait, a piece at a time, until so many bytes may be read or written at once."""
+        while size_bytes > 0:
+            self._pace.wait_for(min(size_bytes, self._pace.piece_bytes))
+            size_bytes -= self._pace.piece_bytes
 
     def _pieces(self, data: memoryview) -> Iterator[memoryview]:
         """The pieces of some bytes, each once it may be read or written."""
@@ -102,10 +113,14 @@ class _PacedFile(_PacedReadableFile, WrappedFile):
             position += piece.nbytes
 
     @override
+    def write_direct(self, position: int, data: Bytes) -> None:
+        self._wait_for(view_of(data).nbytes)
+        self._file.write_direct(position, data)
+
+    @override
     def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
         # How much will be shared is unknown, so all of it waits.
-        for _ in self._pieces(view_of(data)):
-            pass
+        self._wait_for(view_of(data).nbytes)
         while isinstance(source, _PacedReadableFile):
             source = source._file
         self._file.write_shared(position, data, source, source_position)

@@ -32,6 +32,7 @@ from cordwood.fs.base import (
 )
 from cordwood.fs.location import Location
 from cordwood.fs.locks import RecordLock, lock_holder, network_file_system, record_lock
+from cordwood.fs.past_cache import PastCache, is_in_memory
 from cordwood.fs.temporary import make_held, release, remove_abandoned
 from cordwood.fs.workspace import Workspace
 from cordwood.types import override
@@ -67,6 +68,7 @@ class PosixFile(File):
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor: int | None = descriptor
+        self._past_cache = PastCache(descriptor)
 
     def fileno(self) -> int:
         """The descriptor, for system calls that take two files."""
@@ -100,6 +102,15 @@ class PosixFile(File):
         return b"".join(parts)
 
     @override
+    def read_direct_into(self, position: int, target: memoryview) -> int:
+        descriptor, whole, done = self._open_descriptor(), target.cast("B"), 0
+        if not is_in_memory(descriptor, position):
+            with self._named():
+                done = self._past_cache.read_into(position, whole)
+        # What is left is behind the end of the file, or cannot be read like that.
+        return done + self.read_into(position + done, whole[done:]) if done < whole.nbytes else done
+
+    @override
     def cached_reads(self) -> CachedReads | None:
         return CachedReads(_PREADV2, self._open_descriptor(), os.RWF_NOWAIT) if _PREADV2 else None
 
@@ -114,6 +125,15 @@ class PosixFile(File):
         except OSError as error:  # as `_named`, which costs as much as the call: a live log writes a lot of little
             error.filename = self.path
             raise
+
+    @override
+    def write_direct(self, position: int, data: Bytes) -> None:
+        self._open_descriptor()
+        view = view_of(data)
+        with self._named():
+            done = self._past_cache.write(position, view)
+        if done < view.nbytes:
+            self.write(position + done, view[done:])
 
     @override
     def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
@@ -148,6 +168,7 @@ class PosixFile(File):
     def close(self) -> None:
         # Forget the number first: after close, even one that fails, it may belong to another file.
         descriptor, self._descriptor = self._descriptor, None
+        self._past_cache.close()
         if descriptor is not None:
             os.close(descriptor)
 

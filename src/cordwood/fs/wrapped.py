@@ -43,6 +43,7 @@ class WrappedReadableFile(ReadableFile):
     size = _of_file(ReadableFile.size)
     read_into = _of_file(ReadableFile.read_into)
     read = _of_file(ReadableFile.read)
+    read_direct_into = _of_file(ReadableFile.read_direct_into)
     close = _of_file(ReadableFile.close)
 
 
@@ -55,6 +56,7 @@ class WrappedFile(WrappedReadableFile, File):
         super().__init__(file)
 
     write = _of_file(File.write)
+    write_direct = _of_file(File.write_direct)
     truncate = _of_file(File.truncate)
     write_back = _of_file(File.write_back)
     sync = _of_file(File.sync)

@@ -11,7 +11,7 @@ from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, GapKind, read_headers
+from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
 from cordwood.verification.facts import Facts
 from cordwood.verification.pairs import ViolationKind
 from cordwood.verification.ranges import Range
@@ -66,7 +66,7 @@ class RangeWindows:
             is_own = end > part.start and part.start <= first < part.end
             if is_own and part.start <= segment.base_offset and end <= part.end:
                 last = segment.base_offset - 1
-                for item in segment.windows(ordered=False):
+                for item in segment.windows(checks=Checks.ONCE, ordered=False):
                     if isinstance(item, BatchWindow):
                         last = self._check_order(item.batches, last, end)
                     yield segment, item
@@ -74,7 +74,9 @@ class RangeWindows:
                 continue
             if is_own:
                 self._check_segment(segment, end)
-            for item in segment.windows(start_offset=part.start, end_offset=part.end, ordered=False):
+            for item in segment.windows(
+                start_offset=part.start, end_offset=part.end, checks=Checks.ONCE, ordered=False
+            ):
                 yield segment, item
                 del item
 

@@ -14,8 +14,12 @@ import numpy.typing as npt
 
 from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import File, ReadableFile, TargetStore
+from cordwood.fs.direct import Appender, read_direct
 from cordwood.fs.location import Location
 from cordwood.kernels.crc import crc32c_each
+
+#: Arrays begin at multiples of this, so that their elements are where processors read them at once.
+_ALIGNMENT = 8
 
 
 class LostError(DataError):
@@ -85,7 +89,7 @@ class Writer:
 
     scratch: Scratch
     _file: File | None = None
-    _position: int = 0
+    _appender: Appender | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -93,19 +97,22 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._file is not None and self._appender is not None:
+            with self._file:
+                if kind is None:
+                    self._appender.flush()
 
     def write(self, array: npt.NDArray[Any], starts: Sequence[int] | npt.NDArray[np.int64]) -> Kept:
-        """Append an array in sections."""
-        if self._file is None:
+        """Append an array in sections; it can be read once the `with` block ended."""
+        if self._file is None or self._appender is None:
             self._file = self.scratch.location.open().create(f"{self.scratch.path}/{uuid4().hex}")
+            self._appender = Appender(self._file)
         starts = np.asarray(starts, np.int64)
         crcs = np.empty(starts.size - 1, np.uint32)
         crc32c_each(array.ctypes.data + starts * array.itemsize, crcs)
-        kept = Kept(self._file.path, self._position, starts, crcs)
-        self._file.write(self._position, array.view(np.uint8))
-        self._position += array.nbytes
+        kept = Kept(self._file.path, self._appender.position, starts, crcs)
+        self._appender.append(array.view(np.uint8))
+        self._appender.append(np.zeros(-array.nbytes % _ALIGNMENT, np.uint8))
         return kept
 
 
@@ -134,7 +141,7 @@ class Reader:
         if kept.here is not None:
             return kept
         first = int(kept.starts[0])
-        array = np.empty(int(kept.starts[-1]) - first, dtype)
+        itemsize = np.dtype(dtype).itemsize
         file = self._files.get(kept.path)
         if file is None:
             try:
@@ -142,13 +149,16 @@ class Reader:
             except FileNotFoundError:
                 raise LostError(kept.path) from None
             file = self._files[kept.path] = self._open.enter_context(opened)
-        read = file.read_into(kept.position + first * array.itemsize, memoryview(array.view(np.uint8)))
         starts = kept.starts - first
-        crcs = np.empty_like(kept.crcs)
-        crc32c_each(array.ctypes.data + starts * array.itemsize, crcs)
-        if read != array.nbytes or not np.array_equal(crcs, kept.crcs):
+        size_bytes = int(starts[-1]) * itemsize
+        data = read_direct(file, kept.position + first * itemsize, size_bytes)
+        if data.size != size_bytes:
             raise LostError(kept.path)
-        return kept_here(array, starts)
+        crcs = np.empty_like(kept.crcs)
+        crc32c_each(data.ctypes.data + starts * itemsize, crcs)
+        if not np.array_equal(crcs, kept.crcs):
+            raise LostError(kept.path)
+        return kept_here(data.view(dtype), starts)
 
     def read(self, kept: Kept, section: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """The elements of a section.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.fs.base import File, ReadableFile, TargetStore
+from cordwood.fs.direct import Appender
 from cordwood.kernels import encode
 from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.storage.formats import offset_index, time_index, transaction_index
@@ -24,8 +25,6 @@ from cordwood.threads import in_parallel
 from cordwood.types import NONE
 
 _FIRST_ROOM = 1024
-#: Bytes after which writing to the disk begins in the background, so that the sync at the end waits for less.
-WRITE_BACK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,6 @@ class SegmentWriter:
 
     Attributes:
         base_offset: in the names of its files.
-        size_bytes: of the log so far.
         next_offset: behind the last batch; the base offset of an empty segment.
     """
 
@@ -142,20 +140,22 @@ class SegmentWriter:
         *,
         suffix: str = "",
         mode: int = 0o666,
-        write_back_bytes: int = WRITE_BACK_BYTES,
     ) -> None:
         self.base_offset = base_offset
-        self.size_bytes = 0
         self.next_offset = base_offset
         self._fs = fs
         self._directory = directory
         self._suffix = suffix
         self._mode = mode
-        self._write_back_bytes = write_back_bytes
         self._indexes = SegmentIndexes(base_offset, limits)
         self._aborted: list[AbortedTransaction] = []
-        self._sent_bytes = 0
         self._log: File = fs.create(self.path(FileKind.LOG), exclusive=False, mode=mode)
+        self._appender = Appender(self._log)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the log so far."""
+        return self._appender.position
 
     def path(self, kind: FileKind) -> str:
         """The path of one of its files."""
@@ -178,27 +178,22 @@ class SegmentWriter:
         done = self._indexes.add(batches)
         left = int(batches["size_bytes"][:done].sum())
         for piece in pieces:
-            part = piece[:left]
-            if part.size:
-                self._write_log(part, origin)
-            self.size_bytes += part.size
-            left -= part.size
-        if self.size_bytes - self._sent_bytes >= self._write_back_bytes:
-            self._write_back()
+            self._append(piece[:left], origin)
+            left -= min(left, piece.size)
         if done:
             self.next_offset = int(batches["last_offset"][done - 1]) + 1
         return done
 
-    def _write_log(self, part: U8Array, origin: Origin | None) -> None:
+    def _append(self, part: U8Array, origin: Origin | None) -> None:
         position = None if origin is None else origin.position_of(part)
         if origin is None or position is None:
-            self._log.write(self.size_bytes, part)
-        else:
-            self._log.write_shared(self.size_bytes, part, origin.file, position)
+            self._appender.append(part)
+        elif part.size:
+            self._appender.append_shared(part, origin.file, position)
 
-    def _write_back(self) -> None:
-        self._log.write_back(self._sent_bytes, self.size_bytes - self._sent_bytes)
-        self._sent_bytes = self.size_bytes
+    def flush(self) -> None:
+        """Nothing more is appended: write all of the log, and let go of the memory."""
+        self._appender.flush()
 
     def fitting(self, batches: BatchRows) -> int:
         """How many batches come before the first one whose offsets do not fit 31 bits above the base."""
@@ -213,7 +208,7 @@ class SegmentWriter:
 
         The transaction index keeps its time, as in Kafka.
         """
-        self._write_back()
+        self.flush()
         with ExitStack() as opened:
             files = [opened.enter_context(self._log)]
             files += [opened.enter_context(self._write(kind, data)) for kind, data in self._indexes.files().items()]

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.fs.base import ReadableFile
+from cordwood.fs.direct import read_direct
 from cordwood.kernels import scan
 from cordwood.kernels.layout import (
     BATCH_ROW,
@@ -97,6 +98,8 @@ class Checks(Enum):
                `LARGEST_WINDOW_BYTES` is not held: the data of its window is the header only, its checksum is computed
                from pieces, and `BatchWindow.read` gives its bytes again.
                Memory: one window, or one batch of at most `LARGEST_WINDOW_BYTES`.
+    ONCE       As WHOLE, and nobody reads the file again soon: what is not in memory is read past it where that is
+               supported, so that it neither takes the time nor the place of what others read.
     DEFERRED   Whole batches are read, and their consumer computes the checksums with `compute_crcs`, perhaps in another
                thread and after the file is closed. So every batch is held whole, however large, and nothing behind the
                first wrong checksum is of use: the search for the next valid batch goes by checksums.
@@ -105,7 +108,11 @@ class Checks(Enum):
 
     HEADERS = "headers"
     WHOLE = "whole"
+    ONCE = "once"
     DEFERRED = "deferred"
+
+
+_WHOLE = (Checks.WHOLE, Checks.ONCE)
 
 
 class WindowReader:
@@ -146,6 +153,7 @@ class WindowReader:
         self._checks = checks
         self._base_offset = base_offset
         self._window_bytes = window_bytes
+        self._read_at = read_direct if checks is Checks.ONCE else _read
         self._end = file.size() if end is None else min(end, file.size())
         self._expected_end = expected_end
         #: Of the next byte that is not in any window or gap given out so far.
@@ -223,7 +231,7 @@ class WindowReader:
 
     def _read(self) -> U8Array:
         wanted = min(self._read_bytes, self._end - self._position)
-        data = _read(self._file, self._position, wanted)
+        data = self._read_at(self._file, self._position, wanted)
         if data.size < wanted:
             self._end = self._position + data.size  # the file's owner cut it off while we read
         return data
@@ -240,7 +248,7 @@ class WindowReader:
             rows,
         )
         rows = rows[:count]
-        if self._checks is Checks.WHOLE:
+        if self._checks in _WHOLE:
             scan.compute_crcs(data.ctypes.data + at, data.size - at, self._position, rows)
         valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
         if valid.size:
@@ -286,7 +294,7 @@ class WindowReader:
         scan.scan_batches(header.ctypes.data, header.size, size, self._position, False, rows)
         row = rows[0]
         pieces = pieces_of(self._file, self._piece_bytes)
-        if self._checks is Checks.WHOLE:
+        if self._checks in _WHOLE:
             crc = 0
             if row["magic"] == 2:
                 for piece in pieces(self._position + CRC_START, size - CRC_START):

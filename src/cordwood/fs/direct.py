@@ -1,0 +1,112 @@
+"""Large files that are written once, and read again at most once: past the system's memory, where the disk is fast.
+
+What goes through the page cache is copied there, page by page, and pushes out what others want to read again. A fast
+disk takes the bytes directly at less than half of that cost. A slow one should not: what is written is soon checked,
+and then memory has it. So the first block that is written tells.
+
+    buffer    ├─ 4 KiB ─┼─ 4 KiB ─┼ … ┼─ 4 KiB ─┤   written in whole blocks, at positions that are multiples of them;
+                                                    what is left at the end goes through the page cache
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.fs.base import DIRECT_BLOCK_BYTES, File, ReadableFile
+
+U8Array = npt.NDArray[np.uint8]
+
+#: Bytes that are written at once: as many as disks over a network, too, take at full speed.
+_BUFFER_BYTES = 8 << 20
+#: Fewer bytes go through the page cache.
+_DIRECT_BYTES_MIN = 1 << 20
+#: Bytes per second of a disk for which the page cache is a detour.
+_FAST = 500e6
+
+
+def aligned_buffer(size_bytes: int) -> U8Array:
+    """uint8[size_bytes] at an address that is a multiple of DIRECT_BLOCK_BYTES; its content is undefined."""
+    data = np.empty(size_bytes + DIRECT_BLOCK_BYTES, np.uint8)
+    start = -data.ctypes.data % DIRECT_BLOCK_BYTES
+    return data[start : start + size_bytes]
+
+
+def read_direct(file: ReadableFile, position: int, size_bytes: int) -> U8Array:
+    """Up to so many bytes of a file; fewer only at its end. What is not in memory is read past it, where that works."""
+    skipped = position % DIRECT_BLOCK_BYTES
+    room = -(-(skipped + size_bytes) // DIRECT_BLOCK_BYTES) * DIRECT_BLOCK_BYTES
+    data = aligned_buffer(room)
+    got = file.read_direct_into(position - skipped, memoryview(data))
+    return data[skipped : min(got, skipped + size_bytes)]
+
+
+class Appender:
+    """Appends to a new file, which nobody reads before `flush`.
+
+    Attributes:
+        position: of the next byte.
+    """
+
+    def __init__(self, file: File) -> None:
+        self.position = 0
+        self._file = file
+        self._is_fast = True
+        #: Position of the first byte that is not written yet.
+        self._written = 0
+        #: The bytes from there on, each as far into a block as in the file.
+        self._buffer: U8Array | None = None
+
+    def append(self, data: U8Array) -> None:
+        """Append bytes, which are copied."""
+        while data.size:
+            if self._buffer is None:
+                self._buffer = aligned_buffer(_BUFFER_BYTES)
+            at = self.position - _block(self._written)
+            part = data[: self._buffer.size - at]
+            self._buffer[at : at + part.size] = part
+            self.position += part.size
+            data = data[part.size :]
+            if at + part.size == self._buffer.size:
+                self._write()
+
+    def append_shared(self, data: U8Array, source: ReadableFile, source_position: int) -> None:
+        """Append bytes that another file has, sharing its blocks on the disk where that is supported."""
+        self.flush()
+        self._file.write_shared(self.position, data, source, source_position)
+        self.position += data.size
+        self._written = self.position
+
+    def flush(self) -> None:
+        """Write what is not written yet, and let go of the memory. The bytes are durable after `sync` of the file."""
+        self._write()
+        self._buffer = None
+
+    def _write(self) -> None:
+        """Write what is not written yet: whole blocks directly."""
+        if self._buffer is None:
+            return
+        start, end = self._written, self.position
+        low, high = min(_block(start + DIRECT_BLOCK_BYTES - 1), end), _block(end)
+        if not self._is_fast or high - low < _DIRECT_BYTES_MIN:
+            low = high = end
+        first = _block(start)
+        self._put(start, self._buffer[start - first : low - first])
+        if low < high:
+            began = time.monotonic()
+            self._file.write_direct(low, self._buffer[low - first : high - first])
+            self._is_fast = (high - low) >= _FAST * (time.monotonic() - began)
+        self._put(high, self._buffer[high - first : end - first])
+        self._written = end
+
+    def _put(self, position: int, data: U8Array) -> None:
+        if data.size:
+            self._file.write(position, data)
+            self._file.write_back(position, data.size)
+
+
+def _block(position: int) -> int:
+    """Start of the block that a position is in."""
+    return position // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES

@@ -1,0 +1,151 @@
+"""Large files go past the page cache, where the disk is fast and the file system can; their bytes are the same."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cordwood.fs import direct
+from cordwood.fs.base import DIRECT_BLOCK_BYTES, Bytes, ReadableFile
+from cordwood.fs.direct import Appender, read_direct
+from cordwood.fs.past_cache import is_in_memory
+from cordwood.fs.posix import PosixFile, PosixFileSystem
+from cordwood.fs.wrapped import WrappedFile
+from tests.fs.lock_holders import on_linux
+
+MIB = 1 << 20
+
+
+class Noted(WrappedFile):
+    """Notes the positions and sizes of what is written, and how."""
+
+    def __init__(self, file: PosixFile, seconds: float = 0) -> None:
+        super().__init__(file)
+        self.direct: list[tuple[int, int]] = []
+        self.through_cache: list[tuple[int, int]] = []
+        self.seconds = seconds
+
+    def write(self, position: int, data: Bytes) -> None:
+        super().write(position, data)
+        self.through_cache.append((position, len(data)))
+
+    def write_direct(self, position: int, data: Bytes) -> None:
+        super().write_direct(position, data)
+        self.direct.append((position, len(data)))
+        time.sleep(self.seconds)
+
+
+def bytes_of(size: int) -> np.ndarray:
+    return np.random.default_rng(size).integers(0, 256, size, np.uint8)
+
+
+def test_what_is_appended_in_pieces_of_any_size_is_the_file(tmp_path: Path) -> None:
+    random_ = random.Random(28)
+    for number in range(20):
+        pieces = [bytes_of(random_.choice([0, 1, 100, 4096, 5000, MIB, 9 * MIB])) for _ in range(random_.randrange(12))]
+        with PosixFileSystem().create(f"{tmp_path}/{number}") as file:
+            appender = Appender(file)
+            for piece in pieces:
+                appender.append(piece)
+                if random_.random() < 0.2:
+                    appender.flush()
+            appender.flush()
+            assert appender.position == sum(piece.size for piece in pieces)
+        assert Path(tmp_path, f"{number}").read_bytes() == b"".join(piece.tobytes() for piece in pieces)
+
+
+def test_whole_blocks_of_a_large_file_go_past_the_cache_and_the_rest_through_it(tmp_path: Path) -> None:
+    file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
+    appender = Appender(file)
+    for _ in range(21):
+        appender.append(bytes_of(MIB))
+    appender.append(bytes_of(100))
+    appender.flush()
+    assert file.direct == [(0, 8 * MIB), (8 * MIB, 8 * MIB), (16 * MIB, 5 * MIB)]
+    assert file.through_cache == [(21 * MIB, 100)]
+
+
+def test_a_small_file_goes_through_the_cache(tmp_path: Path) -> None:
+    file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
+    appender = Appender(file)
+    appender.append(bytes_of(MIB - 1))
+    appender.flush()
+    assert (file.direct, file.through_cache) == ([], [(0, MIB - 1)])
+
+
+def test_behind_bytes_that_are_shared_whole_blocks_go_past_the_cache_again(tmp_path: Path) -> None:
+    source = PosixFileSystem().create(f"{tmp_path}/source")
+    shared, own = bytes_of(5000), bytes_of(3 * MIB)
+    source.write(0, shared)
+    file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
+    appender = Appender(file)
+    appender.append_shared(shared, source, 0)
+    appender.append(own)
+    appender.flush()
+    assert file.direct == [(8192, 3 * MIB - 4096)]
+    assert Path(tmp_path, "f").read_bytes() == shared.tobytes() + own.tobytes()
+
+
+def test_a_slow_disk_gets_one_block_directly_and_memory_the_others(tmp_path: Path) -> None:
+    file = Noted(PosixFileSystem().create(f"{tmp_path}/f"), seconds=0.1)
+    appender = Appender(file)
+    appender.append(bytes_of(20 * MIB))
+    appender.flush()
+    assert file.direct == [(0, 8 * MIB)]
+    assert file.through_cache == [(8 * MIB, 8 * MIB), (16 * MIB, 4 * MIB)]
+
+
+def test_a_file_system_without_it_writes_and_reads_as_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def refuse(path: str, flags: int, *arguments: int, **options: int) -> int:
+        if flags & getattr(os, "O_DIRECT", 0):
+            raise OSError(errno.EINVAL, "no such thing here", path)
+        return opened(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    data = bytes_of(9 * MIB)
+    with PosixFileSystem().create(f"{tmp_path}/f") as file:
+        appender = Appender(file)
+        appender.append(data)
+        appender.flush()
+        file.sync()
+        assert np.array_equal(read_direct(file, 0, data.size), data)
+    assert Path(tmp_path, "f").read_bytes() == data.tobytes()
+
+
+@on_linux
+def test_a_large_file_that_was_written_and_read_directly_is_not_in_memory(tmp_path: Path) -> None:
+    if not goes_past_the_cache(tmp_path):
+        pytest.skip(f"the file system of {tmp_path} writes through the page cache")
+    data = bytes_of(8 * MIB)
+    with PosixFileSystem().create(f"{tmp_path}/f") as file:
+        appender = Appender(file)
+        appender.append(data)
+        appender.flush()
+        assert np.array_equal(read_direct(file, 4096, MIB), data[4096 : 4096 + MIB])
+        assert not is_in_memory(file.fileno(), 0) and not is_in_memory(file.fileno(), 4096)
+        assert file.read(0, 10) == data[:10].tobytes()
+        assert is_in_memory(file.fileno(), 0)
+        # What is in memory is taken from there.
+        assert np.array_equal(read_direct(file, 0, data.size), data)
+
+
+def goes_past_the_cache(folder: Path) -> bool:
+    with PosixFileSystem().create(f"{folder}/probe") as file:
+        file.write_direct(0, direct.aligned_buffer(MIB))
+        return not is_in_memory(file.fileno(), 0)
+
+
+def test_a_closed_file_holds_no_descriptor(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/fd"))
+    file: ReadableFile
+    with PosixFileSystem().create(f"{tmp_path}/f") as file:
+        file.write_direct(0, direct.aligned_buffer(DIRECT_BLOCK_BYTES))
+    assert set(os.listdir("/dev/fd")) == before
