@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +18,7 @@ class Usage:
     """Measures from the begin to the end of a `with` block.
 
     Attributes:
-        cpu_seconds: of all processes, also of those that ended meanwhile.
+        cpu_seconds: of all processes, also of those that ended meanwhile, but not of looking at them.
         peak_bytes: the most memory of all processes together at one of the moments when it was looked at; what
             processes share counts once.
     """
@@ -25,6 +26,7 @@ class Usage:
     def __init__(self) -> None:
         self.cpu_seconds = 0.0
         self.peak_bytes = 0
+        self._looking_seconds = 0.0
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._look, daemon=True)
 
@@ -36,11 +38,12 @@ class Usage:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._watch.join()
-        self.cpu_seconds = _cpu_seconds() - self._before
+        self.cpu_seconds = _cpu_seconds() - self._before - self._looking_seconds
 
     def _look(self) -> None:
         while True:
             self.peak_bytes = max(self.peak_bytes, sum(memory_bytes(pid) for pid in _processes()))
+            self._looking_seconds = time.thread_time()
             if self._ended.wait(_SECONDS):
                 return
 
