@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from cordwood.fs.temporary import make_held, release
 from cordwood.spark.archive import Archive
 from cordwood.spark.java import find_java
 from cordwood.spark.launch import archive_for, command_for
@@ -146,3 +147,11 @@ def test_given_an_archive_with_which_java_fails_it_is_started_once_without(cache
     assert run(cache, **home) == "with without [1]\n"
     assert not path.exists()
     assert run(cache, **home) == "without [1]\n"
+
+
+def test_what_a_kill_left_of_making_one_is_removed_when_the_next_is_made(cache: Path) -> None:
+    left = Path(make_held(f"{cache}/java-"))
+    Path(left, "archive").write_bytes(CONTENT)
+    release(str(left))
+    assert archive().make(cache / "no list of classes") is None
+    assert sorted(path.name for path in cache.iterdir()) == [f"java-{archive().key}.failed"]

@@ -60,9 +60,11 @@ def release(path: str) -> None:
 def remove_abandoned(prefix: str) -> None:
     """Remove folders of this user whose processes were killed. What cannot be removed stays.
 
-    On a network disk all stay: a lock there may not be seen by other machines.
+    The prefix may begin with the path of another folder than the usual one, as that of `make_held`. On a network disk
+    all stay: a lock there may not be seen by other machines.
     """
-    root = temporary_root()
+    root, prefix = os.path.split(prefix)
+    root = root or temporary_root()
     with contextlib.suppress(OSError):
         if network_file_system(root) is None:
             for name in os.listdir(root):

@@ -16,11 +16,11 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +95,7 @@ class Archive:
         """
         folder = cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="java-", dir=folder) as making:
+        with _held_folder(f"{folder}/java-") as making:
             written = Path(making) / "archive"
             options = ["-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={written}"]
             done = subprocess.run(
@@ -116,6 +116,21 @@ class Archive:
         for old in sorted(folder.glob("java-*.jsa"), key=lambda one: -one.stat().st_mtime)[_KEPT:]:
             old.unlink(missing_ok=True)
         return path
+
+
+@contextlib.contextmanager
+def _held_folder(prefix: str) -> Iterator[str]:
+    """A temporary folder, which the next process that makes one removes if this one is killed."""
+    # Here, as whoever starts Java imports this module first.
+    from cordwood.fs.temporary import make_held, release, remove_abandoned
+
+    remove_abandoned(prefix)
+    path = make_held(prefix)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        release(path)
 
 
 def _identity(path: Path) -> str:
