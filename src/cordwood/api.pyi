@@ -114,6 +114,7 @@ def plan(
     offset_map: int | None = None,
     strict_kafka: bool = False,
     memory: int | None = None,
+    read_all: bool = False,
 ) -> Plan:
     """Show what a clean of one broker's directories would do, without reading records or changing anything.
 
@@ -138,6 +139,7 @@ def plan(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -166,6 +168,7 @@ def plan_exact(
     offset_map: int | None = None,
     strict_kafka: bool = False,
     memory: int | None = None,
+    read_all: bool = False,
     engine: str | None = None,
     master: str = "local[*,4]",
 ) -> ExactPlan:
@@ -199,6 +202,7 @@ def plan_exact(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
         master: Spark master URL of a new session. Default: this machine.
@@ -230,6 +234,7 @@ def clean(
     offset_map: int | None = None,
     strict_kafka: bool = False,
     memory: int | None = None,
+    read_all: bool = False,
     link: bool = False,
     engine: str | None = None,
     master: str = "local[*,4]",
@@ -267,6 +272,7 @@ def clean(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         link: Hard-link closed segments that do not change, instead of copying them.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
@@ -305,6 +311,7 @@ def clean_in_place(
     offset_map: int | None = None,
     strict_kafka: bool = False,
     memory: int | None = None,
+    read_all: bool = False,
     keep_old: str | None = None,
     verify: bool = True,
     work_space: int | None = None,
@@ -343,6 +350,7 @@ def clean_in_place(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
         verify: Prove that new segments are right before they replace old ones.
         work_space: Disk space for new segments before old ones are removed. Default: all free space.

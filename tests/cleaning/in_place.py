@@ -66,10 +66,10 @@ def clean_in_place(
 ) -> Cleaned:
     """Clean a copy of a log in place, as far as it has groups of its own, without Kafka's offset map."""
     shutil.copytree(log.path, target, ignore=shutil.ignore_patterns("*.deleted"))  # as loading leaves it
-    folder = target / WORK_FOLDER
+    folder = target / WORK_FOLDER / "outputs"
 
     def clean(part: GroupRange) -> Cleaned:
-        folder.mkdir()
+        folder.mkdir(parents=True)
         fs = PosixFileSystem()
         now = LogView(str(target), log_start_offset=log.log_start_offset, fs=fs)
         done = clean_log(

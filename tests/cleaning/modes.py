@@ -3,10 +3,12 @@
     whole     one task, as a small partition is cleaned
     chunks    one task that closes a chunk after every eighth record, and then reads nothing that goes
     probing   one task that looks up all records in a table of the dirty keys, as if little were dirty
+    indexed   the same, but key indexes say of most segments which records are looked up
     stages    many tasks; runs begin where an index points to
     one       many tasks; a segment is one run
     two       many tasks; a segment is two runs, cut between any two batches
     probed    the same, and all records are looked up
+    sought    many tasks, and key indexes say of most segments which records are looked up
     seven     many tasks; a segment is seven runs
     batches   many tasks; every batch is a run of its own, with chunks of eight records
     here      many tasks, in a pool of processes; elsewhere a test plays all tasks in its own process
@@ -40,6 +42,8 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.jobs.jobs import run_each
 from cordwood.pool.runner import PoolRunner, running_in_pool
+from cordwood.storage.index.build import build
+from cordwood.storage.index.files import write_index
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -49,11 +53,25 @@ from tests.knobs import IS_FULL
 
 #: Runs of a segment, and what is not large.
 _RUNS_MAX, _SMALL_BYTES = 100, 200_000
-MODES = ("whole", "chunks", "probing", "stages", "batches", "one", "two", "probed", "seven", "here")
+MODES = (
+    "whole",
+    "chunks",
+    "probing",
+    "indexed",
+    "stages",
+    "batches",
+    "one",
+    "two",
+    "probed",
+    "sought",
+    "seven",
+    "here",
+)
 #: Runs of a segment in these modes.
-RUNS = {"one": 1, "two": 2, "probed": 2, "seven": 7, "batches": _RUNS_MAX}
+RUNS = {"one": 1, "two": 2, "probed": 2, "sought": 2, "seven": 7, "batches": _RUNS_MAX}
 #: In these, the dirty keys become a table.
-_PROBING = ("probing", "probed")
+_PROBING = ("probing", "indexed", "probed", "sought")
+_INDEXED = ("indexed", "sought")
 EVERY = "every"
 _mode = [EVERY if IS_FULL else "whole"]
 
@@ -112,12 +130,23 @@ def clean_log(
         if mode in RUNS:
             cut = functools.partial(evenly, runs=RUNS[mode])
             patches.enter_context(mock.patch.object(stages, "cut_positions", cut))
-        if mode not in ("whole", "chunks", "probing") and settings.offset_map_slots is None:
+        choice["index_secret"] = make_indexes(fs, log) if mode in _INDEXED else None
+        if mode not in ("whole", "chunks", "probing", "indexed") and settings.offset_map_slots is None:
             found = by_stages(fs, log, target, settings=settings, part=part, **choice)
             if found is not None:
                 return found
         request = CleanRequest(settings=settings, part=part, probing=mode in _PROBING, **choice)
         return clean_partition(fs, log, target, request, suffix=suffix)
+
+
+def make_indexes(fs: LocalFileSystem, log: LogView) -> bytes:
+    """Make the key indexes of a log but for every fifth segment; return their secret."""
+    secret = bytes(range(16))
+    for number, segment in enumerate(log.segments):
+        index = build(segment, secret, 1 << 30) if number % 5 < 4 else None
+        if index is not None:
+            write_index(fs, log.path, index)
+    return secret
 
 
 def _clean_in_every_mode(fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned:
@@ -178,6 +207,7 @@ def by_stages(
     settings: CleanSettings,
     producers: Producers,
     part: GroupRange | None = None,
+    index_secret: bytes | None = None,
     spoil: Callable[[str], None] = lambda _: None,
 ) -> Cleaned | None:
     """Clean by stages, in this process; None where one task has to.
@@ -217,7 +247,7 @@ def by_stages(
 
     task = PartitionTask(
         location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part,
-        probing=_mode[0] in _PROBING,
+        probing=_mode[0] in _PROBING, index_secret=index_secret,
     )  # fmt: skip
     with mock.patch("cordwood.engine.division.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
         (outcome,) = clean_staged(fs, [task], aside, progress, each, clean_each, 1)

@@ -65,6 +65,7 @@ class KnownOutcomes:
         superseded: int64[batches], number of superseded records; 0 for a batch that is not known.
         plain: bool[batches], whether a known batch is of magic 2, and all its records have a key and a value.
         bits: uint8, one bit per ordinal; 1: superseded.
+        unread: bool[batches], whether pass 1 has not read the bytes of a known batch, as a key index spoke for it.
     """
 
     first_ordinals: Int64Array
@@ -72,12 +73,14 @@ class KnownOutcomes:
     superseded: Int64Array
     plain: BoolArray
     bits: npt.NDArray[np.uint8]
+    unread: BoolArray
 
     @classmethod
     def nothing(cls, batches: int) -> KnownOutcomes:
         """The value for batches that are all not known."""
         none = np.zeros(batches, np.int64)
-        return cls(none + NONE, none, none, np.zeros(batches, np.bool_), np.empty(0, np.uint8))
+        never = np.zeros(batches, np.bool_)
+        return cls(none + NONE, none, none, never, np.empty(0, np.uint8), never)
 
     @property
     def known(self) -> BoolArray:

@@ -45,24 +45,28 @@ class DirtyTable:
     Attributes:
         hash_secret: that its hashes were made with.
         slots, words: see `kernels.latest`.
+        index_secret: of the key indexes of the log; None: there are none.
+        index_hashes: uint64[keys], the hashes of the same keys in such an index, ascending; a few in vain do no harm.
     """
 
     #: The types of its arrays, as they are stored.
-    KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint64, np.uint64)
+    KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint64, np.uint64, np.uint64)
     hash_secret: bytes = field(repr=False)
     slots: UInt64Array
     words: UInt64Array
+    index_secret: bytes | None = field(repr=False)
+    index_hashes: UInt64Array
 
     @property
     def arrays(self) -> Sequence[npt.NDArray[Any]]:
         """What is to be stored."""
-        return self.slots, self.words
+        return self.slots, self.words, self.index_hashes
 
     @classmethod
-    def of(cls, hash_secret: bytes, arrays: Sequence[npt.NDArray[Any]]) -> DirtyTable:
+    def of(cls, hash_secret: bytes, index_secret: bytes | None, arrays: Sequence[npt.NDArray[Any]]) -> DirtyTable:
         """The table of stored arrays, each of one dimension."""
-        slots, words = arrays
-        return cls(hash_secret, slots.reshape(-1, SLOT_NUMBERS), words)
+        slots, words, index_hashes = arrays
+        return cls(hash_secret, slots.reshape(-1, SLOT_NUMBERS), words, index_secret, index_hashes)
 
     def probe(self, hashes: UInt64Array, offsets: Int64Array, kinds: npt.NDArray[np.uint8]) -> None:
         """Mark, in uint8[records], those records of which the table has a newer one with the same key."""
@@ -77,14 +81,22 @@ class LatestOffsets:
             compared need the same secret.
         memory: the limit; None: no limit.
         keys_max: an upper bound of the number of keys; None: unknown.
+        index_secret: of the log's key indexes, in which the keys will be looked for; None: they will not.
     """
 
-    def __init__(self, hash_secret: bytes, memory: MemoryShare | None = None, keys_max: int | None = None) -> None:
+    def __init__(
+        self,
+        hash_secret: bytes,
+        memory: MemoryShare | None = None,
+        keys_max: int | None = None,
+        index_secret: bytes | None = None,
+    ) -> None:
         self.keys = 0
         self._memory = memory
         self._keys_max = keys_max
         self.latest_offset = NONE
-        self._hash_secret = hash_secret
+        self._hash_secret, self._index_secret = hash_secret, index_secret
+        self._index_hashes: list[UInt64Array] = []
         self._slots = _free_slots(_FIRST_SLOTS)
 
     @property
@@ -99,6 +111,8 @@ class LatestOffsets:
             return columns.rows.size
         self._make_room(self.keys + count)
         self.keys += int(put_latest(hashes, columns.rows["offset"], chosen, self._slots))
+        if self._index_secret is not None:
+            self._index_hashes.append(_hashes(columns, chosen, self._index_secret)[chosen, 1])
         return columns.rows.size
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
@@ -121,17 +135,15 @@ class LatestOffsets:
 
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
         """See `KeyTable.hashes`."""
-        rows = columns.rows
-        hashes = np.empty((rows.size, 2), np.uint64)
-        low, high = np.frombuffer(self._hash_secret, np.uint64)
-        hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, low, high, hashes)
-        return hashes
+        return _hashes(columns, chosen, self._hash_secret)
 
     def complete(self) -> DirtyTable:
         """The same as a table for look-ups; nothing may be entered any more."""
         words = np.zeros(len(self._slots) // WORD_SLOTS, np.uint64)
         fill_filter(self._slots, words)
-        return DirtyTable(self._hash_secret, self._slots, words)
+        index_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *self._index_hashes]))
+        self._index_hashes = []
+        return DirtyTable(self._hash_secret, self._slots, words, self._index_secret, index_hashes)
 
     def _make_room(self, keys: int) -> None:
         if 2 * keys <= len(self._slots):
@@ -150,6 +162,14 @@ class LatestOffsets:
         if self._keys_max is None or keys > self._keys_max:
             return None
         return max(needed_bytes, table_bytes(self._keys_max))
+
+
+def _hashes(columns: RecordColumns, chosen: BoolArray, secret: bytes) -> UInt64Array:
+    rows = columns.rows
+    hashes = np.empty((rows.size, 2), np.uint64)
+    low, high = np.frombuffer(secret, np.uint64)
+    hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, low, high, hashes)
+    return hashes
 
 
 def table_bytes(keys: int) -> int:

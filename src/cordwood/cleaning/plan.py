@@ -160,6 +160,9 @@ class Choices:
         int | None,
         Option("Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.", metavar="BYTES"),
     ] = None
+    read_all: Annotated[
+        bool, Option("Read the whole log, even where key indexes say that parts of it hold nothing to clean.")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ NEVER = np.iinfo(np.int64).max
 #: Beside the kernel's flags of a batch: the scan decoded it; it stays as it is if no record is superseded, and all have
 #: a key and a value; it stays as it is if no record is superseded, and all have a key, as no tombstone has expired.
 _DECODED, _STAYS_PLAIN, _STAYS_KEYED = 4, 8, 16
+#: A key index spoke for the batch: its bytes were not read, so its checksum was not compared.
+UNREAD = 32
 #: Records of a window that are held at once; a batch may decompress to any number of them.
 _HELD_RECORDS = 1 << 20
 
@@ -149,12 +151,7 @@ def window_keys(
         end_offset: records from here on are as if they were not there.
         table: look up the records in it; it was made with the same secret.
     """
-    counts, flags = np.zeros(batches.size, np.int32), np.zeros(batches.size, np.uint8)
-    flags[wanted] = _DECODED
-    simple = wanted & (batches["magic"] == 2) & ~is_transactional_data(batches)
-    horizons = has_flag(batches, DELETE_HORIZON)
-    flags[simple & ~horizons] |= _STAYS_PLAIN
-    flags[simple & horizons & (batches["base_timestamp"] > now_ms)] |= _STAYS_KEYED
+    counts, flags = np.zeros(batches.size, np.int32), flags_of(batches, wanted, now_ms)
     low, high = np.frombuffer(secret, np.uint64)
     span = Span()
 
@@ -185,6 +182,17 @@ def window_keys(
         if records > _HELD_RECORDS:
             break
     return WindowKeys(counts, flags, itertools.chain(held, rest), span)
+
+
+def flags_of(batches: BatchRows, wanted: BoolArray, now_ms: int) -> UInt8Array:
+    """uint8[batches]: what headers say of batches, of which some are wanted; see `window_keys`."""
+    flags = np.zeros(batches.size, np.uint8)
+    flags[wanted] = _DECODED
+    simple = wanted & (batches["magic"] == 2) & ~is_transactional_data(batches)
+    horizons = has_flag(batches, DELETE_HORIZON)
+    flags[simple & ~horizons] |= _STAYS_PLAIN
+    flags[simple & horizons & (batches["base_timestamp"] > now_ms)] |= _STAYS_KEYED
+    return flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +246,9 @@ class SegmentOutcomes:
         records = self.counts[at].astype(np.int64)
         superseded = np.empty(batches.size, np.int64)
         kernel.count_bits(self.bits, first, records, superseded)
-        plain = self.flags[at] & (kernel.HAS_TOMBSTONE | kernel.HAS_KEYLESS) == 0
-        return KnownOutcomes(first, records, superseded, np.asarray(plain & (batches["magic"] == 2)), self.bits)
+        flags = self.flags[at]
+        plain = np.asarray((flags & (kernel.HAS_TOMBSTONE | kernel.HAS_KEYLESS) == 0) & (batches["magic"] == 2))
+        return KnownOutcomes(first, records, superseded, plain, self.bits, np.asarray(flags & UNREAD != 0))
 
     @property
     def batches(self) -> SegmentBatches:

@@ -142,6 +142,7 @@ class CleanRequest:
         part: clean only these groups. Not with Kafka's offset map, which itself decides how far a round goes.
         scanned: where to read what pass 1 found, if other tasks did it.
         probing: the dirty keys become a table that all records are looked up in; not with Kafka's offset map.
+        index_secret: of the key indexes that say which records may have to be looked up; None: all are.
     """
 
     first_dirty: int
@@ -152,6 +153,7 @@ class CleanRequest:
     part: GroupRange | None = None
     scanned: KeySource | None = None
     probing: bool = False
+    index_secret: bytes | None = field(default=None, repr=False)
 
     def with_producers_of(self, log: LogView) -> CleanRequest:
         """The same with the state of producers."""
@@ -209,7 +211,7 @@ def _read_keys(
     if settings.offset_map_slots is None:
         groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
         how = KeyScan(secret, chunk_records(settings.memory), request.now_ms)
-        collected = collect_dirty(dirty, settings, secret) if request.probing else None
+        collected = collect_dirty(dirty, request, secret) if request.probing else None
         if collected is not None:
             keys, table = collected
             return probe_keys(log, groups, keys, copy.deepcopy(carried.tracker), replace(how, table=table))
@@ -220,13 +222,13 @@ def _read_keys(
 
 
 def collect_dirty(
-    dirty: DirtySection, settings: CleanSettings, hash_secret: bytes
+    dirty: DirtySection, request: CleanRequest, hash_secret: bytes
 ) -> tuple[DirtyKeys, DirtyTable] | None:
     """The dirty keys, and a table of them for look-ups; None: a batch is damaged, or not where an index says it is.
 
     A scan in chunks reads all of the log from its start. So it raises what is wrong with the log, if anything is.
     """
-    table = LatestOffsets(hash_secret, settings.memory, keys_max=dirty.end - dirty.start)
+    table = LatestOffsets(hash_secret, request.settings.memory, dirty.end - dirty.start, request.index_secret)
     try:
         keys = collect_keys(replace(dirty, tracker=copy.deepcopy(dirty.tracker)), table)
     except CorruptBatchError:

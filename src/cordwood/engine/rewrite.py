@@ -297,8 +297,8 @@ def _rewritten(
         segment, window, batches = tracked.segment, tracked.window, tracked.window.batches
         known = newest.known_outcomes(segment.base_offset, batches, segment.path)
         decided = needs_no_decoding(batches, tracked.discard, known)
-        # The scan has checked the CRC of these batches; the check of the outputs does so again.
-        compute_crcs(window, ~(decided & known.known))
+        # The scan has checked the CRC of what it read; the check of the outputs does so again.
+        compute_crcs(window, ~(decided & known.known & ~known.unread))
         thinned = thin(window, decided | tracked.discard, known)
         done = decided if thinned is None else decided | thinned.done
         decoded = list(decode_batches(segment, window, ~done))

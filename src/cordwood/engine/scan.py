@@ -5,7 +5,8 @@
 
 Here all runs are scanned one after the other, and the survivors of their chunks stay in memory. `engine.stages` does
 the same with many tasks. If little is dirty, there are no chunks: `engine.keys` has collected the dirty keys before,
-and each record is looked up in their table (`probe_keys`).
+and each record is looked up in their table (`probe_keys`). If a segment has a key index, only those are that may have
+a dirty key (`engine.by_index`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from cordwood.cleaning.superseded import (
     window_keys,
 )
 from cordwood.cleaning.transactions import AbortTracker
+from cordwood.engine.by_index import Mark, scan_by_index
 from cordwood.engine.facts import aborted_transactions
 from cordwood.engine.keys import NOTHING_DIRTY, DirtyKeys, DirtySection
 from cordwood.engine.readahead import (
@@ -51,9 +53,6 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, compute_crcs
 
-#: Sees the batches of a run, window after window; says which of them are decoded, and from which offset on the records
-#: of each supersede others (see `window_keys`).
-Mark = Callable[[BatchRows], tuple[BoolArray, Int64Array]]
 #: Records of a chunk, at most: the tables of its buckets then fit a cache.
 CHUNK_RECORDS = 1 << 22
 #: A chunk takes a small part of a task's memory, as the survivors of many chunks need room, too.
@@ -246,9 +245,15 @@ def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk],
         trackers: of transactions, at its start; moved to its end.
         keep: see there.
     """
-    return scan_part(
-        run.segment, (run.start, run.end), lambda batches: _mark(batches, run.superseding, trackers), how, keep
-    )
+
+    def mark(batches: BatchRows) -> tuple[BoolArray, Int64Array]:
+        return _mark(batches, run.superseding, trackers)
+
+    if how.table is not None and (run.start, run.end) == (0, None):
+        found = scan_by_index(run.segment, mark, how.table, how.now_ms, how.chunk_records)
+        if found is not None:
+            return found
+    return scan_part(run.segment, (run.start, run.end), mark, how, keep)
 
 
 def scan_part(

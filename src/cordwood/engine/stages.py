@@ -44,6 +44,7 @@ from cordwood.engine.scan import KeyScan, Run, Superseding, Trackers, ascending,
 from cordwood.errors import DataError
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.storage.index.files import has_index
 from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
@@ -111,6 +112,7 @@ class DirtyBlob:
     folder: BlobFolder
     blob: Blob
     hash_secret: bytes = field(repr=False)
+    index_secret: bytes | None = field(repr=False)
     next_tracker: AbortTracker | None
     size_bytes: int
 
@@ -121,7 +123,7 @@ class DirtyBlob:
             LostSectionError: the blob is gone or damaged.
         """
         with closing(self.folder.open(self.blob)) as reader:
-            return DirtyTable.of(self.hash_secret, reader.get(_TABLE, *DirtyTable.KINDS))
+            return DirtyTable.of(self.hash_secret, self.index_secret, reader.get(_TABLE, *DirtyTable.KINDS))
 
 
 def collect_into_blob(task: DirtyTask) -> DirtyBlob | None:
@@ -129,13 +131,14 @@ def collect_into_blob(task: DirtyTask) -> DirtyBlob | None:
     log, request = task.log.open(), task.request
     facts = cleanable_facts(log, request.first_uncleanable)
     dirty = dirty_section(log, facts, request, state_at_start(facts, request))
-    collected = collect_dirty(dirty, request.settings, task.hash_secret)
+    collected = collect_dirty(dirty, request, task.hash_secret)
     if collected is None:
         return None
     keys, table = collected
     with closing(task.folder.create("keys")) as writer:
         writer.add(_TABLE, *table.arrays)
-        return DirtyBlob(task.folder, writer.finish(), task.hash_secret, keys.next_tracker, keys.size_bytes)
+        blob, own = writer.finish(), task.hash_secret
+        return DirtyBlob(task.folder, blob, own, request.index_secret, keys.next_tracker, keys.size_bytes)
 
 
 # ---- cut -------------------------------------------------------------------------------------------------------------
@@ -221,7 +224,8 @@ def cut_partition(
         if base == read.next_start and run.segment is not read.segments[0]:
             next_tracker = copy.deepcopy(trackers.keys)
         rows = headers.get(base, np.empty(0, BATCH_ROW))
-        starts = cut_positions(run.segment, run_bytes)
+        is_whole = request.probing and has_index(run.segment, request.index_secret)
+        starts = [0] if is_whole else cut_positions(run.segment, run_bytes)
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             size_bytes = (run.segment.size_bytes if end is None else end) - start
             now = copy.deepcopy(trackers)

@@ -1,4 +1,4 @@
-"""What pass 2 reads of a segment: batches whose records are all superseded, and which nothing else needs, are left out.
+"""What is read of a segment. Pass 2 leaves out batches whose records are all superseded, and which nothing else needs.
 
     file      │ goes │ goes │ stays │ goes │ stays │ goes │ goes │ goes │ stays │ …
     read                    └─── small gap: read ──┘                    └───────┘
@@ -79,6 +79,15 @@ class Staying:
         return data, batches
 
 
+def read_through_gaps(segment: Segment, edges: Int64Array, is_read: BoolArray) -> None:
+    """Mark batches that are read, too, as the gaps between others are small; see `Staying`."""
+    borders = np.flatnonzero(np.diff(is_read)) + 1
+    gap_min = REMOTE_GAP_BYTES if segment.fs.reads_by_request(segment.path) else GAP_BYTES
+    for low, high in itertools.pairwise([0, *borders.tolist(), is_read.size]):
+        if not is_read[low] and edges[high] - edges[low] < gap_min:
+            is_read[low:high] = True
+
+
 def staying(segment: Segment, upper: int, newest: NewestOffsets, producers: ActiveProducers) -> Staying | None:
     """What of a segment is read; None: all of it, as there is nothing to leave out that is worth it.
 
@@ -96,12 +105,7 @@ def staying(segment: Segment, upper: int, newest: NewestOffsets, producers: Acti
     # The last batch of the range is never gone: nothing in it has a newer record.
     edges = np.append(found.positions, segment.size_bytes)
     is_read = ~found.gone
-    # Read through small gaps.
-    borders = np.flatnonzero(np.diff(is_read)) + 1
-    gap_min = REMOTE_GAP_BYTES if segment.fs.reads_by_request(segment.path) else GAP_BYTES
-    for low, high in itertools.pairwise([0, *borders.tolist(), is_read.size]):
-        if not is_read[low] and edges[high] - edges[low] < gap_min:
-            is_read[low:high] = True
+    read_through_gaps(segment, edges, is_read)
     if is_read.all():
         return None
     records = int(found.records[~is_read].sum())

@@ -26,6 +26,7 @@ from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
+from cordwood.storage.index.files import secret_of_most
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 
@@ -38,7 +39,8 @@ class PartitionTask:
     """All that a task needs to clean a partition.
 
     Attributes:
-        first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing: see `CleanRequest`.
+        first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing, index_secret: see
+            `CleanRequest`.
         size_bytes: what will be read, about.
         records: how many there are to read, at most; None: that is not known.
         dirty_part: which part of the log is dirty, about; 1: that is not known.
@@ -61,6 +63,7 @@ class PartitionTask:
     transactional: bool = True
     scanned: KeySource | None = None
     probing: bool = False
+    index_secret: bytes | None = field(default=None, repr=False)
     producers: Producers | None = None
     work: str | None = None
 
@@ -81,6 +84,7 @@ class PartitionTask:
             part=self.part,
             scanned=self.scanned,
             probing=self.probing,
+            index_secret=self.index_secret,
         )
 
     def folder(self, outputs: str | None) -> str:
@@ -193,7 +197,7 @@ def whole_memory(choices: Choices) -> int:
 def tasks_of(plan: Plan, location: Location[TargetStore]) -> list[PartitionTask]:
     """The partitions of a plan that are to be cleaned, of the file system at a location."""
     tasks = []
-    memory = MemoryShare(whole_memory(plan.choices))
+    memory, fs = MemoryShare(whole_memory(plan.choices)), location.open()
     for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
@@ -210,6 +214,7 @@ def tasks_of(plan: Plan, location: Location[TargetStore]) -> list[PartitionTask]
                 records=compaction.bounds.records_max,
                 dirty_part=compaction.dirty_part,
                 transactional=compaction.transactional_batches > 0,
+                index_secret=None if plan.choices.read_all else secret_of_most(fs, one.path),
             )
         )
     return tasks

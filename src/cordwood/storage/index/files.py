@@ -14,6 +14,7 @@ every candidate is compared by the bytes of its key.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -24,12 +25,33 @@ from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, ReadableFi
 from cordwood.fs.folders import remove_tree
 from cordwood.kernels.layout import HEADER, HEADER_BYTES, LEGACY_HEADER, MAGIC_AT, PREFIX_BYTES
 from cordwood.storage.formats.filenames import Temporary, index_folder, key_index_path, parse_key_index
-from cordwood.storage.formats.key_index import KeyIndex, crc_of_header, decode, encode
+from cordwood.storage.formats.key_index import HEADER as INDEX_HEADER
+from cordwood.storage.formats.key_index import KeyIndex, crc_of_header, decode, decode_header, encode
 from cordwood.storage.log.files import make_work_folder, read_file
 from cordwood.storage.log.segment import Segment
 
 #: Batches that are compared with the segment, besides the last one.
 _SAMPLES = 64
+
+
+def secret_of_most(fs: Store, partition: str) -> bytes | None:
+    """The secret that most indexes of a partition have, whether they are believed or not; None: there are none."""
+    secrets = Counter(_secret(fs, info.name) for _, info in indexes_in(fs, partition))
+    del secrets[None]
+    return max(secrets, key=lambda secret: secrets[secret], default=None)
+
+
+def _secret(fs: Store, path: str) -> bytes | None:
+    try:
+        with fs.open(path) as file:
+            return decode_header(file.read(0, INDEX_HEADER.itemsize), path).secret
+    except (OSError, CorruptFileError):
+        return None
+
+
+def has_index(segment: Segment, secret: bytes | None) -> bool:
+    """Whether a segment has an index with this secret; that it is believed is not said."""
+    return secret is not None and _secret(segment.fs, key_index_path(segment.directory, segment.base_offset)) == secret
 
 
 def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex) -> None:

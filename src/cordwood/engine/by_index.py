@@ -1,0 +1,168 @@
+"""Pass 1 of a segment with a key index: only batches are read that may have a record with a dirty key.
+
+    dirty keys ──► index: candidates ──► their batches, and all that the index does not cover
+                                            └─ read, decoded, looked up in the table of the dirty keys
+    headers of all batches ──► compared with the index, followed by the trackers ──► what `scan_part` would find
+
+The index says where to look. That a record is superseded is decided by the hash of its key under the secret of this
+clean, as without an index. An index that is missing, torn, or of any other batches than those in the file is not used,
+and neither is one of entries of magic 0 and 1, which have no exact counts. Then the segment is scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from cordwood.cleaning.key_table import BoolArray, Int64Array
+from cordwood.cleaning.latest import DirtyTable
+from cordwood.cleaning.rewrite import Counts
+from cordwood.cleaning.superseded import (
+    NEVER,
+    UNREAD,
+    ScannedRun,
+    SegmentOutcomes,
+    Span,
+    UInt8Array,
+    WindowKeys,
+    flags_of,
+    window_keys,
+)
+from cordwood.engine.readahead import TrackedWindow, read_ahead, reading_threads, records_of
+from cordwood.engine.staying import Staying, read_through_gaps
+from cordwood.errors import CorruptFileError
+from cordwood.kernels.layout import BATCH_ROW, DELETE_HORIZON, BatchRows
+from cordwood.kernels.superseded import HAS_TOMBSTONE, SUPERSEDED, set_bits
+from cordwood.record.columns import BatchWindow, RecordColumns
+from cordwood.record.headers import has_flag
+from cordwood.storage.formats.key_index import Flag, KeyIndex
+from cordwood.storage.index.files import read_index
+from cordwood.storage.index.probe import batches_with, find
+from cordwood.storage.log.order import headers_in_order
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
+
+#: Sees the batches of a run, window after window; says which of them are decoded, and from which offset on the records
+#: of each supersede others (see `window_keys`).
+Mark: TypeAlias = Callable[[BatchRows], tuple[BoolArray, Int64Array]]
+
+
+def scan_by_index(
+    segment: Segment, mark: Mark, table: DirtyTable, now_ms: int, chunk_records: int
+) -> ScannedRun | None:
+    """Find the superseded records of a segment by its key index; None, and nothing marked, without one to be believed.
+
+    Args:
+        mark: called once, with the batches of the whole segment.
+        table: the dirty keys, in which candidates are looked up.
+        now_ms: the time of the clean.
+        chunk_records: see `ScannedRun`; there are no chunks.
+
+    Raises:
+        CorruptBatchError: a batch that is read is damaged.
+    """
+    index = _index(segment, table)
+    batches = None if index is None else _batches(segment, index)
+    if index is None or batches is None:
+        return None
+    wanted, _ = mark(batches)
+    looked_up = wanted & _candidates(index, table, batches.size)
+    counts = np.where(wanted, batches["record_count"], 0).astype(np.int32)
+    flags = _flags(batches, wanted, looked_up, index, now_ms)
+    firsts = np.cumsum(counts, dtype=np.int64) - counts
+    bits = np.zeros(-(-int(counts.sum(dtype=np.int64)) // 8), np.uint8)
+    for at, keys, superseded in _looked_up(segment, batches, looked_up, table, now_ms):
+        flags[at] |= keys.flags
+        # Decoding compares the count of a batch of magic 2 with its header.
+        shifts = firsts[at] - np.cumsum(keys.counts) + keys.counts
+        ordinals = np.repeat(shifts, keys.counts) + np.arange(superseded.size)
+        set_bits(ordinals[superseded].astype(np.uint32), bits)
+    outcomes = SegmentOutcomes(
+        batches["position"].astype(np.uint32), batches["crc"].astype(np.uint32), firsts, counts, flags, bits
+    )
+    # `_batches` has seen that they ascend.
+    span = Span(int(batches["base_offset"][0]), int(batches["last_offset"][-1]))
+    return ScannedRun(outcomes, chunk_records, span)
+
+
+def _index(segment: Segment, table: DirtyTable) -> KeyIndex | None:
+    if table.index_secret is None:
+        return None
+    try:
+        index = read_index(segment)
+    except (OSError, CorruptFileError):
+        return None
+    is_usable = index.header.secret == table.index_secret and not index.header.flags & (Flag.OLD_MAGIC | Flag.KEYLESS)
+    return index if is_usable else None
+
+
+def _batches(segment: Segment, index: KeyIndex) -> BatchRows | None:
+    """BATCH_ROW[batches]: all of a segment, if those that the index covers are the ones that it was made of."""
+    found = [np.empty(0, BATCH_ROW)]
+    with segment.open() as file:
+        for item in headers_in_order(read_headers(file, base_offset=segment.base_offset), segment.order()):
+            if isinstance(item, Gap):
+                return None
+            found.append(item)
+    batches = np.concatenate(found)
+    covered, lasts = batches[: index.lengths.size], batches["last_offset"]
+    if (batches["magic"] < 2).any() or (batches["base_offset"][1:] <= lasts[:-1]).any():
+        return None
+    same = all(
+        np.array_equal(covered[name], numbers)
+        for name, numbers in (("size_bytes", index.lengths), ("record_count", index.counts), ("crc", index.crcs))
+    )
+    return batches if same else None
+
+
+def _candidates(index: KeyIndex, table: DirtyTable, batches: int) -> BoolArray:
+    """bool[batches]: those that may have a record with a dirty key."""
+    found = np.zeros(batches, np.bool_)
+    found[batches_with(index, find(index, table.index_hashes).ordinals)] = True
+    found[index.lengths.size :] = True
+    return found
+
+
+def _flags(batches: BatchRows, wanted: BoolArray, looked_up: BoolArray, index: KeyIndex, now_ms: int) -> UInt8Array:
+    """uint8[batches]: of those that are not looked up, the index says whether there may be a tombstone."""
+    flags = flags_of(batches, wanted, now_ms)
+    may_have = has_flag(batches, DELETE_HORIZON) | bool(index.header.flags & Flag.TOMBSTONES)
+    flags[wanted & ~looked_up] |= UNREAD
+    flags[wanted & ~looked_up & may_have] |= HAS_TOMBSTONE
+    return flags
+
+
+def _looked_up(
+    segment: Segment, batches: BatchRows, looked_up: BoolArray, table: DirtyTable, now_ms: int
+) -> Iterator[tuple[Int64Array, WindowKeys, BoolArray]]:
+    """By windows: the indexes of the batches that were looked up, their keys, and which of their records go."""
+    edges = np.append(batches["position"], batches["position"][-1] + batches["size_bytes"][-1]).astype(np.int64)
+    is_read = looked_up.copy()
+    read_through_gaps(segment, edges, is_read)
+
+    def windows() -> Iterator[TrackedWindow]:
+        for window in Staying(segment, edges, is_read, Counts()).windows():
+            at = np.searchsorted(batches["position"], window.batches["position"])
+            yield TrackedWindow(segment, window, looked_up[at], [])
+            del window
+
+    def hashed(tracked: TrackedWindow) -> tuple[Int64Array, WindowKeys, BoolArray]:
+        read = tracked.window
+        window = BatchWindow(read.position, read.data, read.batches[tracked.discard], read.read)
+        compute_crcs(window)
+
+        def decoded(wanted: BoolArray) -> Iterator[RecordColumns]:
+            return records_of(segment, window, wanted)
+
+        every = np.ones(window.batches.size, np.bool_)
+        never = np.full(window.batches.size, NEVER, np.int64)
+        keys = window_keys(window.batches, decoded, every, never, table.hash_secret, now_ms, table=table)
+        superseded = [kinds == SUPERSEDED for _, kinds in keys.pieces]
+        at = np.searchsorted(batches["position"], window.batches["position"])
+        return at, keys, np.concatenate([np.empty(0, np.bool_), *superseded])
+
+    with reading_threads([segment]) as threads:
+        for _, found in read_ahead(threads, windows(), hashed):
+            yield found
