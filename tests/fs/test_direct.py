@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 
 from cordwood.fs import direct
 from cordwood.fs.base import DIRECT_BLOCK_BYTES, Bytes, ReadableFile
+from cordwood.fs.counted import CountedStore
 from cordwood.fs.direct import Appender, read_direct
+from cordwood.fs.paced import PacedTargetStore
 from cordwood.fs.past_cache import is_in_memory
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile
@@ -36,7 +39,7 @@ class Noted(WrappedFile):
         self.through_cache.append((position, len(data)))
 
     def write_direct(self, position: int, data: Bytes) -> None:
-        super().write_direct(position, data)
+        self._file.write_direct(position, data)
         self.direct.append((position, len(data)))
         time.sleep(self.seconds)
 
@@ -141,6 +144,26 @@ def goes_past_the_cache(folder: Path) -> bool:
     with PosixFileSystem().create(f"{folder}/probe") as file:
         file.write_direct(0, direct.aligned_buffer(MIB))
         return not is_in_memory(file.fileno(), 0)
+
+
+def test_a_store_that_counts_counts_what_is_read_directly(tmp_path: Path) -> None:
+    Path(tmp_path, "f").write_bytes(bytes(10_000))
+    store = CountedStore(PosixFileSystem())
+    with store.open(f"{tmp_path}/f") as file:
+        assert read_direct(file, 5000, 10_000).size == 5000
+    assert store.bytes_read == 10_000 - 4096
+
+
+def test_a_file_with_a_pace_waits_for_all_that_goes_past_the_cache(tmp_path: Path) -> None:
+    waited: list[int] = []
+    pace = types.SimpleNamespace(piece_bytes=MIB, wait_for=waited.append)
+    store = PacedTargetStore(PosixFileSystem(), lambda: pace)
+    with store.create(f"{tmp_path}/f") as file:
+        file.write_direct(0, direct.aligned_buffer(2 * MIB + 4096))
+        assert waited == [MIB, MIB, 4096]
+        waited.clear()
+        assert read_direct(file, MIB, 8 * MIB).size == MIB + 4096
+    assert sum(waited) == MIB + 4096 and max(waited) == MIB
 
 
 def test_a_closed_file_holds_no_descriptor(tmp_path: Path) -> None:

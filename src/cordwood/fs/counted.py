@@ -45,6 +45,12 @@ class _CountedFile(WrappedReadableFile):
         return count
 
     @override
+    def read_direct_into(self, position: int, target: memoryview) -> int:
+        count = self._file.read_direct_into(position, target)
+        self._counter.add(count)
+        return count
+
+    @override
     def read(self, position: int, size_bytes: int) -> bytes:
         data = self._file.read(position, size_bytes)
         self._counter.add(len(data))

@@ -34,7 +34,7 @@ def _of_store(verb: _V) -> _V:
 
 
 class WrappedReadableFile(ReadableFile):
-    """Delegates every verb to another file."""
+    """Delegates every verb to another file, but `read_direct_into`, which reads."""
 
     def __init__(self, file: ReadableFile) -> None:
         self.path = file.path
@@ -43,12 +43,11 @@ class WrappedReadableFile(ReadableFile):
     size = _of_file(ReadableFile.size)
     read_into = _of_file(ReadableFile.read_into)
     read = _of_file(ReadableFile.read)
-    read_direct_into = _of_file(ReadableFile.read_direct_into)
     close = _of_file(ReadableFile.close)
 
 
 class WrappedFile(WrappedReadableFile, File):
-    """Delegates every verb to another file, but `write_shared`, which writes."""
+    """Delegates every verb to another file, but `write_direct` and `write_shared`, which write."""
 
     _file: File
 
@@ -56,7 +55,6 @@ class WrappedFile(WrappedReadableFile, File):
         super().__init__(file)
 
     write = _of_file(File.write)
-    write_direct = _of_file(File.write_direct)
     truncate = _of_file(File.truncate)
     write_back = _of_file(File.write_back)
     sync = _of_file(File.sync)
