@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
-import time
 import types
 from pathlib import Path
 
@@ -28,11 +28,10 @@ MIB = 1 << 20
 class Noted(WrappedFile):
     """Notes the positions and sizes of what is written, and how."""
 
-    def __init__(self, file: PosixFile, seconds: float = 0) -> None:
+    def __init__(self, file: PosixFile) -> None:
         super().__init__(file)
         self.direct: list[tuple[int, int]] = []
         self.through_cache: list[tuple[int, int]] = []
-        self.seconds = seconds
 
     def write(self, position: int, data: Bytes) -> None:
         super().write(position, data)
@@ -41,7 +40,6 @@ class Noted(WrappedFile):
     def write_direct(self, position: int, data: Bytes) -> None:
         self._file.write_direct(position, data)
         self.direct.append((position, len(data)))
-        time.sleep(self.seconds)
 
 
 def bytes_of(size: int) -> np.ndarray:
@@ -65,7 +63,7 @@ def test_what_is_appended_in_pieces_of_any_size_is_the_file(tmp_path: Path) -> N
 
 def test_whole_blocks_of_a_large_file_go_past_the_cache_and_the_rest_through_it(tmp_path: Path) -> None:
     file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
-    appender = Appender(file)
+    appender = Appender(file, lambda: 0)
     for _ in range(21):
         appender.append(bytes_of(MIB))
     appender.append(bytes_of(100))
@@ -76,7 +74,7 @@ def test_whole_blocks_of_a_large_file_go_past_the_cache_and_the_rest_through_it(
 
 def test_a_small_file_goes_through_the_cache(tmp_path: Path) -> None:
     file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
-    appender = Appender(file)
+    appender = Appender(file, lambda: 0)
     appender.append(bytes_of(MIB - 1))
     appender.flush()
     assert (file.direct, file.through_cache) == ([], [(0, MIB - 1)])
@@ -87,7 +85,7 @@ def test_behind_bytes_that_are_shared_whole_blocks_go_past_the_cache_again(tmp_p
     shared, own = bytes_of(5000), bytes_of(3 * MIB)
     source.write(0, shared)
     file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
-    appender = Appender(file)
+    appender = Appender(file, lambda: 0)
     appender.append_shared(shared, source, 0)
     appender.append(own)
     appender.flush()
@@ -96,8 +94,8 @@ def test_behind_bytes_that_are_shared_whole_blocks_go_past_the_cache_again(tmp_p
 
 
 def test_a_slow_disk_gets_one_block_directly_and_memory_the_others(tmp_path: Path) -> None:
-    file = Noted(PosixFileSystem().create(f"{tmp_path}/f"), seconds=0.1)
-    appender = Appender(file)
+    file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
+    appender = Appender(file, itertools.count(step=0.1).__next__)
     appender.append(bytes_of(20 * MIB))
     appender.flush()
     assert file.direct == [(0, 8 * MIB)]

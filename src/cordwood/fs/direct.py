@@ -11,6 +11,7 @@ and then memory has it. So the first block that is written tells.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +51,9 @@ class Appender:
         position: of the next byte.
     """
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, clock: Callable[[], float] = time.monotonic) -> None:
         self.position = 0
+        self._clock = clock
         self._file = file
         self._is_fast = True
         #: Position of the first byte that is not written yet.
@@ -95,9 +97,9 @@ class Appender:
         first = _block(start)
         self._put(start, self._buffer[start - first : low - first])
         if low < high:
-            began = time.monotonic()
+            began = self._clock()
             self._file.write_direct(low, self._buffer[low - first : high - first])
-            self._is_fast = (high - low) >= _FAST * (time.monotonic() - began)
+            self._is_fast = (high - low) >= _FAST * (self._clock() - began)
         self._put(high, self._buffer[high - first : end - first])
         self._written = end
 
