@@ -314,6 +314,7 @@ def clean_in_place(
     read_all: bool = False,
     keep_old: str | None = None,
     verify: bool = True,
+    index: bool = False,
     work_space: int | None = None,
     no_broker_elsewhere: bool = False,
     engine: str | None = None,
@@ -353,6 +354,8 @@ def clean_in_place(
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
         verify: Prove that new segments are right before they replace old ones.
+        index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
+            in partitions that have some.
         work_space: Disk space for new segments before old ones are removed. Default: all free space.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.

@@ -3,12 +3,12 @@
     whole     one task, as a small partition is cleaned
     chunks    one task that closes a chunk after every eighth record, and then reads nothing that goes
     probing   one task that looks up all records in a table of the dirty keys, as if little were dirty
-    indexed   the same, but key indexes say of most segments which records are looked up
+    indexed   the same, but key indexes say which records are looked up, as the clean of the round before left them
     stages    many tasks; runs begin where an index points to
     one       many tasks; a segment is one run
     two       many tasks; a segment is two runs, cut between any two batches
     probed    the same, and all records are looked up
-    sought    many tasks, and key indexes say of most segments which records are looked up
+    sought    many tasks, and new key indexes say of most segments which records are looked up
     seven     many tasks; a segment is seven runs
     batches   many tasks; every batch is a run of its own, with chunks of eight records
     here      many tasks, in a pool of processes; elsewhere a test plays all tasks in its own process
@@ -27,11 +27,13 @@ import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 from uuid import uuid4
 
 from cordwood.engine import scan, staged, stages, staying
+from cordwood.engine.indexing import make_indexes
 from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
@@ -42,9 +44,10 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.jobs.jobs import run_each
 from cordwood.pool.runner import PoolRunner, running_in_pool
+from cordwood.storage.formats.filenames import index_folder, key_index_name
 from cordwood.storage.index.build import build
 from cordwood.storage.index.files import write_index
-from cordwood.storage.log.files import read_file
+from cordwood.storage.log.files import make_work_folder, read_file, write_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
@@ -70,8 +73,10 @@ MODES = (
 #: Runs of a segment in these modes.
 RUNS = {"one": 1, "two": 2, "probed": 2, "sought": 2, "seven": 7, "batches": _RUNS_MAX}
 #: In these, the dirty keys become a table.
-_PROBING = ("probing", "indexed", "probed", "sought")
-_INDEXED = ("indexed", "sought")
+_PROBING = ("probing", "probed", "sought")
+_SECRET = bytes(range(16))
+#: What rounds left: key indexes by their names, by the log's directory without that of the round.
+_left: dict[str, dict[str, bytes]] = {}
 EVERY = "every"
 _mode = [EVERY if IS_FULL else "whole"]
 
@@ -130,8 +135,10 @@ def clean_log(
         if mode in RUNS:
             cut = functools.partial(evenly, runs=RUNS[mode])
             patches.enter_context(mock.patch.object(stages, "cut_positions", cut))
-        choice["index_secret"] = make_indexes(fs, log) if mode in _INDEXED else None
-        if mode not in ("whole", "chunks", "probing", "indexed") and settings.offset_map_slots is None:
+        if mode == "indexed":
+            return _clean_with_indexes(fs, log, target, suffix, CleanRequest(settings=settings, part=part, **choice))
+        choice["index_secret"] = indexes_of_most(fs, log) if mode == "sought" else None
+        if mode not in ("whole", "chunks", "probing") and settings.offset_map_slots is None:
             found = by_stages(fs, log, target, settings=settings, part=part, **choice)
             if found is not None:
                 return found
@@ -139,14 +146,35 @@ def clean_log(
         return clean_partition(fs, log, target, request, suffix=suffix)
 
 
-def make_indexes(fs: LocalFileSystem, log: LogView) -> bytes:
+def indexes_of_most(fs: LocalFileSystem, log: LogView) -> bytes:
     """Make the key indexes of a log but for every fifth segment; return their secret."""
-    secret = bytes(range(16))
     for number, segment in enumerate(log.segments):
-        index = build(segment, secret, 1 << 30) if number % 5 < 4 else None
+        index = build(segment, _SECRET, 1 << 30) if number % 5 < 4 else None
         if index is not None:
             write_index(fs, log.path, index)
-    return secret
+    return _SECRET
+
+
+def _clean_with_indexes(fs: LocalFileSystem, log: LogView, target: str, suffix: str, request: CleanRequest) -> Cleaned:
+    """Clean with the indexes that the round before left, and leave some; those of other rounds may be stale."""
+    folder, rounds = index_folder(log.path), str(Path(log.path).parent.parent / Path(log.path).name)
+    if fs.exists(folder):
+        remove_tree(fs, folder)
+    make_work_folder(fs, log.path)
+    fs.make_directory(folder)
+    for name, data in _left.get(rounds, {}).items():
+        write_file(fs, f"{folder}/{name}", data)
+    cleaned = clean_partition(fs, log, target, replace(request, probing=True, index_secret=_SECRET), suffix=suffix)
+    if not suffix:
+        outputs, aside = LogView(target, fs=fs, log_start_offset=0), f"{target}.index"
+        with mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 0):
+            paths = make_indexes(fs, aside, log, outputs, cleaned, _SECRET, None)
+        made = {Path(path).name: read_file(fs, path) for path in paths}
+        replaced = {key_index_name(base) for group, _ in cleaned.written for base in group}
+        before = {name: data for name, data in _left.get(rounds, {}).items() if name not in replaced}
+        _left[rounds] = before | made
+        remove_tree(fs, aside)
+    return cleaned
 
 
 def _clean_in_every_mode(fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned:

@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import cordwood
 from cordwood.commands.read import check
 from cordwood.engine.results import Fate
 from cordwood.engine.task import Failure, FailureKind, Output, run_task
-from cordwood.errors import NoSpaceError
+from cordwood.errors import CorruptFileError, NoSpaceError
 from cordwood.fs.base import is_full
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.memory_journal import at_random, keep_all, lose_all
@@ -33,6 +34,9 @@ from cordwood.jobs import packing
 from cordwood.storage.check.findings import Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER
+from cordwood.storage.index import build as building
+from cordwood.storage.index.build import build
+from cordwood.storage.index.files import read_index
 from cordwood.storage.log.view import LogView
 from tests.commands.in_memory import (
     LATER_MS,
@@ -245,6 +249,33 @@ def test_a_power_cut_leaves_each_group_old_or_new_and_the_next_clean_finishes(
     spark: SparkSession, record_property: RecordProperty
 ) -> None:
     check_cuts(built("all at once"), spark, record_property, sampled=1, subsets_max=1, every=4, cleans_max=4)
+
+
+@pytest.mark.parametrize("indexed_before", [False, True])
+def test_no_power_cut_leaves_an_index_that_is_believed_and_wrong(
+    indexed_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "SEGMENT_SHARE", 0)  # the segments are small
+    scene = built("all at once")
+    fs = durable(scene.fs)
+    if indexed_before:
+        cordwood.index(ROOT, fs=fs, no_broker_elsewhere=True)
+        fs = durable(fs)
+    seen = [0]
+
+    def look(left: MemoryFileSystem) -> None:
+        for path in PATHS:
+            for segment in LogView(path, fs=left, log_start_offset=0).segments:
+                try:
+                    index = read_index(segment)
+                except (OSError, CorruptFileError):
+                    continue
+                again = build(segment, index.header.secret, 1 << 30)
+                assert again is not None and again.payload.tobytes() == index.payload.tobytes()
+                seen[0] += 1
+
+    Cuts(look, sampled=1, subsets_max=1, every=2).during(lambda one: scene.clean(one, index=True), fs)
+    assert seen[0] > 0
 
 
 @pytest.mark.slow

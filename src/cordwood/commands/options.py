@@ -111,6 +111,13 @@ class InPlaceOptions:
             flag_help="Replace old segments without proving first that the new ones are right.",
         ),
     ] = True
+    index: Annotated[
+        bool,
+        Option(
+            "Make key indexes of what is cleaned, so that the next clean reads only what may change. "
+            "Default: only in partitions that have some."
+        ),
+    ] = False
     work_space: Annotated[
         int | None,
         Option(

@@ -73,8 +73,11 @@ def scan_by_index(
     flags = _flags(batches, wanted, looked_up, index, now_ms)
     firsts = np.cumsum(counts, dtype=np.int64) - counts
     bits = np.zeros(-(-int(counts.sum(dtype=np.int64)) // 8), np.uint8)
+    # `_batches` has seen that batches ascend.
+    span = Span(int(batches["base_offset"][0]), int(batches["last_offset"][-1]))
     for at, keys, superseded in _looked_up(segment, batches, looked_up, table, now_ms):
         flags[at] |= keys.flags
+        span.ascending = span.ascending and keys.span.ascending
         # Decoding compares the count of a batch of magic 2 with its header.
         shifts = firsts[at] - np.cumsum(keys.counts) + keys.counts
         ordinals = np.repeat(shifts, keys.counts) + np.arange(superseded.size)
@@ -82,8 +85,6 @@ def scan_by_index(
     outcomes = SegmentOutcomes(
         batches["position"].astype(np.uint32), batches["crc"].astype(np.uint32), firsts, counts, flags, bits
     )
-    # `_batches` has seen that they ascend.
-    span = Span(int(batches["base_offset"][0]), int(batches["last_offset"][-1]))
     return ScannedRun(outcomes, chunk_records, span)
 
 

@@ -293,4 +293,5 @@ def _combined(fs: TargetStore, partition: _Partition, outputs: str | None, *, di
     except (CordwoodError, OSError) as error:
         return failure_of(error, task.path)
     files = tuple(sorted(file for part in parts for file in part.files))
-    return Output(cleaned, folder, files, tuple(segment for part in parts for segment in part.segments))
+    indexes = tuple(path for part in parts for path in part.indexes)
+    return Output(cleaned, folder, files, tuple(segment for part in parts for segment in part.segments), indexes)

@@ -13,6 +13,7 @@ from cordwood.cleaning.plan import Choices, Compaction, Decision, Plan, SegmentF
 from cordwood.cleaning.waves import disk_bytes
 from cordwood.engine import check
 from cordwood.engine.facts import segment_facts
+from cordwood.engine.indexing import make_indexes
 from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, KeySource
 from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
@@ -26,6 +27,7 @@ from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
+from cordwood.storage.index.build import new_secret
 from cordwood.storage.index.files import secret_of_most
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
@@ -45,6 +47,7 @@ class PartitionTask:
         records: how many there are to read, at most; None: that is not known.
         dirty_part: which part of the log is dirty, about; 1: that is not known.
         transactional: whether there are markers, or data of transactions.
+        makes_index: make key indexes of what the clean leaves, with `index_secret`.
         work: the task's own folder for outputs, with a folder `PROGRESS` in it; its removal means that the result is
             no longer wanted. None: where the outputs of all tasks go, or the partition's work folder.
     """
@@ -64,6 +67,7 @@ class PartitionTask:
     scanned: KeySource | None = None
     probing: bool = False
     index_secret: bytes | None = field(default=None, repr=False)
+    makes_index: bool = False
     producers: Producers | None = None
     work: str | None = None
 
@@ -148,12 +152,14 @@ class Output:
         folder: where the new segments are.
         files: (name, bytes) of them.
         segments: what planning would know of them.
+        indexes: paths of key indexes, of the outputs and of segments that stay.
     """
 
     cleaned: Cleaned
     folder: str
     files: tuple[tuple[str, int], ...]
     segments: tuple[SegmentFacts, ...] = ()
+    indexes: tuple[str, ...] = ()
 
     @property
     def replacement(self) -> Replacement:
@@ -194,13 +200,23 @@ def whole_memory(choices: Choices) -> int:
     return memory_bytes() // 4 if choices.memory is None else choices.memory
 
 
-def tasks_of(plan: Plan, location: Location[TargetStore]) -> list[PartitionTask]:
-    """The partitions of a plan that are to be cleaned, of the file system at a location."""
+def tasks_of(
+    plan: Plan, location: Location[TargetStore], *, in_place: bool = False, indexes: bool = False
+) -> list[PartitionTask]:
+    """The partitions of a plan that are to be cleaned, of the file system at a location.
+
+    Args:
+        in_place: key indexes that a partition has are kept up to date.
+        indexes: key indexes are made even if it has none.
+    """
     tasks = []
     memory, fs = MemoryShare(whole_memory(plan.choices)), location.open()
     for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
+        known = secret_of_most(fs, one.path)
+        makes_index = indexes or (in_place and known is not None)
+        secret = None if plan.choices.read_all else known
         tasks.append(
             PartitionTask(
                 location=location,
@@ -214,7 +230,8 @@ def tasks_of(plan: Plan, location: Location[TargetStore]) -> list[PartitionTask]
                 records=compaction.bounds.records_max,
                 dirty_part=compaction.dirty_part,
                 transactional=compaction.transactional_batches > 0,
-                index_secret=None if plan.choices.read_all else secret_of_most(fs, one.path),
+                index_secret=new_secret() if makes_index and secret is None else secret,
+                makes_index=makes_index,
             )
         )
     return tasks
@@ -244,7 +261,11 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
         counted.flush()
         files = tuple((info.name, info.size_bytes) for info in written.list(folder))
         after = LogView(folder, fs=written, log_start_offset=0)
-        return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)))
+        made: tuple[str, ...] = ()
+        if task.makes_index and task.index_secret is not None and not discard:
+            secret, memory = task.index_secret, task.settings.memory
+            made = make_indexes(written, f"{folder}.index", log, after, cleaned, secret, memory)
+        return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)), made)
     except Exception as error:
         trace = error.__traceback__
         failure = failure_of(error, task.path)

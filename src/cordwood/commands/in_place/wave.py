@@ -18,7 +18,8 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.jobs.jobs import Jobs
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
-from cordwood.storage.formats.filenames import parse_file
+from cordwood.storage.formats.filenames import FileKind, parse_file
+from cordwood.storage.index.files import forget_indexes, remove_indexes, take_over_indexes
 from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
 from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
@@ -141,14 +142,27 @@ def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Le
         if task.part is None:
             # Rounds of Kafka's offset map end with groups of their own.
             progress.groups = len(outcome.cleaned.replaced)
+        if task.makes_index:
+            forget_indexes(site.fs, path, outcome.replacement.replaced)
         for part in outcome.by_group():
             swap_in(site.fs, path, part, keep=site.keep)
             progress.done += 1
+        if task.makes_index:
+            _take_over_indexes(site, path, outcome)
         progress.done += len(outcome.cleaned.kept)
         progress.add(outcome.cleaned)
     else:
         ledger.failures[path] = outcome
     site.empty_work_folder(path)
+
+
+def _take_over_indexes(site: Site, path: str, output: Output) -> None:
+    """Key indexes of the segments as they are now; those of segments that are gone are removed."""
+    take_over_indexes(site.fs, path, output.indexes)
+    parsed = [parse_file(info.name) for info in site.fs.list(path)]
+    remove_indexes(
+        site.fs, path, but={file.offset for file in parsed if file is not None and file.kind is FileKind.LOG}
+    )
 
 
 def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:

@@ -23,9 +23,10 @@ class Work:
     tasks: Mapping[str, PartitionTask]
 
     @classmethod
-    def of(cls, plan: Plan, fs: LocalFileSystem, failures: Mapping[str, Failure]) -> Work:
-        """What a plan says, without the partitions that failed."""
-        tasks = {task.path: task for task in tasks_of(plan, fs.location()) if task.path not in failures}
+    def of(cls, plan: Plan, fs: LocalFileSystem, failures: Mapping[str, Failure], *, indexes: bool = False) -> Work:
+        """What a plan says, without the partitions that failed; `indexes`: see `tasks_of`."""
+        found = tasks_of(plan, fs.location(), in_place=True, indexes=indexes)
+        tasks = {task.path: task for task in found if task.path not in failures}
         return cls({one.path: one for one in plan.partitions if one.path in tasks}, tasks)
 
     def without(self, paths: Collection[str]) -> Work:

@@ -219,7 +219,12 @@ def index_folder(partition: str) -> str:
 
 def key_index_path(partition: str, base_offset: int) -> str:
     """The path of a segment's key index."""
-    return f"{index_folder(partition)}/{offset_name(base_offset, KEY_INDEX)}"
+    return f"{index_folder(partition)}/{key_index_name(base_offset)}"
+
+
+def key_index_name(base_offset: int) -> str:
+    """The name of a segment's key index."""
+    return offset_name(base_offset, KEY_INDEX)
 
 
 def parse_key_index(name: str) -> int | None:

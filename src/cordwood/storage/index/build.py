@@ -9,6 +9,7 @@ bounded: at most 24 bytes per record, and of a segment with more records than fi
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 
 import numpy as np
@@ -35,6 +36,10 @@ from cordwood.storage.log.windows import Gap
 
 #: Memory per record while an index is sorted: its hash and ordinal, twice.
 RECORD_BYTES = 24
+
+#: An index larger than a tenth of its segment is not kept: so many small records are read as fast.
+SEGMENT_SHARE = 10
+_SECRET_BYTES = 16
 
 U32Array = npt.NDArray[np.uint32]
 U64Array = npt.NDArray[np.uint64]
@@ -64,6 +69,16 @@ def build(segment: Segment, secret: bytes, memory_bytes: int) -> KeyIndex | None
     except TooManyRecordsError:
         return None
     return gatherer.finish(segment)
+
+
+def is_worth_keeping(index: KeyIndex, segment: Segment) -> bool:
+    """Whether an index is small beside its segment."""
+    return SEGMENT_SHARE * index.header.file_bytes <= segment.size_bytes
+
+
+def new_secret() -> bytes:
+    """The secret for a log without indexes."""
+    return secrets.token_bytes(_SECRET_BYTES)
 
 
 def _sound_windows(segment: Segment) -> Iterator[BatchWindow]:

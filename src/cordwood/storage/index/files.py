@@ -14,14 +14,15 @@ every candidate is compared by the bytes of its key.
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from cordwood.errors import CorruptFileError
-from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, ReadableFile, Store
+from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, ReadableFile, Store, TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.kernels.layout import HEADER, HEADER_BYTES, LEGACY_HEADER, MAGIC_AT, PREFIX_BYTES
 from cordwood.storage.formats.filenames import Temporary, index_folder, key_index_path, parse_key_index
@@ -66,13 +67,30 @@ def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex) -> None:
     beside = f"{path}{Temporary.TMP}"
     if fs.exists(beside):
         fs.unlink(beside)  # a link that somebody put there must not be followed
+    create_index(fs, beside, index)
+    _own(fs, beside, owner)
+    fs.rename(beside, path)
+    fs.sync_directory(folder)
+
+
+def create_index(fs: TargetStore, path: str, index: KeyIndex) -> None:
+    """Write an index to a new file, which only its owner may read; on return its bytes are on disk."""
     head, payload = encode(index)
-    with fs.create(beside, mode=OWNER_WRITES) as file:
-        _own(fs, beside, owner)
+    with fs.create(path, mode=OWNER_WRITES) as file:
         file.write(0, head)
         file.write(len(head), payload)
         file.sync()
-    fs.rename(beside, path)
+
+
+def take_over_indexes(fs: LocalFileSystem, partition: str, paths: Sequence[str]) -> None:
+    """Move indexes that `create_index` wrote into the folder of a partition, each once its segment is in place."""
+    if not paths:
+        return
+    owner = fs.stat(partition)
+    folder = _make_folder(fs, partition, owner)
+    for path in paths:
+        _own(fs, path, owner)
+        fs.rename(path, f"{folder}/{posixpath.basename(path)}")
     fs.sync_directory(folder)
 
 
@@ -148,6 +166,18 @@ def indexes_in(fs: Store, partition: str) -> Iterator[tuple[int, FileInfo]]:
         base_offset = parse_key_index(info.name)
         if base_offset is not None:
             yield base_offset, replace(info, name=f"{folder}/{info.name}")
+
+
+def forget_indexes(fs: LocalFileSystem, partition: str, segments: Collection[int]) -> None:
+    """Remove the indexes of segments that are about to be replaced; on return they are gone from the disk, too.
+
+    Whatever happens then, there is never a new segment beside the index of an old one.
+    """
+    gone = [info.name for base_offset, info in indexes_in(fs, partition) if base_offset in segments]
+    for path in gone:
+        fs.unlink(path)
+    if gone:
+        fs.sync_directory(index_folder(partition))
 
 
 def remove_indexes(fs: LocalFileSystem, partition: str, but: Collection[int] = ()) -> int:

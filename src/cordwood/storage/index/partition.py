@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,14 +9,10 @@ from cordwood.errors import CorruptFileError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.presentable import Presentable
 from cordwood.storage.formats.key_index import Header
-from cordwood.storage.index.build import build
+from cordwood.storage.index.build import build, is_worth_keeping, new_secret
 from cordwood.storage.index.files import indexes_in, read_index, remove_indexes, write_index
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
-
-#: An index larger than a tenth of its segment is not kept: so many small records are read as fast.
-_SEGMENT_SHARE = 10
-_SECRET_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ def index_partition(fs: LocalFileSystem, log: LogView, memory_bytes: int) -> Ind
     segments = [segment for segment in log.segments if segment.size_bytes]
     before = {base_offset for base_offset, _ in indexes_in(fs, log.path)}
     believed = dict(_believed(segments))
-    secret = next((header.secret for header in believed.values()), None) or secrets.token_bytes(_SECRET_BYTES)
+    secret = next((header.secret for header in believed.values()), None) or new_secret()
     indexed, made = set(), 0
     for segment in segments:
         header = believed.get(segment.base_offset)
@@ -62,7 +57,7 @@ def index_partition(fs: LocalFileSystem, log: LogView, memory_bytes: int) -> Ind
             indexed.add(segment.base_offset)
             continue
         index = build(segment, secret, memory_bytes)
-        if index is not None and _SEGMENT_SHARE * index.header.file_bytes <= segment.size_bytes:
+        if index is not None and is_worth_keeping(index, segment):
             write_index(fs, log.path, index)
             indexed.add(segment.base_offset)
             made += 1
