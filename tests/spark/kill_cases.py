@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from tests.knobs import scaled
 
-Stage = Literal["headers", "scan", "merge", "rewrite", "check", "look", "compare", "conclude", "judge"]
+Stage = Literal["headers", "scan", "merge", "rewrite", "check", "compare", "conclude", "judge"]
 #: worker: a Python worker. executor: the Java process that started it, with a local master that of the driver; or the
 #: server of a pool.
 #: driver: the process that runs the clean. lost, flipped: a blob.
@@ -53,7 +53,7 @@ def _kills(kind: Kind, *, all_: bool) -> Iterator[Case]:
         for in_place in (False, True) if stage not in PROOF else (True,):
             moments: tuple[Moment, ...] = get_args(Moment)
             for moment in moments if all_ else moments[(in_place + turn) % 2 :][:1]:
-                # Two partitions are looked at, and concluded.
+                # Two partitions are concluded.
                 later = 1 if stage in PROOF else 2
                 yield Case(kind, stage, in_place, moment, 0 if moment == "before" else later)
 

@@ -115,7 +115,6 @@ _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
     "merge": ((exchange, "merge_blobs"),),
     "rewrite": ((task, "run_task"), (packing, "run_task")),
     "check": ((packing, "check_output"),),
-    "look": ((prove, "begin"),),
     "compare": ((prove, "compare"),),
     "conclude": ((prove, "conclude"),),
     "judge": ((prove, "judge"),),
