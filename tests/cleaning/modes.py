@@ -25,7 +25,7 @@ import atexit
 import contextlib
 import functools
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.jobs.jobs import run_each
 from cordwood.pool.runner import PoolRunner, running_in_pool
-from cordwood.storage.formats.filenames import index_folder, key_index_name
+from cordwood.storage.formats.filenames import WORK_FOLDER, index_folder, key_index_name
 from cordwood.storage.index.build import build
 from cordwood.storage.index.files import write_index
 from cordwood.storage.log.files import make_work_folder, read_file, write_file
@@ -157,24 +157,38 @@ def indexes_of_most(fs: LocalFileSystem, log: LogView) -> bytes:
 
 def _clean_with_indexes(fs: LocalFileSystem, log: LogView, target: str, suffix: str, request: CleanRequest) -> Cleaned:
     """Clean with the indexes that the round before left, and leave some; those of other rounds may be stale."""
-    folder, rounds = index_folder(log.path), str(Path(log.path).parent.parent / Path(log.path).name)
+    rounds = str(Path(log.path).parent.parent / Path(log.path).name)
+    with _indexes_in(fs, log.path, _left.get(rounds, {})):
+        cleaned = clean_partition(fs, log, target, replace(request, probing=True, index_secret=_SECRET), suffix=suffix)
+        if not suffix:
+            outputs, aside = LogView(target, fs=fs, log_start_offset=0), f"{target}.index"
+            with mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 0):
+                paths = make_indexes(fs, aside, log, outputs, cleaned, _SECRET, None)
+            made = {Path(path).name: read_file(fs, path) for path in paths}
+            replaced = {key_index_name(base) for group, _ in cleaned.written for base in group}
+            before = {name: data for name, data in _left.get(rounds, {}).items() if name not in replaced}
+            _left[rounds] = before | made
+            remove_tree(fs, aside)
+    return cleaned
+
+
+@contextlib.contextmanager
+def _indexes_in(fs: LocalFileSystem, partition: str, indexes: Mapping[str, bytes]) -> Iterator[None]:
+    """A partition with these key indexes alone, which are gone afterwards: its files are all that tests look for."""
+    work, folder = f"{partition}/{WORK_FOLDER}", index_folder(partition)
     if fs.exists(folder):
         remove_tree(fs, folder)
-    make_work_folder(fs, log.path)
+    was_there = fs.exists(work)
+    make_work_folder(fs, partition)
     fs.make_directory(folder)
-    for name, data in _left.get(rounds, {}).items():
+    for name, data in indexes.items():
         write_file(fs, f"{folder}/{name}", data)
-    cleaned = clean_partition(fs, log, target, replace(request, probing=True, index_secret=_SECRET), suffix=suffix)
-    if not suffix:
-        outputs, aside = LogView(target, fs=fs, log_start_offset=0), f"{target}.index"
-        with mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 0):
-            paths = make_indexes(fs, aside, log, outputs, cleaned, _SECRET, None)
-        made = {Path(path).name: read_file(fs, path) for path in paths}
-        replaced = {key_index_name(base) for group, _ in cleaned.written for base in group}
-        before = {name: data for name, data in _left.get(rounds, {}).items() if name not in replaced}
-        _left[rounds] = before | made
-        remove_tree(fs, aside)
-    return cleaned
+    try:
+        yield
+    finally:
+        remove_tree(fs, folder)
+        if not was_there:
+            fs.remove_directory(work)
 
 
 def _clean_in_every_mode(fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned:
