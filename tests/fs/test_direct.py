@@ -32,10 +32,15 @@ class Noted(WrappedFile):
         super().__init__(file)
         self.direct: list[tuple[int, int]] = []
         self.through_cache: list[tuple[int, int]] = []
+        self.on_their_way: list[tuple[int, int]] = []
 
     def write(self, position: int, data: Bytes) -> None:
         super().write(position, data)
         self.through_cache.append((position, len(data)))
+
+    def write_back(self, position: int, size_bytes: int) -> None:
+        super().write_back(position, size_bytes)
+        self.on_their_way.append((position, size_bytes))
 
     def write_direct(self, position: int, data: Bytes) -> None:
         self._file.write_direct(position, data)
@@ -100,6 +105,16 @@ def test_a_slow_disk_gets_one_block_directly_and_memory_the_others(tmp_path: Pat
     appender.flush()
     assert file.direct == [(0, 8 * MIB)]
     assert file.through_cache == [(8 * MIB, 8 * MIB), (16 * MIB, 4 * MIB)]
+
+
+@pytest.mark.parametrize("will_sync", [False, True])
+def test_only_of_files_that_are_synced_bytes_are_on_their_way_at_once(tmp_path: Path, will_sync: bool) -> None:
+    # Temporary files are gone before a slow disk would have them.
+    file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
+    appender = Appender(file, itertools.count(step=0.1).__next__, will_sync=will_sync)
+    appender.append(bytes_of(20 * MIB))
+    appender.flush()
+    assert file.on_their_way == (file.through_cache if will_sync else [])
 
 
 def test_a_file_system_without_it_writes_and_reads_as_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

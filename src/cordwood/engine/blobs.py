@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from cordwood.engine import sections
 from cordwood.engine.sections import LostSectionError
-from cordwood.fs.base import File, ReadableFile, TargetStore
+from cordwood.fs.base import ReadableFile, TargetStore
 from cordwood.fs.direct import Appender, read_direct
 from cordwood.kernels.layout import U8Array
 
@@ -44,8 +44,7 @@ class BlobWriter:
 
     def __init__(self, fs: TargetStore, path: str) -> None:
         self._path = path
-        self._file: File = fs.create(path)
-        self._appender = Appender(self._file)
+        self._appender = Appender(fs.create(path))
         self._sections: list[tuple[str, int, int, int]] = []
 
     def add(self, name: str, *arrays: npt.NDArray[Any]) -> None:
@@ -65,7 +64,7 @@ class BlobWriter:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._appender.file.close()
 
 
 class BlobReader:
@@ -94,13 +93,9 @@ class BlobReader:
             raise LostSectionError(self._blob.path, f"the {size_bytes} bytes at {position} are not what was written")
         return data
 
-    def data(self, name: str) -> bytes:
-        """The section of that name, as it was encoded."""
-        # The directory's CRC was right, so that its numbers are the writer's.
-        return bytes(self._read(*self._sections[name]))
-
     def get(self, name: str, *kinds: npt.DTypeLike) -> list[npt.NDArray[Any]]:
         """The arrays of that section, which have these types."""
+        # The directory's CRC was right, so that its numbers are the writer's.
         return sections.decode(self._read(*self._sections[name]), kinds)
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ def encode(arrays: Sequence[npt.NDArray[Any]]) -> list[U8Array]:
     return [piece.reshape(-1).view(np.uint8) for piece in pieces if piece.nbytes]
 
 
-def decode(data: bytearray | U8Array, kinds: Sequence[npt.DTypeLike]) -> list[npt.NDArray[Any]]:
+def decode(data: U8Array, kinds: Sequence[npt.DTypeLike]) -> list[npt.NDArray[Any]]:
     """The arrays of a section, of these types and one dimension; views that may be written to."""
     sizes = np.frombuffer(data, np.int64, len(kinds)).tolist()
     arrays = []

@@ -47,14 +47,19 @@ def read_direct(file: ReadableFile, position: int, size_bytes: int) -> U8Array:
 class Appender:
     """Appends to a new file, which nobody reads before `flush`.
 
+    Args:
+        will_sync: the file is synced in the end, so what goes through the page cache is on its way to the disk at once.
+
     Attributes:
+        file: that is appended to.
         position: of the next byte.
     """
 
-    def __init__(self, file: File, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, file: File, clock: Callable[[], float] = time.monotonic, *, will_sync: bool = False) -> None:
+        self.file = file
         self.position = 0
         self._clock = clock
-        self._file = file
+        self._will_sync = will_sync
         self._is_fast = True
         #: Position of the first byte that is not written yet.
         self._written = 0
@@ -77,7 +82,7 @@ class Appender:
     def append_shared(self, data: U8Array, source: ReadableFile, source_position: int) -> None:
         """Append bytes that another file has, sharing its blocks on the disk where that is supported."""
         self.flush()
-        self._file.write_shared(self.position, data, source, source_position)
+        self.file.write_shared(self.position, data, source, source_position)
         self.position += data.size
         self._written = self.position
 
@@ -98,15 +103,16 @@ class Appender:
         self._put(start, self._buffer[start - first : low - first])
         if low < high:
             began = self._clock()
-            self._file.write_direct(low, self._buffer[low - first : high - first])
+            self.file.write_direct(low, self._buffer[low - first : high - first])
             self._is_fast = (high - low) >= _FAST * (self._clock() - began)
         self._put(high, self._buffer[high - first : end - first])
         self._written = end
 
     def _put(self, position: int, data: U8Array) -> None:
         if data.size:
-            self._file.write(position, data)
-            self._file.write_back(position, data.size)
+            self.file.write(position, data)
+            if self._will_sync:
+                self.file.write_back(position, data.size)
 
 
 def _block(position: int) -> int:

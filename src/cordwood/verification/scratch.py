@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import DataError, NoSpaceError
-from cordwood.fs.base import File, ReadableFile, TargetStore
+from cordwood.fs.base import ReadableFile, TargetStore
 from cordwood.fs.direct import Appender, read_direct
 from cordwood.fs.location import Location
 from cordwood.kernels.crc import crc32c_each
@@ -88,7 +88,6 @@ class Writer:
     """Writes arrays to one file."""
 
     scratch: Scratch
-    _file: File | None = None
     _appender: Appender | None = None
 
     def __enter__(self) -> Self:
@@ -97,20 +96,19 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None and self._appender is not None:
-            with self._file:
+        if self._appender is not None:
+            with self._appender.file:
                 if kind is None:
                     self._appender.flush()
 
     def write(self, array: npt.NDArray[Any], starts: Sequence[int] | npt.NDArray[np.int64]) -> Kept:
         """Append an array in sections; it can be read once the `with` block ended."""
-        if self._file is None or self._appender is None:
-            self._file = self.scratch.location.open().create(f"{self.scratch.path}/{uuid4().hex}")
-            self._appender = Appender(self._file)
+        if self._appender is None:
+            self._appender = Appender(self.scratch.location.open().create(f"{self.scratch.path}/{uuid4().hex}"))
         starts = np.asarray(starts, np.int64)
         crcs = np.empty(starts.size - 1, np.uint32)
         crc32c_each(array.ctypes.data + starts * array.itemsize, crcs)
-        kept = Kept(self._file.path, self._appender.position, starts, crcs)
+        kept = Kept(self._appender.file.path, self._appender.position, starts, crcs)
         self._appender.append(array.view(np.uint8))
         self._appender.append(np.zeros(-array.nbytes % _ALIGNMENT, np.uint8))
         return kept

@@ -150,7 +150,7 @@ class SegmentWriter:
         self._indexes = SegmentIndexes(base_offset, limits)
         self._aborted: list[AbortedTransaction] = []
         self._log: File = fs.create(self.path(FileKind.LOG), exclusive=False, mode=mode)
-        self._appender = Appender(self._log)
+        self._appender = Appender(self._log, will_sync=True)
 
     @property
     def size_bytes(self) -> int:
