@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 
 import cordwood
 from cordwood.engine.results import Fate
-from cordwood.errors import CorruptFileError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.index.build import build
-from cordwood.storage.index.files import indexes_in, read_index
+from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
 from tests.engine.logs import data, make_log
+from tests.storage.indexes import believed
 
 FS = PosixFileSystem()
 
@@ -58,18 +56,6 @@ def start(logs: Path, size: int = 2_000) -> int:
     return 400
 
 
-def believed(partition: Path) -> Iterator[int]:
-    log = LogView(str(partition), fs=FS, log_start_offset=0)
-    for segment in log.segments:
-        try:
-            index = read_index(segment)
-        except (OSError, CorruptFileError):
-            continue
-        again = build(segment, index.header.secret, 1 << 30)
-        assert again is not None and again.payload.tobytes() == index.payload.tobytes()
-        yield segment.base_offset
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_rounds_with_the_index_of_the_round_before_leave_what_rounds_without_do(tmp_path: Path, seed: int) -> None:
     source, logs, twin = random.Random(seed), tmp_path / "logs", tmp_path / "twin"
@@ -84,7 +70,7 @@ def test_rounds_with_the_index_of_the_round_before_leave_what_rounds_without_do(
         assert files(logs / "t-0") == files(twin / "t-0")
         assert [path.name for path in (logs / "t-0" / ".cordwood").iterdir()] == ["index"]
         closed = sorted(int(path.stem) for path in (logs / "t-0").glob("*.log"))[:-1]
-        assert list(believed(logs / "t-0")) == closed
+        assert list(believed(LogView(str(logs / "t-0"), fs=FS, log_start_offset=0))) == closed
         assert {base for base, _ in indexes_in(FS, str(logs / "t-0"))} == set(closed)
         modes = {path.stat().st_mode & 0o777 for path in (logs / "t-0" / ".cordwood" / "index").iterdir()}
         assert modes == {0o600}
@@ -103,4 +89,4 @@ def test_an_index_that_would_be_large_beside_its_segment_is_not_made(tmp_path: P
     end = start(logs, size=30)
     grown(logs, random.Random(1), end)
     clean(logs, index=True)
-    assert not list(believed(logs / "t-0"))
+    assert not list(believed(LogView(str(logs / "t-0"), fs=FS, log_start_offset=0)))

@@ -145,13 +145,15 @@ def _looked_up(
 
     def windows() -> Iterator[TrackedWindow]:
         for window in Staying(segment, edges, is_read, Counts()).windows():
-            at = np.searchsorted(batches["position"], window.batches["position"])
-            yield TrackedWindow(segment, window, looked_up[at], [])
+            # The trackers have seen the headers already.
+            yield TrackedWindow(segment, window, np.zeros(window.batches.size, np.bool_), [])
             del window
 
     def hashed(tracked: TrackedWindow) -> tuple[Int64Array, WindowKeys, BoolArray]:
         read = tracked.window
-        window = BatchWindow(read.position, read.data, read.batches[tracked.discard], read.read)
+        at = np.searchsorted(batches["position"], read.batches["position"])
+        mine = looked_up[at]
+        window = BatchWindow(read.position, read.data, read.batches[mine], read.read)
         compute_crcs(window)
 
         def decoded(wanted: BoolArray) -> Iterator[RecordColumns]:
@@ -161,8 +163,7 @@ def _looked_up(
         never = np.full(window.batches.size, NEVER, np.int64)
         keys = window_keys(window.batches, decoded, every, never, table.hash_secret, now_ms, table=table)
         superseded = [kinds == SUPERSEDED for _, kinds in keys.pieces]
-        at = np.searchsorted(batches["position"], window.batches["position"])
-        return at, keys, np.concatenate([np.empty(0, np.bool_), *superseded])
+        return at[mine], keys, np.concatenate([np.empty(0, np.bool_), *superseded])
 
     with reading_threads([segment]) as threads:
         for _, found in read_ahead(threads, windows(), hashed):

@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from cordwood.cleaning.key_table import MemoryShare
 from cordwood.engine.partition import Cleaned
 from cordwood.engine.readahead import segment_windows_from
-from cordwood.errors import DataError
 from cordwood.fs.base import TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.storage.formats.filenames import key_index_name
-from cordwood.storage.formats.key_index import KeyIndex
-from cordwood.storage.index.build import RECORD_BYTES, Gatherer, TooManyRecordsError, is_worth_keeping
+from cordwood.storage.index.build import build, is_worth_keeping
 from cordwood.storage.index.files import create_index, has_index
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -38,33 +36,23 @@ def make_indexes(
     memory: MemoryShare | None,
 ) -> tuple[str, ...]:
     """Make the indexes in a new folder; returns their paths, none if the disk is full."""
-    records_max = (_MEMORY_BYTES if memory is None else memory.size_bytes) // RECORD_BYTES
+    memory_bytes = _MEMORY_BYTES if memory is None else memory.size_bytes
     kept = [one for one in before.segments if one.base_offset in cleaned.kept and not has_index(one, secret)]
     try:
         fs.make_directory(folder)
-        return tuple(_made(fs, folder, [*outputs.segments, *kept], secret, records_max))
+        return tuple(_made(fs, folder, [*outputs.segments, *kept], secret, memory_bytes))
     except OSError:
         with contextlib.suppress(OSError):
             remove_tree(fs, folder)
         return ()
 
 
-def _made(fs: TargetStore, folder: str, segments: Sequence[Segment], secret: bytes, records_max: int) -> list[str]:
+def _made(fs: TargetStore, folder: str, segments: Sequence[Segment], secret: bytes, memory_bytes: int) -> list[str]:
     paths = []
     for segment in segments:
-        index = _index_of(segment, secret, records_max)
+        # This clean has compared their checksums, or has just written them.
+        index = build(segment, secret, memory_bytes, segment_windows_from(segment, 0, Checks.DEFERRED))
         if index is not None and is_worth_keeping(index, segment):
             paths.append(f"{folder}/{key_index_name(segment.base_offset)}")
             create_index(fs, paths[-1], index)
     return paths
-
-
-def _index_of(segment: Segment, secret: bytes, records_max: int) -> KeyIndex | None:
-    """The index of a segment whose checksums this clean has compared, or whose writer it has just been."""
-    gatherer = Gatherer(segment.base_offset, secret, records_max)
-    try:
-        for window in segment_windows_from(segment, 0, Checks.DEFERRED):
-            gatherer.add(window)
-    except (DataError, TooManyRecordsError):
-        return None
-    return gatherer.finish(segment)
