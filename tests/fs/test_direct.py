@@ -15,7 +15,7 @@ import pytest
 from cordwood.fs import direct
 from cordwood.fs.base import DIRECT_BLOCK_BYTES, Bytes, ReadableFile
 from cordwood.fs.counted import CountedStore
-from cordwood.fs.direct import Appender, read_direct
+from cordwood.fs.direct import Appender, copy_direct, read_direct
 from cordwood.fs.paced import PacedTargetStore
 from cordwood.fs.past_cache import is_in_memory
 from cordwood.fs.posix import PosixFile, PosixFileSystem
@@ -105,6 +105,35 @@ def test_a_slow_disk_gets_one_block_directly_and_memory_the_others(tmp_path: Pat
     appender.flush()
     assert file.direct == [(0, 8 * MIB)]
     assert file.through_cache == [(8 * MIB, 8 * MIB), (16 * MIB, 4 * MIB)]
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB - 1, MIB, MIB + 1, 8 * MIB, 17 * MIB + 4096, 17 * MIB + 5000])
+def test_a_copy_has_the_bytes_of_its_source(tmp_path: Path, size: int) -> None:
+    data = bytes_of(size).tobytes()
+    Path(tmp_path, "source").write_bytes(data)
+    PosixFileSystem().copy(f"{tmp_path}/source", f"{tmp_path}/copy")
+    assert Path(tmp_path, "copy").read_bytes() == data
+
+
+def test_whole_blocks_of_a_copy_go_past_the_cache_until_the_disk_is_slow(tmp_path: Path) -> None:
+    data = bytes_of(20 * MIB + 100)
+    Path(tmp_path, "source").write_bytes(data.tobytes())
+    for step, copied in [(0.0, 20 * MIB), (0.1, 8 * MIB)]:
+        with PosixFileSystem().open(f"{tmp_path}/source") as source:
+            file = Noted(PosixFileSystem().create(f"{tmp_path}/copy-{copied}"))
+            assert copy_direct(source, file, itertools.count(step=step).__next__) == copied
+        assert sum(size for _, size in file.direct) == copied and not file.through_cache
+        assert Path(tmp_path, f"copy-{copied}").read_bytes() == data[:copied].tobytes()
+
+
+@on_linux
+def test_a_large_copy_is_not_in_memory(tmp_path: Path) -> None:
+    if not goes_past_the_cache(tmp_path):
+        pytest.skip(f"the file system of {tmp_path} writes through the page cache")
+    Path(tmp_path, "source").write_bytes(bytes_of(8 * MIB).tobytes())
+    PosixFileSystem().copy(f"{tmp_path}/source", f"{tmp_path}/copy")
+    with PosixFileSystem().open(f"{tmp_path}/copy") as copied:
+        assert not is_in_memory(copied.fileno(), 0)
 
 
 @pytest.mark.parametrize("will_sync", [False, True])

@@ -30,6 +30,7 @@ from cordwood.fs.base import (
     refuse_lock_file,
     view_of,
 )
+from cordwood.fs.direct import DIRECT_BYTES_MIN, copy_direct
 from cordwood.fs.location import Location
 from cordwood.fs.locks import RecordLock, lock_holder, network_file_system, record_lock
 from cordwood.fs.past_cache import PastCache, is_in_memory
@@ -283,7 +284,10 @@ class PosixFileSystem(LocalFileSystem):
         with self.open(source) as original, self.create(target, mode=mode) as copied:
             try:
                 if not _clone(original, copied):
-                    copy_bytes(original, copied, _copy_in_kernel(original, copied))
+                    # A file server copies within itself, if the kernel asks it to.
+                    is_direct = original.size() >= DIRECT_BYTES_MIN and not network_file_system(target)
+                    done = copy_direct(original, copied) if is_direct else 0
+                    copy_bytes(original, copied, _copy_in_kernel(original, copied, done))
             except OSError as error:
                 error.filename = target  # the error names neither of the two files
                 raise
@@ -409,11 +413,10 @@ def _share(target: int, asked: bytes) -> bool:
     return True
 
 
-def _copy_in_kernel(source: File, target: File) -> int:
-    """Copy within the kernel, from the start, as far as it can; return the number of bytes copied."""
-    position = 0
+def _copy_in_kernel(source: File, target: File, position: int) -> int:
+    """Copy within the kernel, from a position on, as far as it can; return the position up to which there is a copy."""
     if not (isinstance(source, PosixFile) and isinstance(target, PosixFile) and hasattr(os, "copy_file_range")):
-        return 0
+        return position
     size = source.size()
     while position < size:
         try:
