@@ -19,7 +19,7 @@ import pytest
 import zstandard
 
 from cordwood.errors import BatchTooLargeError, CordwoodError, CorruptBatchError
-from cordwood.fs.machine import container_memory_bytes
+from cordwood.fs.machine import container_cores, container_memory_bytes
 from cordwood.kernels.layout import HEADER
 from cordwood.record import columns as record_columns
 from cordwood.record.batch import encode_batch, encode_message, encode_message_set, seal
@@ -238,6 +238,22 @@ def test_the_limit_of_a_container_counts_as_its_memory() -> None:
         fs = memory({f"/sys/fs/cgroup/{name}": text for name, text in limits.items()})
         assert container_memory_bytes(fs, 8 * gib) == expected
     assert [largest_batch_bytes(size * gib) for size in (1, 2, 4, 64)] == [gib // 2, gib, 2 * gib, 2 * gib]
+
+
+def test_cores_are_as_many_as_the_container_may_keep_busy() -> None:
+    v1 = {"cpu/cpu.cfs_quota_us": b"250000\n", "cpu/cpu.cfs_period_us": b"100000\n"}
+    for limits, expected in (
+        ({}, 8),
+        ({"cpu.max": b"max 100000\n"}, 8),
+        ({"cpu.max": b"200000 100000\n"}, 2),
+        ({"cpu.max": b"20000 100000\n"}, 1),
+        ({"cpu.max": b"9900000 100000\n"}, 8),
+        ({"cpu.max": b"200000 0\n"}, 8),
+        (v1, 3),
+        ({**v1, "cpu/cpu.cfs_quota_us": b"-1\n"}, 8),
+    ):
+        fs = memory({f"/sys/fs/cgroup/{name}": text for name, text in limits.items()})
+        assert container_cores(fs, 8) == expected
 
 
 READ = """

@@ -11,6 +11,9 @@ from cordwood.fs.posix import PosixFileSystem
 
 #: Files in which Linux shows a container its memory limit, a number or `max`; for cgroups version 2 and version 1.
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+#: Files that tell it how many microseconds of all cores it may use in a period of so many: in one file, or in two.
+_CPU_LIMIT = "/sys/fs/cgroup/cpu.max"
+_CPU_LIMITS_V1 = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 @functools.cache
@@ -20,8 +23,8 @@ def memory_bytes() -> int:
 
 
 def local_cores() -> int:
-    """How many cores this process may use; Spark's `local[*]` runs that many tasks at once."""
-    return len(os.sched_getaffinity(0))
+    """How many cores this process or its container may use; `local[*]` runs that many tasks at once."""
+    return container_cores(PosixFileSystem(), len(os.sched_getaffinity(0)))
 
 
 def open_files_max() -> int:
@@ -35,8 +38,24 @@ def container_memory_bytes(fs: Store, machine_bytes: int) -> int:
     lowest = machine_bytes
     for path in CONTAINER_LIMITS:
         try:
-            with fs.open(path) as file:
-                lowest = min(lowest, int(file.read(0, 32)))
+            lowest = min(lowest, int(_told(fs, path)))
         except (OSError, ValueError):  # no container, or one without a limit
             continue
     return lowest
+
+
+def container_cores(fs: Store, machine_cores: int) -> int:
+    """The cores that the container's share of time keeps busy, rounded up as Java does; at most `machine_cores`."""
+    for paths in ((_CPU_LIMIT,), _CPU_LIMITS_V1):
+        try:
+            time, period = (int(word) for path in paths for word in _told(fs, path).split())
+        except (OSError, ValueError):  # no container, or one without a limit
+            continue
+        if time > 0 and period > 0:
+            return min(machine_cores, -(-time // period))
+    return machine_cores
+
+
+def _told(fs: Store, path: str) -> bytes:
+    with fs.open(path) as file:
+        return file.read(0, 64)
