@@ -14,9 +14,10 @@ from cordwood.cli.main import app
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.storage.index.build import build
-from cordwood.storage.index.files import read_index, write_index
+from cordwood.storage.index.files import read_index
+from cordwood.storage.log import view
 from tests.fixtures import STOPPED, copy_of, fixture
+from tests.storage.indexes import index_all
 
 SOME = ("kraft-before", "legacy-mixed-before", "legacy-v0-before", "other-clients-after")
 
@@ -110,16 +111,6 @@ def test_dump_with_a_key_shows_the_same_with_an_index_of_half_the_log(options: t
     assert mixed.stdout == run("dump", "--key", "5", *options, "--json", partition).stdout != ""
 
 
-def index_all(partition: Path) -> int:
-    """Make an index of each segment, however small its records are; how many there are."""
-    fs = PosixFileSystem()
-    found = [build(one, bytes(range(16)), 1 << 30) for one in cordwood.open_log(str(partition)).segments]
-    for index in found:
-        if index is not None:
-            write_index(fs, str(partition), index)
-    return sum(index is not None for index in found)
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in STOPPED]
 )
@@ -132,7 +123,8 @@ def test_dump_finds_the_same_records_of_real_logs_with_their_indexes(name: str, 
         keys[log] = sorted({record.key for record in records if record.key})[::7][:4]
     asked = [("dump", "--json", "--key", f"hex:{key.hex()}", log) for log in logs for key in keys[log]]
     before = [run(*arguments).stdout for arguments in asked]
-    made = [index_all(log) for log in logs]
+    fs = PosixFileSystem()
+    made = [index_all(fs, view.open_log(str(log), fs=fs)) for log in logs]
     assert sum(made) > 0
     assert [run(*arguments).stdout for arguments in asked] == before
     assert not [found for found in cordwood.check(str(copy)) if "keyhashes" in found.path]

@@ -1,12 +1,13 @@
-"""Key indexes that are believed, each compared with one that is made anew."""
+"""Key indexes for tests: made of all segments, and those that are believed compared with ones that are made anew."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from cordwood.errors import CorruptFileError
+from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.index.build import build
-from cordwood.storage.index.files import read_index
+from cordwood.storage.index.files import read_index, write_index
 from cordwood.storage.log.view import LogView
 
 
@@ -20,3 +21,12 @@ def believed(log: LogView) -> Iterator[int]:
         again = build(segment, index.header.secret, 1 << 30)
         assert again is not None and again.payload.tobytes() == index.payload.tobytes()
         yield segment.base_offset
+
+
+def index_all(fs: LocalFileSystem, log: LogView) -> int:
+    """Make an index of each segment, however small its records are; return how many there are."""
+    found = [build(one, bytes(range(16)), 1 << 30) for one in log.segments]
+    for index in found:
+        if index is not None:
+            write_index(fs, log.path, index)
+    return sum(index is not None for index in found)

@@ -149,6 +149,11 @@ class Header:
         numbers = payload.view(_NUMBER)
         return tuple(np.split(numbers, np.cumsum(self._counts())[:-1]))
 
+    @property
+    def batches_bytes(self) -> int:
+        """Bytes of the arrays of batches, which come first."""
+        return _NUMBER.itemsize * 3 * self.batches
+
     def _counts(self) -> tuple[int, ...]:
         return (self.batches,) * 3 + ((1 << self.bits) + 1, self.entries, self.entries)
 
@@ -285,12 +290,23 @@ def _blocks(payload: U8Array) -> Iterator[U8Array]:
 
 def faults(index: KeyIndex) -> Iterator[CorruptFileError]:
     """What no writer of an index would have written, although all checksums are right."""
-    header, starts = index.header, index.starts
+    yield from batch_faults(index)
+    yield from entry_faults(index)
+
+
+def batch_faults(index: KeyIndex) -> Iterator[CorruptFileError]:
+    """Those of `faults` that the arrays of batches have."""
+    header = index.header
     sums = (int(index.lengths.sum(dtype=np.uint64)), int(index.counts.sum(dtype=np.uint64)))
     if sums != (header.covered_bytes, header.records):
         yield _fault(f"its batches have {sums[0]} bytes and {sums[1]} records, its header says otherwise")
     if (index.lengths < MIN_ENTRY_BYTES[0]).any():
         yield _fault("a batch of fewer bytes than a batch can have")
+
+
+def entry_faults(index: KeyIndex) -> Iterator[CorruptFileError]:
+    """Those of `faults` that the arrays of keys have."""
+    header, starts = index.header, index.starts
     if starts[0] != 0 or starts[-1] != header.entries or (starts[1:] < starts[:-1]).any():
         yield _fault(f"its buckets do not divide {header.entries} entries")
     elif (index.ordinals >= header.records).any():

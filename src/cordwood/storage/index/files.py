@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError
 from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, ReadableFile, Store, TargetStore
@@ -122,15 +123,26 @@ def read_index(segment: Segment) -> KeyIndex:
     path = key_index_path(segment.directory, segment.base_offset)
     index = decode(read_file(segment.fs, path), path)
     with segment.open() as file:
-        what = _difference(index, segment, file)
-    if what:
-        raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
+        check_identity(index, segment, file, path)
     return index
+
+
+def check_identity(index: KeyIndex, segment: Segment, file: ReadableFile, path: str) -> None:
+    """Make sure that an index is of a segment as it is now; its arrays of batches are needed for this.
+
+    Args:
+        file: the segment's `.log`.
+
+    Raises:
+        CorruptFileError: it is of another one.
+    """
+    if what := _difference(index, segment, file):
+        raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
 
 
 def _difference(index: KeyIndex, segment: Segment, file: ReadableFile) -> str:
     """In what an index differs from its segment, as far as few reads tell; empty: in nothing."""
-    header, ends = index.header, np.cumsum(index.lengths, dtype=np.int64)
+    header = index.header
     if header.base_offset != segment.base_offset:
         return f"its base offset is {header.base_offset}"
     if file.size() < header.covered_bytes:
@@ -138,7 +150,22 @@ def _difference(index: KeyIndex, segment: Segment, file: ReadableFile) -> str:
     last_bytes = int(index.lengths[-1])
     if crc_of_header(file, header.covered_bytes - last_bytes, last_bytes) != header.last_header_crc:
         return "the last batch that it covers is another"
-    for batch in np.unique(np.linspace(0, header.batches - 1, _SAMPLES, dtype=np.int64)).tolist():
+    return _differing_batch(index, np.unique(np.linspace(0, header.batches - 1, _SAMPLES, dtype=np.int64)), file)
+
+
+def check_batches(index: KeyIndex, batches: npt.NDArray[np.int64], file: ReadableFile, path: str) -> None:
+    """Make sure that some batches stand where an index says, with the checksums that it says.
+
+    Raises:
+        CorruptFileError: they do not.
+    """
+    if what := _differing_batch(index, batches, file):
+        raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
+
+
+def _differing_batch(index: KeyIndex, batches: npt.NDArray[np.int64], file: ReadableFile) -> str:
+    ends = np.cumsum(index.lengths, dtype=np.int64)
+    for batch in batches.tolist():
         size_bytes = int(index.lengths[batch])
         position = int(ends[batch]) - size_bytes
         if _size_and_crc(file.read(position, HEADER_BYTES)) != (size_bytes, int(index.crcs[batch])):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError
+from cordwood.fs.base import ReadableFile
 from cordwood.kernels import key_index as kernel
 from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import U8Array
@@ -63,6 +64,11 @@ def hash_of_keys(keys: Sequence[bytes], secret: bytes) -> U64Array:
     return np.unique(hashes[:, 1])
 
 
+def searches(index: KeyIndex, hashes: U64Array) -> bool:
+    """Whether keys are looked up one by one, so that only their buckets are read."""
+    return 2 * hashes.size < index.header.entries
+
+
 def find(index: KeyIndex, hashes: U64Array) -> Candidates:
     """The records that may have one of the keys with these hashes, which are in ascending order.
 
@@ -74,7 +80,7 @@ def find(index: KeyIndex, hashes: U64Array) -> Candidates:
     header = index.header
     bits, records = np.zeros((header.records + 7) // 8, np.uint8), header.records
     starts, tags, ordinals = (array.ctypes.data for array in (index.starts, index.tags, index.ordinals))
-    if 2 * hashes.size < header.entries:
+    if searches(index, hashes):
         entries = kernel.search(hashes, header.bits, header.entries, starts, tags, ordinals, records, bits)
     else:
         known = min(_FILTER_BITS_MAX, max(6, hashes.size.bit_length() + _FILTER_BITS))
@@ -100,10 +106,17 @@ def windows_with(segment: Segment, index: KeyIndex, keys: Sequence[bytes]) -> It
     A batch with a wrong checksum is given out, too; `decode` reports it.
     """
     touched = batches_with(index, find(index, hash_of_keys(keys, index.header.secret)).ordinals)
+    with segment.open() as file:
+        yield from windows_of(segment, file, index, touched)
+
+
+def windows_of(
+    segment: Segment, file: ReadableFile, index: KeyIndex, batches: Int64Array
+) -> Iterator[BatchWindow | Gap]:
+    """Some batches of a segment by their numbers in its index, and all that the index does not cover, in file order."""
     ends = np.cumsum(index.lengths, dtype=np.int64)
     covered = index.header.covered_bytes
-    ranges = [(int(ends[at]) - int(index.lengths[at]), int(ends[at])) for at in touched.tolist()]
-    with segment.open() as file:
-        for start, end in (*ranges, (covered, None)):
-            reader = WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=start, end=end)
-            yield from in_order(iter(reader), segment.order(start))
+    ranges = [(int(ends[at]) - int(index.lengths[at]), int(ends[at])) for at in batches.tolist()]
+    for start, end in (*ranges, (covered, None)):
+        reader = WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=start, end=end)
+        yield from in_order(iter(reader), segment.order(start))

@@ -90,6 +90,14 @@ class LogView:
         following = [*listed[1:], None]
         self.segments = tuple(map(functools.partial(Segment, self.fs, self.path), listed, following))
 
+    def list_again(self) -> None:
+        """List the files as they are now, after one of them has vanished.
+
+        Raises:
+            NotFoundError: the log is gone.
+        """
+        self._list()
+
     def __repr__(self) -> str:
         return f"LogView({self.path!r}, {len(self.segments)} segments, {self.size_bytes} bytes)"
 

@@ -1,0 +1,286 @@
+"""All records of some keys in a log: through key indexes that are believed, else by reading everything.
+
+    segment ──► key index ──► batches that may have the keys ──┐
+       └────── without one ──► all batches ────────────────────┴─► records, compared by the bytes of their keys
+                                                                     └─► outcome of their transactions, successors
+
+How a transaction ended is read from the headers behind its records, up to its marker. No transaction index is believed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import CorruptFileError, NotFoundError
+from cordwood.fs.base import ReadableFile
+from cordwood.kernels.hashing import hash_keys
+from cordwood.kernels.layout import DELETE_HORIZON
+from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage
+from cordwood.record.headers import has_flag, is_control, is_transactional_data
+from cordwood.storage.index.probe import batches_with, hash_of_keys, windows_of
+from cordwood.storage.index.sparse import SparseIndex
+from cordwood.storage.log.segment import Segment, gap_error, locate_damage
+from cordwood.storage.log.transactions import steps
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, Gap, GapKind
+from cordwood.types import ControlType
+
+_SECRET_BYTES = 16
+_ATTEMPTS = 5
+#: Above this share of a segment's batches, reading all of them in order is faster; but never for few.
+_SHARE_MAX = 0.25
+_FEW = 64
+_NO_PRODUCER = -1
+
+
+class Outcome(StrEnum):
+    """How the transaction of a record ended. What was not written in one counts as committed."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "open"  #: no marker has ended it yet
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A record of a key, and where it is.
+
+    Attributes:
+        timestamp: milliseconds since the epoch; -1: none.
+        value: None: a tombstone.
+        base_offset: of its batch.
+        segment: base offset of its segment.
+        position: of its batch in the segment's log.
+        producer_id: of its transaction; -1: it was written in none.
+        superseded_by: offset of the next committed record with the same key; None: there is none.
+        delete_horizon_ms: from then on a clean may remove its batch's tombstones; None: no clean has set it yet.
+    """
+
+    key: bytes
+    offset: int
+    timestamp: int
+    value: bytes | None
+    base_offset: int
+    segment: int
+    position: int
+    producer_id: int = _NO_PRODUCER
+    outcome: Outcome = Outcome.COMMITTED
+    superseded_by: int | None = None
+    delete_horizon_ms: int | None = None
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether it deletes its key."""
+        return self.value is None
+
+
+class KeyFinder:
+    """Tells which records have one of some keys: by a hash, then by the bytes."""
+
+    def __init__(self, keys: Collection[bytes]) -> None:
+        self.keys = tuple(sorted(set(keys)))
+        self._set = frozenset(self.keys)
+        # Unknown to whoever wrote the keys, who could make many of one hash otherwise.
+        self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._hashes = hash_of_keys(self.keys, self._secret)
+
+    def rows(self, columns: RecordColumns) -> Iterator[tuple[int, bytes]]:
+        """The indexes of the records that have one of the keys, each with its key."""
+        rows, data = columns.rows, columns.data
+        for at in np.flatnonzero(self._may_be(columns)).tolist() if self.keys else ():
+            row = rows[at]
+            key = data[row["key_start"] : row["key_start"] + row["key_size"]].tobytes()
+            if key in self._set:
+                yield at, key
+
+    def _may_be(self, columns: RecordColumns) -> npt.NDArray[np.bool_]:
+        """bool[records]: those whose keys have the hash of one of the keys."""
+        rows = columns.rows
+        has_key = rows["key_size"] >= 0
+        hashes = np.empty((rows.size, 2), np.uint64)
+        low, high = np.frombuffer(self._secret, np.uint64)
+        hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], has_key, low, high, hashes)
+        at = np.minimum(np.searchsorted(self._hashes, hashes[:, 1]), self._hashes.size - 1)
+        return np.asarray(has_key & (self._hashes[at] == hashes[:, 1]))
+
+
+class History:
+    """Finds the records of some keys.
+
+    Attributes:
+        indexed: how many segments were searched through their index.
+        scanned: how many were read.
+    """
+
+    def __init__(self, keys: Collection[bytes], on_damage: OnDamage = raise_damage) -> None:
+        self.indexed = self.scanned = 0
+        self._finder = KeyFinder(keys)
+        self._on_damage = on_damage
+
+    def of(
+        self, log: LogView, on_segment: Callable[[Segment], None] | None = None, *, last: bool = False
+    ) -> list[KeyRecord]:
+        """The records of the keys in a log, in the order of their offsets, from the log start offset on.
+
+        Args:
+            on_segment: called with each segment that was searched.
+            last: only the newest committed record of each key; older segments are not searched once all are found.
+
+        Raises:
+            CorruptBatchError: from `on_damage`, by default; what is behind damage is still found if that returns.
+            OSError: a segment cannot be read.
+            NotFoundError: the log is gone, or changes too fast to be read.
+        """
+        for _ in range(_ATTEMPTS):
+            self.indexed = self.scanned = 0
+            try:
+                return self._newest(log, on_segment) if last else self._all(log, on_segment)
+            except FileNotFoundError:
+                log.list_again()  # a broker deleted a segment, or its cleaner replaced it
+        raise NotFoundError(f"{log.path} changes too fast to be read")
+
+    def _all(self, log: LogView, on_segment: Callable[[Segment], None] | None) -> list[KeyRecord]:
+        found: list[KeyRecord] = []
+        for segment in log.segments_from(log.log_start_offset):
+            found += self._records(log, segment)
+            if on_segment is not None:
+                on_segment(segment)
+        return _superseded(_with_outcomes(log, found))
+
+    def _newest(self, log: LogView, on_segment: Callable[[Segment], None] | None) -> list[KeyRecord]:
+        newest: dict[bytes, KeyRecord] = {}
+        for segment in reversed(log.segments_from(log.log_start_offset)):
+            some = [record for record in self._records(log, segment) if record.key not in newest]
+            newest |= {one.key: one for one in _with_outcomes(log, some) if one.outcome is Outcome.COMMITTED}
+            if on_segment is not None:
+                on_segment(segment)
+            if len(newest) == len(self._finder.keys):
+                break
+        return sorted(newest.values(), key=lambda record: record.offset)
+
+    def _records(self, log: LogView, segment: Segment) -> list[KeyRecord]:
+        """The records of the keys in one segment; nothing is known of their transactions yet."""
+        if not segment.size_bytes and not log.live:
+            return []
+        # Its index is of the file that is open here. Whatever gets its name meanwhile is another file.
+        with segment.open() as file:
+            try:
+                found = self._through_index(log, segment, file)
+            except (OSError, CorruptFileError):
+                found = None
+        self.indexed += found is not None
+        self.scanned += found is None
+        return self._found(log, segment, segment.windows(search=not log.live)) if found is None else found
+
+    def _through_index(self, log: LogView, segment: Segment, file: ReadableFile) -> list[KeyRecord] | None:
+        """None: reading all of the segment is faster."""
+        with SparseIndex(segment, file) as opened:
+            index = opened.index
+            touched = batches_with(index, opened.find(hash_of_keys(self._finder.keys, index.header.secret)).ordinals)
+            if touched.size > _SHARE_MAX * index.header.batches and touched.size > _FEW:
+                return None
+            opened.check_batches(touched)
+            return self._found(log, segment, windows_of(segment, file, index, touched))
+
+    def _found(self, log: LogView, segment: Segment, items: Iterator[BatchWindow | Gap]) -> list[KeyRecord]:
+        on_damage = locate_damage(self._on_damage, segment)
+        is_last = segment.base_offset == log.segments[-1].base_offset
+        found: list[KeyRecord] = []
+        for item in items:
+            if isinstance(item, Gap):
+                if not is_last or (item.kind is GapKind.DAMAGE and not log.live):
+                    self._on_damage(gap_error(segment, item))
+                continue
+            data = item.batches[~is_control(item.batches)]
+            for columns in decode(BatchWindow(item.position, item.data, data, item.read), on_damage=on_damage):
+                found += (
+                    key_record(columns, at, key, segment.base_offset)
+                    for at, key in self._finder.rows(columns)
+                    if columns.rows["offset"][at] >= log.log_start_offset
+                )
+        return found
+
+
+def key_record(columns: RecordColumns, at: int, key: bytes, segment: int) -> KeyRecord:
+    """One of many decoded records, of which nothing is known but what it says itself."""
+    row, data = columns.rows[at], columns.data
+    batch = columns.batches[row["batch"] : row["batch"] + 1]
+    start, size = int(row["value_start"]), int(row["value_size"])
+    return KeyRecord(
+        key,
+        int(row["offset"]),
+        int(row["timestamp"]),
+        None if size < 0 else data[start : start + size].tobytes(),
+        int(batch["base_offset"][0]),
+        segment,
+        int(batch["position"][0]),
+        int(batch["producer_id"][0]) if is_transactional_data(batch)[0] else _NO_PRODUCER,
+        delete_horizon_ms=int(batch["base_timestamp"][0]) if has_flag(batch, DELETE_HORIZON)[0] else None,
+    )
+
+
+# ---- what became of them ---------------------------------------------------------------------------------------------
+
+
+def _with_outcomes(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord]:
+    """The same records with how their transactions ended: by the next marker of their producer.
+
+    A cleaner removes a marker only after the last record of its transaction, so a record without one is open.
+    """
+    waiting = sorted({(record.base_offset, record.producer_id) for record in records if record.producer_id >= 0})
+    ended: dict[tuple[int, int], Outcome] = {}
+    at = 0
+    while at < len(waiting):
+        at = _follow(log, waiting, at, ended)
+    return [
+        replace(record, outcome=ended.get((record.base_offset, record.producer_id), Outcome.OPEN))
+        if record.producer_id >= 0
+        else record
+        for record in records
+    ]
+
+
+def _follow(log: LogView, waiting: Sequence[tuple[int, int]], at: int, ended: dict[tuple[int, int], Outcome]) -> int:
+    """Read headers from a record on, until the transactions of all records that were passed have ended.
+
+    Args:
+        waiting: base offsets of batches, ascending, with their producers.
+        at: which of them to begin at.
+        ended: filled.
+
+    Returns:
+        which of them to go on with.
+    """
+    passed: dict[int, list[int]] = {}
+    for _, item in log.windows(start_offset=waiting[at][0], checks=Checks.HEADERS):
+        if isinstance(item, Gap):
+            continue
+        for base_offset, _, producer, marker in steps(item.batches):
+            while at < len(waiting) and waiting[at][0] <= base_offset:
+                passed.setdefault(waiting[at][1], []).append(waiting[at][0])
+                at += 1
+            if marker is not None:
+                outcome = Outcome.ABORTED if marker is ControlType.ABORT else Outcome.COMMITTED
+                ended.update({(first, producer): outcome for first in passed.pop(producer, ())})
+        if not passed and at < len(waiting) and waiting[at][0] > item.batches["last_offset"][-1]:
+            return at
+        if not passed and at == len(waiting):
+            break
+    return len(waiting)
+
+
+def _superseded(records: Sequence[KeyRecord]) -> list[KeyRecord]:
+    """The same records, each with the next committed one of its key."""
+    next_offset: dict[bytes, int] = {}
+    found = []
+    for record in reversed(records):
+        found.append(replace(record, superseded_by=next_offset.get(record.key)))
+        if record.outcome is Outcome.COMMITTED:
+            next_offset[record.key] = record.offset
+    return found[::-1]
