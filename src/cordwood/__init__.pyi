@@ -1,6 +1,7 @@
 # The public names, each once: type checkers read them here, and so does __init__.py when one is first used.
 from cordwood.api import clean as clean
 from cordwood.api import clean_in_place as clean_in_place
+from cordwood.api import get as get
 from cordwood.api import groups as groups
 from cordwood.api import latest_table as latest_table
 from cordwood.api import ls as ls
@@ -11,6 +12,8 @@ from cordwood.api import table_offsets as table_offsets
 from cordwood.api import transactions as transactions
 from cordwood.api import verify as verify
 from cordwood.api import write_table as write_table
+from cordwood.cleaning.found_keys import FoundRecord as FoundRecord
+from cordwood.cleaning.found_keys import GetResult as GetResult
 from cordwood.cleaning.plan import Decision as Decision
 from cordwood.cleaning.plan import PartitionPlan as PartitionPlan
 from cordwood.cleaning.plan import Plan as Plan
@@ -49,6 +52,8 @@ from cordwood.storage.changes.undo import UndoResult as UndoResult
 from cordwood.storage.check import Finding as Finding
 from cordwood.storage.check import Kind as Kind
 from cordwood.storage.check import Severity as Severity
+from cordwood.storage.index.history import KeyRecord as KeyRecord
+from cordwood.storage.index.keyed_log import KeyedLog as KeyedLog
 from cordwood.storage.index.partition import IndexedPartition as IndexedPartition
 from cordwood.storage.index.partition import IndexResult as IndexResult
 from cordwood.storage.log.internal import InternalRecord as InternalRecord

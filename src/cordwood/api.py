@@ -12,9 +12,11 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cordwood.cleaning.found_keys import GetResult
 from cordwood.cleaning.plan import Plan
 from cordwood.commands import clean as _clean
 from cordwood.commands import clean_in_place as _clean_in_place
+from cordwood.commands import get as _get
 from cordwood.commands import groups as _groups
 from cordwood.commands import plan as _plan
 from cordwood.commands import plan_exact as _plan_exact
@@ -23,6 +25,7 @@ from cordwood.commands import table as _table
 from cordwood.commands import transactions as _transactions
 from cordwood.commands import verify as _verify
 from cordwood.commands.engines import EngineOptions, Where
+from cordwood.commands.key_options import GetOptions
 from cordwood.commands.options import (
     CopyOptions,
     InPlaceOptions,
@@ -114,6 +117,34 @@ def ls(
         ConfigError: Kafka would not accept a config.
     """
     return _read.ls(paths, options, fs=fs)
+
+
+@_with_arguments
+def get(
+    *paths: str,
+    keys: Sequence[bytes | str],
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+    options: GetOptions,
+) -> GetResult:
+    """Find all records of some keys, and what will happen to each of them next.
+
+    The directories are only read; a broker may be running. Segments with a key index are searched through it, all
+    others are read. If the number of partitions is known, a key is looked for in the partition that Kafka's
+    partitioner writes it to, and in the others if it is not there.
+
+    Args:
+        paths: log directories of one broker, folders of several, or partition directories.
+        keys: bytes, or text as `key_as` says.
+        on_progress: called with the bytes of segments that were searched, and of all.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; the directories belong to different brokers; or a key is not what `key_as` says.
+        ConfigError: Kafka would not accept a config.
+    """
+    return _get.get(paths, keys, options, on_progress=on_progress, fs=fs)
 
 
 @_with_arguments

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cordwood.cleaning.found_keys import GetResult
 from cordwood.cleaning.plan import Plan
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
@@ -43,6 +44,52 @@ def ls(
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+
+def get(
+    *paths: str,
+    keys: Sequence[bytes | str],
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    last: bool = False,
+    key_as: str = "utf8",
+    value_as: str = "utf8",
+    now_ms: int | None = None,
+) -> GetResult:
+    """Find all records of some keys, and what will happen to each of them next.
+
+    The directories are only read; a broker may be running. Segments with a key index are searched through it, all
+    others are read. If the number of partitions is known, a key is looked for in the partition that Kafka's
+    partitioner writes it to, and in the others if it is not there.
+
+    Args:
+        paths: log directories of one broker, folders of several, or partition directories.
+        keys: bytes, or text as `key_as` says.
+        on_progress: called with the bytes of segments that were searched, and of all.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        last: Only the newest committed record of each key. Older segments may stay unread.
+        key_as: What keys are, as they are given and shown: utf8, json, bytes, hex, short, int, long, float, double,
+            uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with schemas from a folder. Text that begins with hex:
+            or base64: is those bytes in any case. Default: utf8.
+        value_as: What values are; the same choice. Default: utf8.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; the directories belong to different brokers; or a key is not what `key_as` says.
         ConfigError: Kafka would not accept a config.
     """
 

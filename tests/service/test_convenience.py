@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from cordwood.errors import (
 )
 from cordwood.service.log import FetchIsolation, Log
 from cordwood.service.validation import read_batches
+from cordwood.storage.log.view import LogView
 from tests.service.live_logs import NOW_MS, World, batch
+from tests.storage.indexes import index_all
 
 
 @pytest.fixture
@@ -216,3 +219,40 @@ def test_a_transaction_that_a_program_left_open_is_aborted_by_a_higher_epoch() -
         transaction.append({"b": "2"})
     assert values(log) == [b"2"]
     assert log.last_stable_offset == log.log_end_offset
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_all_records_of_a_key_are_found_while_the_log_is_appended_to(log: Log) -> None:
+    log.append([("a", "1"), ("b", "2")])
+    with log.transaction(7) as transaction:
+        transaction.append({"a": "3"})
+        assert [(one.offset, one.outcome) for one in log.get("a")] == [(0, "committed"), (2, "open")]
+    log.roll()
+    log.append({"a": None})
+    assert [(one.offset, one.value, one.superseded_by) for one in log.get(b"a")] == [
+        (0, b"1", 2),
+        (2, b"3", 4),
+        (4, None, None),
+    ]
+    assert [one.offset for one in log.get("a", last=True)] == [4]
+    log.delete_records(1)
+    assert [one.offset for one in log.get("a")] == [2, 4] and log.get("none") == []
+
+
+def test_keys_are_found_in_a_log_whose_segments_have_key_indexes() -> None:
+    world = World()
+    log = world.load()
+    for at in range(50):
+        log.append({f"k{at % 7}": f"{at}"})
+        if at == 30:
+            log.roll()
+    expected = log.get("k3")
+    assert len(expected) == 7
+    assert index_all(world.fs, LogView(log.directory, fs=world.fs)) == 2
+    log.append({"k3": "last"})
+    assert log.get("k3")[:-1] == [*expected[:-1], replace(expected[-1], superseded_by=50)]
+    log.truncate_to(45)
+    log.append({"k3": "other"})
+    assert [one.value for one in log.get("k3")] == [b"3", b"10", b"17", b"24", b"31", b"38", b"other"]

@@ -54,6 +54,7 @@ VERBS = {
     "fetch": ("cordwood.cli.fetch", "Bring a directory back from an object store, complete and checked."),
     "undo": ("cordwood.cli.undo", "Restore the files that a clean in place replaced and kept."),
     "index": ("cordwood.cli.index", "Make key indexes of segments, which find a key in milliseconds, or remove them."),
+    "get": ("cordwood.cli.get", "Show what became of a key: all its records, and which clean will remove them."),
     "table": ("cordwood.cli.table", "Show or write the last value of each key: a topic as a table."),
     "run": (
         "cordwood.cli.run",

@@ -8,19 +8,19 @@ from cordwood.commands.selection import ListOptions
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check, Finding
-from cordwood.storage.log import view
-from cordwood.storage.log.view import LogView
+from cordwood.storage.index.keyed_log import KeyedLog
+from cordwood.storage.log.view import open_log_as
 from cordwood.storage.node.listing import Listing, list_partitions
 from cordwood.storage.node.node import Node
 
 
-def open_log(path: str, *, fs: Store | None = None) -> LogView:
+def open_log(path: str, *, fs: Store | None = None) -> KeyedLog:
     """Open the log of one partition for reading, also while a broker writes to it.
 
     Raises:
         NotFoundError: there is no such directory, or no segment in it.
     """
-    return view.open_log(path, fs=fs or file_system_for([path]))
+    return open_log_as(KeyedLog, path, fs or file_system_for([path]))
 
 
 def ls(paths: Sequence[str], options: ListOptions, *, fs: Store | None = None) -> Listing:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from cordwood.config import LONG_MAX
 from cordwood.errors import InvalidTxnStateError
+from cordwood.fs.base import LocalFileSystem
 from cordwood.record.batch import MAX_SEQUENCE, encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
@@ -21,6 +22,8 @@ from cordwood.service.pairs import Pairs, batches_of, check_number, to_records
 from cordwood.service.producer_state import MAX_EPOCH, NO_GUARD, AppendOrigin
 from cordwood.service.unified_log import UnifiedLog
 from cordwood.service.validation import read_batches, read_records
+from cordwood.storage.index.history import History, KeyRecord
+from cordwood.storage.log.view import LogView
 from cordwood.types import NONE
 
 _READ_BYTES = 1 << 20
@@ -42,6 +45,12 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
         log.update_high_watermark(log.log_end_offset)
     assert first_offset is not None
     return first_offset
+
+
+def get(log: UnifiedLog, fs: LocalFileSystem, key: bytes | str, *, last: bool) -> list[KeyRecord]:
+    """The records of a key; see `Log.get`."""
+    view = LogView(log.directory, fs=fs, live=True, log_start_offset=log.log_start_offset)
+    return History([key.encode() if isinstance(key, str) else key]).of(view, last=last)
 
 
 @dataclass

@@ -28,6 +28,7 @@ from cordwood.service.producer_state import ProducerState
 from cordwood.service.topic_id import TopicIdFile
 from cordwood.service.unified_log import FetchIsolation, UnifiedLog
 from cordwood.service.work_folder import remove_leftovers
+from cordwood.storage.index.history import KeyRecord
 
 __all__ = ["Checkpointed", "FetchIsolation", "Log", "LogEnvironment", "ProducerLimits", "load_log"]
 
@@ -77,6 +78,21 @@ class Log(UnifiedLog):
             OffsetOutOfRangeError: the offset is below the log start or above the log end.
         """
         return convenience.records(self, start, follow=follow)
+
+    def get(self, key: bytes | str, *, last: bool = False) -> list[KeyRecord]:
+        """All records of a key from the log start offset to the log end, in order.
+
+        Closed segments with a good key index are searched through it. No lock is held meanwhile.
+
+        Args:
+            key: text is encoded as UTF-8.
+            last: only the newest committed record, if there is one.
+
+        Raises:
+            DataError: what has to be read for it is damaged.
+            NotFoundError: the log was deleted.
+        """
+        return convenience.get(self, self._local.fs, key, last=last)
 
 
 def load_log(

@@ -52,6 +52,7 @@ from cordwood.service.pool import LogPool
 from cordwood.service.scheduler import Scheduler, ThreadScheduler
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.index.history import KeyRecord
 from cordwood.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -125,6 +126,11 @@ class LogManager:
         self.cleanup_logs = self._tasks.cleanup_logs
         self.checkpoint_log_recovery_offsets = self._tasks.checkpoint_log_recovery_offsets
         self.checkpoint_log_start_offsets = self._tasks.checkpoint_log_start_offsets
+
+    def get(self, partition: TopicPartition, key: bytes | str, *, last: bool = False) -> list[KeyRecord]:
+        """All records of a key in a partition, in order; see `Log.get`. Empty if the partition is not here."""
+        log = self.get_log(partition)
+        return [] if log is None else log.get(key, last=last)
 
     # ---- what it has -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import posixpath
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ from cordwood.storage.log.internal import InternalRecord, data_records, internal
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
 
 _ATTEMPTS = 5
+
+_Log = TypeVar("_Log", bound="LogView")
 
 
 class LogView:
@@ -451,9 +453,14 @@ class LogView:
 
 def open_log(path: str, *, fs: Store) -> LogView:
     """Open the log of one partition for reading; see `commands.read.open_log`."""
+    return open_log_as(LogView, path, fs)
+
+
+def open_log_as(kind: type[_Log], path: str, fs: Store) -> _Log:
+    """Open the log of one partition as a kind of `LogView`."""
     path = path.rstrip("/") or "/"
     holder = fs.lock_holder(posixpath.dirname(path) or ".")
-    log = LogView(path, fs=fs, live=holder is not None and holder.is_broker)
+    log = kind(path, fs=fs, live=holder is not None and holder.is_broker)
     if not log.segments:
         raise holds_nothing(path)
     return log

@@ -1,0 +1,137 @@
+"""What will happen to a record next, by the configs of its topic: which clean takes it, or what that clean waits for.
+
+offsets   0 ……… first dirty ……… end of what can be cleaned ……… active segment
+a newer record of the key between the last two: the next clean removes the older one
+a newer one only here: it waits
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cordwood.cleaning.plan import Bound, CleanRange, utc
+from cordwood.config import TopicConfig
+from cordwood.storage.index.history import KeyRecord, Outcome
+
+_NEVER_MS = 2**63 - 1
+
+
+class StepKind(StrEnum):
+    """What happens to a record next."""
+
+    STAYS = "stays"  #: it is the value of its key
+    CLEAN = "clean"  #: the next clean removes it
+    WAITS = "waits"  #: a clean will remove it, but not yet
+    HORIZON = "horizon"  #: a tombstone, which a clean removes from a time on
+    OPEN = "open"  #: its transaction has to end first
+    RETENTION = "retention"  #: it goes with its segment
+    KEPT = "kept"  #: nothing that is known removes it
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What happens to a record next.
+
+    Attributes:
+        what: the same in words.
+        from_ms: not before this time; None: that is not known, or it could happen now.
+        by_ms: when the configs make a clean due; None: they do not.
+    """
+
+    kind: StepKind
+    what: str
+    from_ms: int | None = None
+    by_ms: int | None = None
+
+
+_UNTIL: Mapping[Bound, str] = {
+    Bound.ACTIVE_SEGMENT: "from there on is the active segment, which has to roll first",
+    Bound.HIGH_WATERMARK: "what is there may not be replicated yet (high watermark)",
+    Bound.LAST_STABLE_OFFSET: "a transaction is open there",
+    Bound.MIN_COMPACTION_LAG: "what is there is younger than min.compaction.lag.ms",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prospects:
+    """What cleans and retention will do to the records of one log.
+
+    Attributes:
+        cleaned: what a clean goes over; None: it is not cleaned.
+        why_not: why it is not cleaned; empty: it is.
+        ends_ms: for the base offset of each segment, when retention by time deletes it; empty: that is not known.
+        config: of the topic; None: it has none.
+    """
+
+    cleaned: CleanRange | None
+    why_not: str
+    ends_ms: Mapping[int, int]
+    config: TopicConfig | None
+
+    def steps(self, records: Sequence[KeyRecord]) -> list[NextStep]:
+        """What happens to each record of one key next.
+
+        Args:
+            records: all of the key, in the order of their offsets.
+        """
+        committed = [record for record in records if record.outcome is Outcome.COMMITTED]
+        return [self._step(record, committed) for record in records]
+
+    def _step(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> NextStep:
+        found = self._by_clean(record, committed)
+        end_ms = self.ends_ms.get(record.segment)
+        if end_ms is None or found.kind is StepKind.CLEAN:
+            return found
+        what = f"goes with its segment from {utc(end_ms)} on (retention.ms)"
+        return NextStep(StepKind.RETENTION, what, end_ms, end_ms)
+
+    def _by_clean(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> NextStep:
+        if record.outcome is Outcome.OPEN:
+            return NextStep(StepKind.OPEN, "its transaction is open")
+        if self.cleaned is None:
+            is_value = record.outcome is Outcome.COMMITTED and record.superseded_by is None and not record.is_tombstone
+            what = "the value of its key" if is_value else f"kept: {self.why_not}"
+            return NextStep(StepKind.STAYS if is_value else StepKind.KEPT, what)
+        if record.outcome is Outcome.ABORTED:
+            return self._removed(record, record.offset, "aborted")
+        if record.superseded_by is not None:
+            # A clean compares with what is dirty only.
+            least = max(self.cleaned.first_dirty_offset, record.offset + 1)
+            at = bisect.bisect_left(committed, least, key=lambda one: one.offset)
+            if at == len(committed):
+                what = "superseded, but the cleaner has passed both: a clean with --first-dirty removes it"
+                return NextStep(StepKind.KEPT, what)
+            return self._removed(committed[at], committed[at].offset, f"superseded by offset {record.superseded_by}")
+        if record.is_tombstone:
+            return self._expires(record)
+        return NextStep(StepKind.STAYS, "the value of its key")
+
+    def _removed(self, cause: KeyRecord, offset: int, why: str) -> NextStep:
+        assert self.cleaned is not None, "it is asked for logs that are cleaned"
+        by_ms = self._due_ms(cause)
+        if offset < self.cleaned.first_uncleanable_offset:
+            return NextStep(StepKind.CLEAN, f"{why}; the next clean removes it", by_ms=by_ms)
+        end = self.cleaned.first_uncleanable_offset
+        what = f"{why}, but only offsets below {end} can be cleaned: {_UNTIL[self.cleaned.bound]}"
+        return NextStep(StepKind.WAITS, what, by_ms=by_ms)
+
+    def _expires(self, record: KeyRecord) -> NextStep:
+        assert self.cleaned is not None, "it is asked for logs that are cleaned"
+        if record.delete_horizon_ms is not None:
+            when = utc(record.delete_horizon_ms)
+            what = f"a tombstone, which cleans remove from {when} on"
+            return NextStep(StepKind.HORIZON, what, record.delete_horizon_ms)
+        assert self.config is not None, "a log that is cleaned has configs"
+        later = f"delete.retention.ms={self.config.integer('delete.retention.ms')}"
+        if record.offset < self.cleaned.first_uncleanable_offset:
+            what = f"a tombstone: the next clean lets it expire after {later}, and a later one removes it"
+            return NextStep(StepKind.HORIZON, what, by_ms=self._due_ms(record))
+        return self._removed(record, record.offset, "a tombstone")
+
+    def _due_ms(self, record: KeyRecord) -> int | None:
+        """When `max.compaction.lag.ms` makes a clean due because of a record."""
+        lag_ms = _NEVER_MS if self.config is None else self.config.integer("max.compaction.lag.ms")
+        return None if lag_ms == _NEVER_MS or record.timestamp < 0 else record.timestamp + lag_ms

@@ -1,0 +1,39 @@
+"""`cordwood get`: what became of a key."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.keys import given_keys
+from cordwood.cli.main import EXIT_OK, EXIT_REQUEST, exit_code_of, named
+from cordwood.cli.options import Directories, Json, with_options
+from cordwood.cli.progress import Progress
+from cordwood.commands.get import get
+from cordwood.commands.key_options import GetOptions
+
+
+@with_options
+def main(
+    directories: Directories,
+    options: GetOptions,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="The key, as --key-as says. Repeatable."),
+    ] = None,
+    keys: Annotated[str | None, typer.Option(metavar="FILE", help="A file with a key on each line.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Show all records of a key in order: where each is, how its transaction ended, and which clean will remove it.
+
+    Changes nothing in DIR; a broker may be running. Segments with a key index (cordwood index) are searched in
+    milliseconds, all others are read. Exit status 2 if there is no record of a key, 1 if there is damage.
+    """
+    wanted = given_keys(key, keys)
+    with Progress(enabled=sys.stderr.isatty()) as progress:
+        result = get([named(one) for one in directories], wanted, options, on_progress=progress.of)
+    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    return exit_code_of(result.problems) or (EXIT_REQUEST if result.unknown else EXIT_OK)

@@ -1,0 +1,39 @@
+"""Keys on a command line, or in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.by_url import file_system_for
+
+#: More keys than this are no list that somebody wrote.
+_FILE_BYTES_MAX = 1 << 30
+
+
+def given_keys(keys: Sequence[str] | None, path: str | None) -> list[str]:
+    """The keys that were named, and those on the lines of a file; empty lines are none.
+
+    Raises:
+        RequestError: there is no key.
+        NotFoundError: there is no such file.
+    """
+    found = list(keys or ())
+    if path is not None:
+        found += key_lines(path).split("\n")
+    if not any(found):
+        raise RequestError("Which key? Give --key KEY, or --keys FILE with a key on each line")
+    return [one for one in found if one]
+
+
+def key_lines(path: str) -> str:
+    """The text of a file of keys; bytes that are no UTF-8 stay what they are."""
+    fs = file_system_for([path])
+    try:
+        with fs.open(path) as file:
+            size = file.size()
+            if size > _FILE_BYTES_MAX:
+                raise RequestError(f"{path} has {size} bytes: too many for a list of keys")
+            return str(file.read(0, size), "utf-8", "surrogateescape").replace("\r\n", "\n")
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} does not exist; it was to hold the keys") from None

@@ -1,0 +1,166 @@
+"""`get`: what became of a key: all its records in a log, and what will happen to each of them next.
+
+A producer that leaves the choice to Kafka writes all records of a key to one partition, which follows from the key and
+the number of partitions. It is searched first, and the others if the key is not in it, so that one partition out of
+many is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import cordwood.report.get  # noqa: F401 - so that a result can show itself
+from cordwood.cleaning.found_keys import FoundRecord, GetResult, SearchedLog
+from cordwood.cleaning.next_step import NextStep, StepKind
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.key_options import GetOptions
+from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.partitioner import partition_of
+from cordwood.commands.prospects import prospects_of
+from cordwood.decoders.keys import decoded, parse_key
+from cordwood.errors import CorruptFileError, DataError, NotFoundError, RequestError
+from cordwood.fs.base import Store
+from cordwood.fs.by_url import file_system_for
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
+from cordwood.storage.index.history import History, KeyRecord
+from cordwood.storage.log.files import why_unreadable
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition, Node
+
+#: Called with the bytes of logs that were searched, and of all that are searched as far as that is known.
+OnProgress = Callable[[int, int], None]
+
+
+def get(
+    paths: Sequence[str],
+    keys: Sequence[bytes | str],
+    options: GetOptions,
+    *,
+    on_progress: OnProgress | None = None,
+    fs: Store | None = None,
+    clock: Clock = system_clock,
+) -> GetResult:
+    """Find all records of some keys; see `cordwood.get`."""
+    chosen = options.selection
+    if not keys:
+        raise RequestError("no key was given")
+    folders = [decoder.partition(":")[2] or None for decoder in (options.key_as, options.value_as)]
+    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, *folders])
+    raw = [key for one in keys for key in ([one] if isinstance(one, bytes) else parse_key(one, options.key_as, fs))]
+    node = open_node(fs, paths, chosen)
+    places = [place for place in select_partitions(node.places, paths, chosen) if _may_have_keys(place)]
+    if not places:
+        raise NotFoundError(f"There is no partition of any topic in {', '.join(paths)}")
+    search = _Search(node, options, clock() if options.now_ms is None else options.now_ms, on_progress)
+    order = {key: at for at, key in enumerate(dict.fromkeys(raw))}
+    for topic in sorted({place.topic or "" for place in places}):
+        search.topic([place for place in places if place.topic == topic], list(order))
+    found = sorted(search.found, key=lambda one: order[one[1].key])
+    known = {record.key for _, record, _ in found}
+    shown_keys = dict(zip(order, decoded(list(order), options.key_as, fs), strict=True))
+    values = decoded([record.value for _, record, _ in found], options.value_as, fs)
+    return GetResult(
+        tuple(
+            FoundRecord(place.name.topic_partition, place.path, record, shown_keys[record.key], value, step)
+            for (place, record, step), value in zip(found, values, strict=True)
+            if place.name is not None
+        ),
+        tuple(_unknown(keys, known, options, fs)),
+        tuple(search.searched),
+        tuple(search.notes),
+        tuple(search.problems),
+    )
+
+
+def _may_have_keys(place: LocatedPartition) -> bool:
+    is_current = place.name is not None and place.name.state is DirectoryState.CURRENT
+    return is_current and place.topic != CLUSTER_METADATA_TOPIC
+
+
+def _unknown(
+    keys: Sequence[bytes | str], known: Collection[bytes], options: GetOptions, fs: Store
+) -> Sequence[bytes | str]:
+    """The keys as they were given; one that several schemas can write is known if one of its forms is."""
+    forms = {one: (one,) if isinstance(one, bytes) else parse_key(one, options.key_as, fs) for one in keys}
+    return [one for one, some in forms.items() if not any(form in known for form in some)]
+
+
+@dataclass
+class _Search:
+    """The search, and what it has found so far."""
+
+    node: Node
+    options: GetOptions
+    now_ms: int
+    on_progress: OnProgress | None
+    found: list[tuple[LocatedPartition, KeyRecord, NextStep]] = field(default_factory=list)
+    searched: list[SearchedLog] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[DataError] = field(default_factory=list)
+    _done_bytes: int = 0
+    _all_bytes: int = 0
+
+    def topic(self, places: Sequence[LocatedPartition], keys: Sequence[bytes]) -> None:
+        """Search the partitions of one topic."""
+        count = self._partition_count(places[0].topic or "")
+        if self.options.selection.partitions or not count or len(places) == 1:
+            self._logs([(place, keys) for place in places])
+            return
+        by_number: dict[int, list[bytes]] = {}
+        for key in keys:
+            by_number.setdefault(partition_of(key, count), []).append(key)
+        of_kafka = [(place, by_number.get(_number(place), [])) for place in places]
+        self._logs([(place, some) for place, some in of_kafka if some])
+        known = {record.key for place, record, _ in self.found if place in places}
+        self._logs(
+            [
+                (place, rest)
+                for place, some in of_kafka
+                if (rest := [key for key in keys if key not in known and key not in some])
+            ]
+        )
+        if known:
+            what = "keys were looked for in the partition that Kafka's partitioner writes them to"
+            self.notes.append(f"{places[0].topic}: {what}; --partition '*' searches all")
+
+    def _partition_count(self, topic: str) -> int:
+        metadata = self.node.metadata
+        known = None if metadata is None or metadata.problems else metadata.topics.get(topic)
+        return 0 if known is None else len(known.partitions)
+
+    def _logs(self, wanted: Sequence[tuple[LocatedPartition, Sequence[bytes]]]) -> None:
+        opened = [(place, place.log(), keys) for place, keys in wanted]
+        self._all_bytes += sum(log.size_bytes for _, log, _ in opened)
+        for place, log, keys in opened:
+            if log.segments:
+                self._log(place, log, keys)
+
+    def _log(self, place: LocatedPartition, log: LogView, keys: Sequence[bytes]) -> None:
+        history = History(keys, self.problems.append)
+        records = history.of(log, lambda segment: self._has_searched(segment.size_bytes), last=self.options.last)
+        self.searched.append(SearchedLog(place.path, len(keys), history.indexed, history.scanned))
+        by_key: dict[bytes, list[KeyRecord]] = {}
+        for record in records:
+            by_key.setdefault(record.key, []).append(record)
+        if not by_key:
+            return
+        try:
+            prospects = prospects_of(self.node, place, log, self.now_ms)
+        except (OSError, CorruptFileError) as error:
+            why = why_unreadable(error) if isinstance(error, OSError) else str(error)
+            steps = [NextStep(StepKind.KEPT, f"not known: {why}")] * len(records)
+            self.found += ((place, record, step) for record, step in zip(records, steps, strict=True))
+            return
+        for some in by_key.values():
+            self.found += ((place, *pair) for pair in zip(some, prospects.steps(some), strict=True))
+
+    def _has_searched(self, size_bytes: int) -> None:
+        self._done_bytes += size_bytes
+        if self.on_progress is not None:
+            self.on_progress(self._done_bytes, self._all_bytes)
+
+
+def _number(place: LocatedPartition) -> int:
+    assert place.name is not None, "only partitions with names are searched"
+    return place.name.topic_partition.partition

@@ -1,0 +1,29 @@
+"""Which partition a producer writes a key to, if it leaves the choice to Kafka's own partitioner.
+
+Source: Kafka BuiltInPartitioner.partitionForKey, Utils.murmur2, Utils.toPositive.
+"""
+
+from __future__ import annotations
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_U32 = 0xFFFFFFFF
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a key among so many."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit MurmurHash2 that Kafka's producers use, as an unsigned number."""
+    found = _SEED ^ len(data)
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _M & _U32
+        word = (word ^ word >> 24) * _M & _U32
+        found = found * _M & _U32 ^ word
+    if len(data) > whole:
+        found = (found ^ int.from_bytes(data[whole:], "little")) * _M & _U32
+    found = (found ^ found >> 13) * _M & _U32
+    return found ^ found >> 15

@@ -1,0 +1,153 @@
+"""Keys as people write them become bytes: the other direction of the decoders, for keys that are looked for.
+
+hex:00ff, base64:AP8=     the bytes, whatever keys are
+utf8, json, uuid          the text, encoded as UTF-8
+bytes, hex                hexadecimal digits
+short … double            the number, big-endian
+avro:DIR …                a JSON value, written by each schema of the folder: the bytes name their schema
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cordwood.errors import RequestError
+from cordwood.fs.base import Store
+
+_NUMBERS = {"short": ">h", "int": ">i", "long": ">q", "float": ">f", "double": ">d"}
+_TEXTS = ("utf8", "json", "uuid")
+_PREFIX = struct.Struct(">bi")
+#: Protobuf's index of the first message of a file.
+_FIRST_MESSAGE = b"\0"
+
+
+def parse_key(text: str, decoder: str, fs: Store) -> tuple[bytes, ...]:
+    """The bytes that a key may have: one, but for decoders with schemas one for each that can write it.
+
+    Args:
+        text: the key as a person writes it.
+        decoder: what keys are, as `decoder_of` takes it.
+        fs: where schemas are.
+
+    Raises:
+        RequestError: the text is no such key, or there is no such decoder.
+    """
+    for prefix, parse in (("hex:", bytes.fromhex), ("base64:", _base64)):
+        if text.startswith(prefix):
+            return (_parsed(text.removeprefix(prefix), prefix.rstrip(":"), parse),)
+    if decoder in _TEXTS:
+        return (text.encode("utf-8", "surrogateescape"),)
+    if decoder in ("bytes", "hex"):
+        return (_parsed(text, "hex", bytes.fromhex),)
+    if decoder in _NUMBERS:
+        read = float if decoder in ("float", "double") else int
+        return (_parsed(text, decoder, lambda digits: struct.pack(_NUMBERS[decoder], read(digits))),)
+    # It takes a library to read the schemas.
+    from cordwood.decoders.choice import decoder_of
+    from cordwood.decoders.schemas import SchemaDecoder
+
+    with_schemas = decoder_of(decoder, fs)
+    assert isinstance(with_schemas, SchemaDecoder), "all others are named above"
+    value = _parsed(text, "JSON", json.loads)
+    found = tuple(_written(with_schemas, value, text))
+    if not found:
+        raise RequestError(f"no schema of {decoder} can write the key {text}")
+    return found
+
+
+def _base64(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _parsed(text: str, what: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(text)
+    except (ValueError, binascii.Error, struct.error, OverflowError) as error:
+        raise RequestError(f"the key {text!r} is no {what}: {error}") from None
+
+
+def _written(decoder: Any, value: Any, text: str) -> Sequence[bytes]:
+    """The key as each schema writes it."""
+    found = []
+    for schema_id, schema in decoder.schemas:
+        try:
+            body = _WRITERS[decoder.kind](schema, value, text)
+        # Given a value that does not fit, libraries raise errors of many types.
+        except Exception:
+            continue
+        found.append(_PREFIX.pack(0, schema_id) + body)
+    return found
+
+
+def _write_avro(schema: bytes, value: Any, _text: str) -> bytes:
+    from cordwood.decoders.schemas import library
+
+    fastavro = library("fastavro", "fastavro")
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(schema)), value)
+    return stream.getvalue()
+
+
+def _write_protobuf(schema: bytes, value: Any, _text: str) -> bytes:
+    """The first message of the file, as most topics have."""
+    from cordwood.decoders.schemas import library
+
+    descriptor_pb2, descriptor_pool, json_format, message_factory = (
+        library(f"google.protobuf.{name}", "protobuf")
+        for name in ("descriptor_pb2", "descriptor_pool", "json_format", "message_factory")
+    )
+    pool = descriptor_pool.DescriptorPool()
+    files = descriptor_pb2.FileDescriptorSet.FromString(schema).file
+    for file in files:
+        pool.Add(file)
+    name = ".".join(filter(None, (files[-1].package, files[-1].message_type[0].name)))
+    made = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))()
+    json_format.ParseDict(value, made)
+    return _FIRST_MESSAGE + bytes(made.SerializeToString(deterministic=True))
+
+
+def _write_json(_schema: bytes, _value: Any, text: str) -> bytes:
+    return text.encode()
+
+
+_WRITERS: Mapping[str, Callable[[bytes, Any, str], bytes]] = {
+    "avro": _write_avro,
+    "protobuf": _write_protobuf,
+    "jsonschema": _write_json,
+}
+
+
+def decoded(raw: Sequence[bytes | None], decoder: str, fs: Store) -> list[Any]:
+    """What keys or values mean; bytes that are no such value stay bytes, and JSON is what it says.
+
+    Args:
+        decoder: as `decoder_of` takes it.
+    """
+    if decoder == "utf8":  # for most topics no library is loaded
+        return [_text(one) for one in raw]
+    import pyarrow as pa
+
+    from cordwood.decoders.choice import decoder_of
+
+    chosen = decoder_of(decoder, fs)
+    found = chosen.decode(pa.array(raw, pa.binary()))
+    values: list[Any] = found.values.to_pylist()
+    for at, one in enumerate(values):
+        if at in found.problems:
+            values[at] = raw[at]
+        elif chosen.is_json and one is not None:
+            values[at] = json.loads(one)
+    return values
+
+
+def _text(raw: bytes | None) -> str | bytes | None:
+    try:
+        return None if raw is None else raw.decode()
+    except UnicodeDecodeError:
+        return raw

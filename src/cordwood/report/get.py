@@ -1,0 +1,113 @@
+"""What became of some keys, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from cordwood.cleaning.found_keys import FoundRecord, GetResult
+from cordwood.presentable import register
+from cordwood.text import Column, cells_of, number, printable, table, time_text
+from cordwood.types import NONE
+
+#: A cell of a terminal's table is cut off behind so many characters.
+_CELL_MAX = 40
+
+
+def shown(value: Any) -> str:
+    """A key or value on one line; bytes in hexadecimal digits."""
+    if value is None:
+        return "∅"
+    if isinstance(value, bytes | bytearray):
+        text = f"hex:{value[:_CELL_MAX].hex()}"
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, default=as_json, ensure_ascii=False)
+    text = printable(text[: _CELL_MAX + 1])
+    return text if len(text) <= _CELL_MAX else f"{text[: _CELL_MAX - 1]}…"
+
+
+def as_json(value: Any) -> Any:
+    """What JSON has no type for: bytes are {"hex": "…"}."""
+    return {"hex": value.hex()} if isinstance(value, bytes | bytearray) else str(value)
+
+
+_COLUMNS: Sequence[tuple[Column, Callable[[FoundRecord], str]]] = (
+    (Column("OFFSET", right=True), lambda one: str(one.record.offset)),
+    (Column("TIME (UTC)"), lambda one: "-" if one.record.timestamp == NONE else time_text(one.record.timestamp)),
+    (Column("VALUE"), lambda one: shown(one.value)),
+    (Column("TRANSACTION"), lambda one: one.record.outcome if one.record.producer_id >= 0 else "-"),
+    (Column("BATCH", right=True), lambda one: str(one.record.base_offset)),
+    (Column("SEGMENT", right=True), lambda one: str(one.record.segment)),
+    (Column("POSITION", right=True), lambda one: str(one.record.position)),
+    (Column("NEXT"), lambda one: printable(one.next_step.what)),
+)
+
+
+def lines(result: GetResult) -> Iterator[str]:
+    """A table for each key and partition, then what is to be known."""
+    for (partition, _, key), some in groupby(
+        result.records, lambda one: (one.topic_partition, one.path, one.record.key)
+    ):
+        found = list(some)
+        del key
+        yield f"{printable(str(partition))}, key {shown(found[0].key)}"
+        yield from table(*cells_of(_COLUMNS, found))
+        yield ""
+    for one in result.unknown:
+        yield f"there is no record of key {shown(one)}"
+    indexed, scanned = (sum(getattr(one, name) for one in result.searched) for name in ("indexed", "scanned"))
+    how = f"{number(indexed, 'segment')} searched by index, {scanned:,} read"
+    yield f"{number(len(result.records), 'record')} in {number(len(result.searched), 'log')}; {how}"
+    for note in result.notes:
+        yield f"note: {printable(note)}"
+    for problem in result.problems:
+        yield f"DAMAGE, whose records are not known: {printable(str(problem))}"
+
+
+def document(result: GetResult) -> dict[str, Any]:
+    """The result as one JSON value."""
+    return _plain(
+        {
+            "records": [_record(one) for one in result.records],
+            "unknown": list(result.unknown),
+            "searched": [
+                {"path": printable(one.path), "keys": one.keys, "indexed": one.indexed, "scanned": one.scanned}
+                for one in result.searched
+            ],
+            "notes": list(result.notes),
+            "problems": [printable(str(one)) for one in result.problems],
+        }
+    )
+
+
+def _record(found: FoundRecord) -> dict[str, Any]:
+    record, step = found.record, found.next_step
+    return {
+        "topic": found.topic_partition.topic,
+        "partition": found.topic_partition.partition,
+        "path": printable(found.path),
+        "key": found.key,
+        "value": found.value,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "tombstone": record.is_tombstone,
+        "batch": record.base_offset,
+        "segment": record.segment,
+        "position": record.position,
+        "transactional": record.producer_id >= 0,
+        "outcome": record.outcome,
+        "superseded_by": record.superseded_by,
+        "delete_horizon_ms": record.delete_horizon_ms,
+        "next": {"kind": step.kind, "what": printable(step.what), "from_ms": step.from_ms, "by_ms": step.by_ms},
+    }
+
+
+def _plain(found: dict[str, Any]) -> dict[str, Any]:
+    """The same with nothing in it that JSON has no type for."""
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=as_json))
+    return plain
+
+
+register(GetResult, lines=lines, document=document)

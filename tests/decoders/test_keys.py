@@ -1,0 +1,69 @@
+"""Keys as people write them, as bytes, and back."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from cordwood.decoders.keys import decoded, parse_key
+from cordwood.errors import RequestError
+from cordwood.fs.posix import PosixFileSystem
+
+FS = PosixFileSystem()
+
+CASES = [
+    ("utf8", "żółw", "żółw".encode(), "żółw"),
+    ("utf8", "hex:00ff", b"\x00\xff", b"\x00\xff"),
+    ("long", "base64:AAAAAAAAAAc=", bytes(7) + b"\7", 7),
+    ("json", '{"a": 1}', b'{"a": 1}', {"a": 1}),
+    ("hex", "00ff", b"\x00\xff", "00ff"),
+    ("bytes", "00ff", b"\x00\xff", b"\x00\xff"),
+    ("short", "-2", b"\xff\xfe", -2),
+    ("int", "258", b"\0\0\1\2", 258),
+    ("float", "0.5", struct.pack(">f", 0.5), 0.5),
+    ("double", "0.1", struct.pack(">d", 0.1), 0.1),
+    ("uuid", "123e4567-e89b-12d3-a456-426614174000", b"123e4567-e89b-12d3-a456-426614174000", None),
+]
+
+
+@pytest.mark.parametrize(("decoder", "text", "raw", "shown"), CASES)
+def test_a_key_becomes_bytes_and_the_bytes_become_the_key(decoder: str, text: str, raw: bytes, shown: object) -> None:
+    assert parse_key(text, decoder, FS) == (raw,)
+    assert decoded([raw, None], decoder, FS) == [shown if shown is not None else text, None]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "text", "says"),
+    [
+        ("hex", "0g", "'0g' is no hex"),
+        ("utf8", "hex:0", "'0' is no hex"),
+        ("utf8", "base64:*", "is no base64"),
+        ("int", "3000000000", "is no int"),
+        ("long", "x", "is no long"),
+        ("nothing", "x", "'nothing' is no decoder; there are utf8, json"),
+    ],
+)
+def test_what_is_no_key_is_refused_with_the_reason(decoder: str, text: str, says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        parse_key(text, decoder, FS)
+
+
+def test_bytes_that_a_decoder_cannot_read_stay_bytes() -> None:
+    assert decoded([b"\xff", b"\0\0\0\1"], "int", FS) == [b"\xff", 1]
+    assert decoded([b"\xff\xfe", b"a"], "utf8", FS) == [b"\xff\xfe", "a"]
+
+
+def test_a_key_of_avro_is_written_by_each_schema_that_can(tmp_path: Path) -> None:
+    old = {"type": "record", "name": "K", "fields": [{"name": "id", "type": "long"}]}
+    new = {**old, "fields": [*old["fields"], {"name": "region", "type": "string", "default": "eu"}]}
+    for number, schema in ((3, old), (12, new), (40, "string")):
+        (tmp_path / f"{number}.avsc").write_text(json.dumps(schema))
+    first, second = parse_key('{"id": 7}', f"avro:{tmp_path}", FS)[:2]
+    assert first == b"\0\0\0\0\3\x0e" and second == b"\0\0\0\0\x0c\x0e\4eu"
+    assert len(parse_key('{"id": 7}', f"avro:{tmp_path}", FS)) == 2
+    assert parse_key('"a"', f"avro:{tmp_path}", FS) == (b"\0\0\0\0\x28\2a",)
+    with pytest.raises(RequestError, match=r"no schema of avro:.* can write the key"):
+        parse_key("[1]", f"avro:{tmp_path}", FS)
