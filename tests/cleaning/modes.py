@@ -33,7 +33,7 @@ from unittest import mock
 from uuid import uuid4
 
 from cordwood.engine import scan, staged, stages, staying
-from cordwood.engine.indexing import make_indexes
+from cordwood.engine.indexing import IndexMaker
 from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
@@ -45,6 +45,7 @@ from cordwood.fs.folders import remove_tree
 from cordwood.jobs.jobs import run_each
 from cordwood.pool.runner import PoolRunner, running_in_pool
 from cordwood.storage.formats.filenames import WORK_FOLDER, index_folder, key_index_name
+from cordwood.storage.formats.key_index import decode
 from cordwood.storage.index.build import build
 from cordwood.storage.index.files import write_index
 from cordwood.storage.log.files import make_work_folder, read_file, write_file
@@ -142,8 +143,26 @@ def clean_log(
             found = by_stages(fs, log, target, settings=settings, part=part, **choice)
             if found is not None:
                 return found
-        request = CleanRequest(settings=settings, part=part, probing=mode in _PROBING, **choice)
-        return clean_partition(fs, log, target, request, suffix=suffix)
+        request = CleanRequest(settings=settings, part=part, probing=mode in _PROBING, fresh_secret=_SECRET, **choice)
+        with _making_indexes(fs, log, target) as maker:
+            return clean_partition(fs, log, target, request, suffix=suffix, indexes=None if suffix else maker)
+
+
+@contextlib.contextmanager
+def _making_indexes(fs: LocalFileSystem, log: LogView, target: str) -> Iterator[IndexMaker]:
+    """Makes key indexes of what is left, each of which has to be the same as one that is made by reading it."""
+    maker = IndexMaker(fs, f"{target}.index", _SECRET, None)
+    with mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 0):
+        yield maker
+    if maker.paths:
+        outputs = {one.base_offset: one for one in LogView(target, fs=fs, log_start_offset=0).segments}
+        left = {one.base_offset: one for one in log.segments} | outputs
+        for path in maker.paths:
+            made = decode(read_file(fs, path), path)
+            again = build(left[made.header.base_offset], _SECRET, 1 << 30)
+            assert again is not None and again.header == made.header
+            assert again.payload.tobytes() == made.payload.tobytes()
+        remove_tree(fs, f"{target}.index")
 
 
 def indexes_of_most(fs: LocalFileSystem, log: LogView) -> bytes:
@@ -159,16 +178,14 @@ def _clean_with_indexes(fs: LocalFileSystem, log: LogView, target: str, suffix: 
     """Clean with the indexes that the round before left, and leave some; those of other rounds may be stale."""
     rounds = str(Path(log.path).parent.parent / Path(log.path).name)
     with _indexes_in(fs, log.path, _left.get(rounds, {})):
-        cleaned = clean_partition(fs, log, target, replace(request, probing=True, index_secret=_SECRET), suffix=suffix)
+        request = replace(request, probing=True, index_secret=_SECRET, fresh_secret=_SECRET)
+        with _making_indexes(fs, log, target) as maker:
+            cleaned = clean_partition(fs, log, target, request, suffix=suffix, indexes=None if suffix else maker)
+            made = {Path(path).name: read_file(fs, path) for path in maker.paths}
         if not suffix:
-            outputs, aside = LogView(target, fs=fs, log_start_offset=0), f"{target}.index"
-            with mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 0):
-                paths = make_indexes(fs, aside, log, outputs, cleaned, _SECRET, None)
-            made = {Path(path).name: read_file(fs, path) for path in paths}
             replaced = {key_index_name(base) for group, _ in cleaned.written for base in group}
             before = {name: data for name, data in _left.get(rounds, {}).items() if name not in replaced}
             _left[rounds] = before | made
-            remove_tree(fs, aside)
     return cleaned
 
 
@@ -289,7 +306,7 @@ def by_stages(
 
     task = PartitionTask(
         location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part,
-        probing=_mode[0] in _PROBING, index_secret=index_secret,
+        probing=_mode[0] in _PROBING, index_secret=index_secret, fresh_secret=_SECRET,
     )  # fmt: skip
     with mock.patch("cordwood.engine.division.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
         (outcome,) = clean_staged(fs, [task], aside, progress, each, clean_each, 1)
@@ -316,7 +333,8 @@ def _clean_group(aside: str, producers: Producers, task: PartitionTask) -> Outpu
     fs.make_directory(folder)
     again = LogView(task.path, fs=fs, log_start_offset=task.log_start_offset)
     try:
-        cleaned = clean_partition(fs, again, folder, replace(task.request, producers=producers))
+        with _making_indexes(fs, again, folder) as maker:
+            cleaned = clean_partition(fs, again, folder, replace(task.request, producers=producers), indexes=maker)
     except LostSectionError as error:
         fs.remove_directory(folder)
         return Failure(FailureKind.LOST, str(error), lost=error.where)

@@ -203,7 +203,7 @@ class Rewritten:
 
     Attributes:
         pieces: the bytes of the kept batches, in order.
-        batches: BATCH_ROW[batches] of the kept batches; their positions are not set.
+        batches: BATCH_ROW[batches] of the kept batches; their positions are still those in the input.
         counts: what was kept and dropped.
     """
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +86,14 @@ class Chunk:
             starts = self.starts[first : first + width + 1]
             part = slice(int(starts[0]), int(starts[-1]))
             yield Chunk(self.hashes[part], self.ordinals[part], starts - starts[0])
+
+    def survivors(self, first: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+        """The upper halves of the hashes, and the ordinals of the records, which count from `first` on."""
+        return np.ascontiguousarray(self.hashes[:, 1]), (self.ordinals & ~kernel.SUPERSEDES) + np.uint32(first)
+
+
+#: Gives, piece by piece, the upper halves of hashes, and the ordinals in the segment; see `Chunk`.
+Survivors: TypeAlias = Callable[[], Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +259,16 @@ class SegmentOutcomes:
         return KnownOutcomes(first, records, superseded, plain, self.bits, np.asarray(flags & UNREAD != 0))
 
     @property
+    def superseded(self) -> Int64Array:
+        """int64[batches]: how many records of each are."""
+        superseded = np.empty(self.counts.size, np.int64)
+        kernel.count_bits(self.bits, self.first_ordinals, self.counts.astype(np.int64), superseded)
+        return superseded
+
+    @property
     def batches(self) -> SegmentBatches:
         """See `NewestOffsets.batches`."""
-        records, superseded = self.counts.astype(np.int64), np.empty(self.counts.size, np.int64)
-        kernel.count_bits(self.bits, self.first_ordinals, records, superseded)
+        records, superseded = self.counts.astype(np.int64), self.superseded
         simple = self.flags & (_STAYS_PLAIN | _STAYS_KEYED) != 0
         return SegmentBatches(
             self.positions.astype(np.int64), records, np.asarray(simple & (records > 0) & (superseded == records))
@@ -369,12 +383,16 @@ class RunScan:
         return ScannedRun(outcomes, self._chunk_records, self._span)
 
 
+def first_bits(runs: Sequence[SegmentOutcomes]) -> list[int]:
+    """Where the ordinals of each run of a segment begin: its bits begin with a byte."""
+    return list(itertools.accumulate([8 * run.bits.size for run in runs[:-1]], initial=0))
+
+
 def joined(runs: Sequence[SegmentOutcomes]) -> SegmentOutcomes:
     """The outcomes of a segment of its runs, in log order."""
     if len(runs) == 1:
         return runs[0]
-    # The bits of each run begin with a byte.
-    firsts = np.cumsum([0, *(8 * run.bits.size for run in runs)])[:-1].tolist()
+    firsts = first_bits(runs)
     return SegmentOutcomes(
         np.concatenate([run.positions for run in runs]),
         np.concatenate([run.crcs for run in runs]),
@@ -409,10 +427,14 @@ class ScannedKeys:
     Attributes:
         latest_offset: records above it stay whatever their key.
         segments: the outcomes, by the base offset of the segment.
+        survivors: the survivors of the chunks of segments, if they are kept; more of them may be superseded.
+        hash_secret: that keys the hashes of the survivors.
     """
 
     latest_offset: int
     segments: Mapping[int, SegmentOutcomes]
+    survivors: Mapping[int, Survivors] = field(default_factory=dict, compare=False)
+    hash_secret: bytes | None = field(default=None, repr=False, compare=False)
 
     def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:
         """See `NewestOffsets.known_outcomes`."""

@@ -16,13 +16,14 @@ from __future__ import annotations
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.cleaning.superseded import Chunk, ScannedRun, SegmentOutcomes, Span, merge
 from cordwood.engine.blobs import Blob, BlobReader, BlobWriter
@@ -166,6 +167,18 @@ class RunOutcomes:
                 for number in range(one.low, one.high)
             }
             return {number: self._of_run(number, run, merged) for number, run in self.runs.items()}
+
+    def survivors(self, number: int, first: int) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]:
+        """The survivors of the chunks of a run whose ordinals count from `first` on; see `Chunk.survivors`.
+
+        Raises:
+            LostSectionError: the blob is gone or damaged.
+        """
+        run = self.runs[number]
+        with closing(self.folder.open(run.blob)) as reader:
+            for chunk, at in itertools.product(range(run.chunks), range(run.ranges)):
+                found = Chunk.of(reader.get(_part(chunk, at), *Chunk.KINDS))
+                yield found.survivors(first + chunk * run.chunk_records)
 
     def _of_run(self, number: int, run: ScannedBlob, merged: Mapping[int, BlobReader]) -> SegmentOutcomes:
         with closing(self.folder.open(run.blob)) as reader:

@@ -1,58 +1,267 @@
 """Makes key indexes of what a clean leaves, for the next one: see `storage.index`.
 
-An index is made of each segment that was written, and of each that stays as it is and has none. It lies beside the
-outputs, synced, until its segment is in place. Without memory or room for an index there is none, which costs the next
-clean time, and nothing else.
+An index is made of each segment that is written, and of each that stays as it is and has none. It lies beside the
+outputs, synced, until its segment is in place. What an output has of a segment is a part of it:
+
+    pass 1 hashed all keys under the secret of the indexes: survivors of its chunks  ──┐
+    a key index spoke for the segment, and has the hashes                              ├─► those that pass 2 left,
+    neither: the part of the output is read                                          ──┘   with their new ordinals
+
+Pass 2 says of each batch that it writes which one of the segment it was, and how many records are left. If as many are
+as were not superseded, those are; if not, as some had another reason to go, the part is read.
+
+Without memory or room for an index there is none, which costs the next clean time, and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
-from cordwood.cleaning.key_table import MemoryShare
-from cordwood.engine.partition import Cleaned
+import numpy as np
+
+from cordwood.cleaning.key_table import BoolArray, Int64Array, MemoryShare, NewestOffsets
+from cordwood.cleaning.superseded import UNREAD, ScannedKeys, SegmentOutcomes
 from cordwood.engine.readahead import segment_windows_from
-from cordwood.fs.base import TargetStore
+from cordwood.engine.sections import LostSectionError
+from cordwood.errors import CorruptFileError, DataError
+from cordwood.fs.base import ReadableFile, TargetStore
 from cordwood.fs.folders import remove_tree
+from cordwood.kernels import key_index as kernel
+from cordwood.kernels.layout import BATCH_ROW, BatchRows
+from cordwood.kernels.superseded import BUCKET_BITS
+from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import key_index_name
-from cordwood.storage.index.build import build, is_worth_keeping
-from cordwood.storage.index.files import create_index, has_index
+from cordwood.storage.formats.key_index import BATCH_BYTES, KeyIndex
+from cordwood.storage.index.build import (
+    SEGMENT_SHARE,
+    Gatherer,
+    Keys,
+    TooManyRecordsError,
+    U32Array,
+    bucket_bits,
+    fields_of,
+    is_worth_keeping,
+)
+from cordwood.storage.index.files import create_index, has_index, read_index
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Checks
+from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
 
 #: For the keys of a segment, if the clean has no limit of its own.
 _MEMORY_BYTES = 1 << 30
+#: Memory per record: its hash and ordinal twice, while an index is sorted, and its number before.
+_RECORD_BYTES = 32
+#: The fields of a batch that matter here. Its position is the one in the segment that it was read from.
+_FIELDS = ["position", "size_bytes", "last_offset", "base_timestamp", "record_count", "crc", "attributes", "magic"]
+_ROW = np.dtype([(name, BATCH_ROW[name]) for name in _FIELDS])
 
 
-def make_indexes(
-    fs: TargetStore,
-    folder: str,
-    before: LogView,
-    outputs: LogView,
-    cleaned: Cleaned,
-    secret: bytes,
-    memory: MemoryShare | None,
-) -> tuple[str, ...]:
-    """Make the indexes in a new folder; returns their paths, none if the disk is full."""
-    memory_bytes = _MEMORY_BYTES if memory is None else memory.size_bytes
-    kept = [one for one in before.segments if one.base_offset in cleaned.kept and not has_index(one, secret)]
+@dataclass(slots=True)
+class Written:
+    """What was written to an output, part by part.
+
+    Attributes:
+        parts: the segments that were read, and of each what was written of its batches, in pieces.
+    """
+
+    parts: list[tuple[Segment, list[BatchRows]]] = field(default_factory=list)
+    _batches: int = 0
+    _bytes: int = 0
+    _is_given_up: bool = False
+
+    def add(self, segment: Segment, batches: BatchRows) -> None:
+        """Note batches that were written; their positions are those in the segment."""
+        self._batches += batches.size
+        self._bytes += int(batches["size_bytes"].sum())
+        if self._is_given_up or not batches.size:
+            return
+        if self._batches > _FEW_BATCHES and SEGMENT_SHARE * BATCH_BYTES * self._batches > self._bytes:
+            self.parts, self._is_given_up = [], True
+            return
+        if not self.parts or self.parts[-1][0] is not segment:
+            self.parts.append((segment, []))
+        self.parts[-1][1].append(fields_of(batches, _ROW))
+
+
+#: So many are noted whatever their size: a few MB.
+_FEW_BATCHES = 1 << 16
+
+
+class IndexMaker:
+    """Makes the indexes of a clean in a new folder.
+
+    Attributes:
+        paths: of those that were made; none if the disk is full.
+    """
+
+    def __init__(self, fs: TargetStore, folder: str, secret: bytes, memory: MemoryShare | None) -> None:
+        self.paths: tuple[str, ...] = ()
+        self._fs, self._folder, self._secret = fs, folder, secret
+        self._records_max = (_MEMORY_BYTES if memory is None else memory.size_bytes) // _RECORD_BYTES
+        self._is_full = False
+
+    def of_output(self, path: str, base_offset: int, written: Written, newest: NewestOffsets) -> None:
+        """Make the index of a segment that was written."""
+
+        def make() -> KeyIndex | None:
+            with self._fs.open(path) as file:
+                return self._of_parts(file, base_offset, written, newest)
+
+        self._keep(make, base_offset)
+
+    def of_kept(self, segment: Segment, newest: NewestOffsets) -> None:
+        """Make the index of a segment that stays as it is, unless it has one that is believed."""
+        outcomes = _outcomes(newest, segment)
+        was_used = outcomes is None or (outcomes.flags & UNREAD).any()
+        if was_used and has_index(segment, self._secret):
+            return
+
+        def make() -> KeyIndex | None:
+            written = Written()
+            with segment.open() as file:
+                for item in read_headers(file, base_offset=segment.base_offset):
+                    if isinstance(item, Gap):
+                        return None
+                    written.add(segment, item)
+                return self._of_parts(file, segment.base_offset, written, newest)
+
+        self._keep(make, segment.base_offset)
+
+    def of_log(self, before: LogView, outputs: LogView, kept: Iterable[int]) -> None:
+        """Make the indexes of all outputs, and of segments that stay and have none, by reading them."""
+        stay = [one for one in before.segments if one.base_offset in kept and not has_index(one, self._secret)]
+        for segment in [*outputs.segments, *stay]:
+
+            def make(segment: Segment = segment) -> KeyIndex | None:
+                gatherer = Gatherer(segment.base_offset, self._secret, self._records_max)
+                # This clean has compared their checksums, or has just written them.
+                for window in segment_windows_from(segment, 0, Checks.DEFERRED):
+                    gatherer.add(window)
+                with segment.open() as file:
+                    return gatherer.finish(file)
+
+            self._keep(make, segment.base_offset)
+
+    def _keep(self, make: Callable[[], KeyIndex | None], base_offset: int) -> None:
+        if self._is_full:
+            return
+        try:
+            index = make()
+        except (DataError, TooManyRecordsError, OSError):
+            # A batch whose records cannot be decoded; too many of them; or what is read is gone.
+            return
+        if index is None or not is_worth_keeping(index):
+            return
+        path = f"{self._folder}/{key_index_name(base_offset)}"
+        try:
+            if not self.paths:
+                self._fs.make_directory(self._folder)
+            create_index(self._fs, path, index)
+            self.paths += (path,)
+        except OSError:
+            self._is_full, self.paths = True, ()
+            with contextlib.suppress(OSError):
+                remove_tree(self._fs, self._folder)
+
+    def _of_parts(
+        self, file: ReadableFile, base_offset: int, written: Written, newest: NewestOffsets
+    ) -> KeyIndex | None:
+        gatherer = Gatherer(base_offset, self._secret, self._records_max)
+        parts = [(segment, np.concatenate(pieces)) for segment, pieces in written.parts]
+        bits = bucket_bits(sum(int(rows["record_count"][~is_control(rows)].sum()) for _, rows in parts))
+        start = 0
+        for segment, rows in parts:
+            end = start + int(rows["size_bytes"].sum())
+            keys = self._known(segment, rows, newest, gatherer.records, bits)
+            if keys is not None:
+                gatherer.take(rows, keys)
+            else:
+                reader = WindowReader(file, Checks.DEFERRED, base_offset=base_offset, start=start, end=end)
+                for window in reader:
+                    if isinstance(window, Gap):
+                        return None
+                    gatherer.add(window)
+            start = end
+        return gatherer.finish(file)
+
+    def _known(
+        self, segment: Segment, rows: BatchRows, newest: NewestOffsets, first: int, bits: int
+    ) -> list[Keys] | None:
+        """The keys of what was written of a segment, if they are known.
+
+        Args:
+            rows: what was written.
+            newest: what pass 1 found.
+            first: the ordinal of the first record.
+            bits: that are needed of a hash, besides those of a tag.
+        """
+        outcomes, data = _outcomes(newest, segment), ~is_control(rows)
+        numbers = None if outcomes is None else _numbers(outcomes, rows, data, first)
+        if outcomes is None or numbers is None or first + int(rows["record_count"].sum()) > self._records_max:
+            return None
+        assert isinstance(newest, ScannedKeys), "it has outcomes"
+        survivors, found = newest.survivors.get(segment.base_offset), []
+        known: Iterator[Keys] | None = None
+        if survivors is not None and newest.hash_secret == self._secret:
+            known = (Keys(*piece, BUCKET_BITS) for piece in survivors())
+        elif (outcomes.flags & UNREAD).any():
+            known = _of_index(segment, outcomes, self._secret, bits)
+        if known is None:
+            return None
+        try:
+            for keys in known:
+                found.append(_taken(keys, numbers))
+        except LostSectionError:
+            return None
+        # Each record has a key, or pass 2 would not have left it.
+        return found if sum(keys.hashes.size for keys in found) == int(rows["record_count"][data].sum()) else None
+
+
+def _outcomes(newest: NewestOffsets, segment: Segment) -> SegmentOutcomes | None:
+    return newest.segments.get(segment.base_offset) if isinstance(newest, ScannedKeys) else None
+
+
+def _numbers(outcomes: SegmentOutcomes, rows: BatchRows, data: BoolArray, first: int) -> U32Array | None:
+    """uint32[records]: the ordinals of a segment's records in the output, see `kernel.renumber`; None: not known.
+
+    Args:
+        outcomes: what pass 1 found of the segment.
+        rows: what was written of it.
+        data: bool[rows], those that are no markers.
+        first: the ordinal of the first of their records.
+    """
+    firsts = first + np.cumsum(rows["record_count"], dtype=np.int64) - rows["record_count"]
+    at = np.searchsorted(outcomes.positions, rows["position"])
+    left = outcomes.counts - outcomes.superseded
+    counted = data & (rows["record_count"] > 0)
+    if (left[at] != rows["record_count"])[counted].any():
+        return None
+    out_firsts: Int64Array = np.full(outcomes.positions.size, -1, np.int64)
+    out_firsts[at[counted]] = firsts[counted]
+    numbers = np.empty(8 * outcomes.bits.size, np.uint32)
+    kernel.renumber(outcomes.bits, outcomes.first_ordinals, outcomes.counts, out_firsts, numbers)
+    return numbers
+
+
+def _of_index(segment: Segment, outcomes: SegmentOutcomes, secret: bytes, bits: int) -> Iterator[Keys] | None:
+    """What the key index of a segment says, if it is the one that spoke for all of it."""
     try:
-        fs.make_directory(folder)
-        return tuple(_made(fs, folder, [*outputs.segments, *kept], secret, memory_bytes))
-    except OSError:
-        with contextlib.suppress(OSError):
-            remove_tree(fs, folder)
-        return ()
+        index = read_index(segment)
+    except (OSError, CorruptFileError):
+        return None
+    same = index.header.secret == secret and index.header.covered_bytes == segment.size_bytes
+    same = same and np.array_equal(index.crcs, outcomes.crcs) and np.array_equal(index.counts, outcomes.counts)
+    if not same or index.header.bits < bits:
+        return None
+    hashes = np.empty(index.header.entries, np.uint64)
+    kernel.restore(index.starts, index.tags, index.header.bits, hashes)
+    return iter([Keys(hashes, index.ordinals, index.header.bits)])
 
 
-def _made(fs: TargetStore, folder: str, segments: Sequence[Segment], secret: bytes, memory_bytes: int) -> list[str]:
-    paths = []
-    for segment in segments:
-        # This clean has compared their checksums, or has just written them.
-        index = build(segment, secret, memory_bytes, segment_windows_from(segment, 0, Checks.DEFERRED))
-        if index is not None and is_worth_keeping(index, segment):
-            paths.append(f"{folder}/{key_index_name(segment.base_offset)}")
-            create_index(fs, paths[-1], index)
-    return paths
+def _taken(keys: Keys, numbers: U32Array) -> Keys:
+    hashes, ordinals = np.empty(keys.hashes.size, np.uint64), np.empty(keys.hashes.size, np.uint32)
+    taken = kernel.take(keys.hashes, keys.ordinals, numbers, hashes, ordinals)
+    assert taken >= 0, "the records of a segment have numbers"
+    return Keys(hashes[:taken], ordinals[:taken], keys.ordered_bits)

@@ -28,6 +28,7 @@ from cordwood.cleaning.selection import group_segments, segments_between
 from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions, active_producers, cleanable_facts, load_producers
+from cordwood.engine.indexing import IndexMaker
 from cordwood.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
 from cordwood.engine.rewrite import Outputs, WrittenGroup, rewrite_groups
 from cordwood.engine.scan import KeyScan, chunk_records, probe_keys, scan_keys
@@ -143,6 +144,7 @@ class CleanRequest:
         scanned: where to read what pass 1 found, if other tasks did it.
         probing: the dirty keys become a table that all records are looked up in; not with Kafka's offset map.
         index_secret: of the key indexes that say which records may have to be looked up; None: all are.
+        fresh_secret: of new key indexes, if pass 1 hashes the keys of all records; None: none are made.
     """
 
     first_dirty: int
@@ -154,6 +156,12 @@ class CleanRequest:
     scanned: KeySource | None = None
     probing: bool = False
     index_secret: bytes | None = field(default=None, repr=False)
+    fresh_secret: bytes | None = field(default=None, repr=False)
+
+    @property
+    def new_index_secret(self) -> bytes | None:
+        """The secret of the indexes that are made: new if all keys are hashed, else that of those that stay."""
+        return (self.probing and self.index_secret) or self.fresh_secret
 
     def with_producers_of(self, log: LogView) -> CleanRequest:
         """The same with the state of producers."""
@@ -163,7 +171,15 @@ class CleanRequest:
         return replace(self, producers=load_producers(log, now_ms=self.now_ms, expiration_ms=expiration_ms))
 
 
-def clean_partition(fs: TargetStore, log: LogView, target: str, request: CleanRequest, *, suffix: str = "") -> Cleaned:
+def clean_partition(
+    fs: TargetStore,
+    log: LogView,
+    target: str,
+    request: CleanRequest,
+    *,
+    suffix: str = "",
+    indexes: IndexMaker | None = None,
+) -> Cleaned:
     """Clean a range of a log once; the outputs are written to another directory.
 
     With Kafka's offset map the end offset may lie below first_uncleanable, even within a batch; it is 0 if there is no
@@ -173,6 +189,7 @@ def clean_partition(fs: TargetStore, log: LogView, target: str, request: CleanRe
         fs: where the outputs are written.
         log: of the partition; it is only read.
         target: an existing directory for the outputs.
+        indexes: makes key indexes of what is left.
 
     Raises:
         CorruptBatchError: a batch in the range is damaged; nothing that was written counts.
@@ -198,7 +215,7 @@ def clean_partition(fs: TargetStore, log: LogView, target: str, request: CleanRe
         Elision.of(settings.deletes_for_good),
         strict_kafka=settings.strict_kafka,
     )
-    outputs = Outputs(fs, target, settings.index, suffix, is_strict=settings.strict_kafka)
+    outputs = Outputs(fs, target, settings.index, suffix, is_strict=settings.strict_kafka, indexes=indexes)
     written = rewrite_groups(log, groups, outputs, keys.newest, rules, carried.tracker, carried.old_horizon_ms)
     return replace(_cleaned(log, written, keys, carried), probed=request.probing)
 
@@ -207,10 +224,11 @@ def _read_keys(
     log: LogView, facts: Sequence[SegmentFacts], dirty: DirtySection, carried: CleanState, request: CleanRequest
 ) -> DirtyKeys:
     """Pass 1: by a scan, or by a table of keys where one is needed."""
-    settings, secret = request.settings, secrets.token_bytes(16)
+    settings, secret = request.settings, request.fresh_secret or secrets.token_bytes(16)
     if settings.offset_map_slots is None:
         groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
-        how = KeyScan(secret, chunk_records(settings.memory), request.now_ms)
+        keeps_survivors = request.fresh_secret is not None
+        how = KeyScan(secret, chunk_records(settings.memory), request.now_ms, keeps_survivors=keeps_survivors)
         collected = collect_dirty(dirty, request, secret) if request.probing else None
         if collected is not None:
             keys, table = collected

@@ -15,6 +15,7 @@ from cordwood.cleaning.rewrite import Counts, Rewritten, Rules, needs_no_decodin
 from cordwood.cleaning.thinning import thin
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions
+from cordwood.engine.indexing import IndexMaker, Written
 from cordwood.engine.readahead import (
     TrackedWindow,
     decode_batches,
@@ -28,7 +29,6 @@ from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.filenames import FileKind
-from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentIndexes, SegmentWriter
 from cordwood.storage.log.view import LogView
@@ -44,6 +44,7 @@ class Outputs:
 
     Attributes:
         is_strict: an index that is full is an error, as in Kafka; otherwise a further segment is begun.
+        indexes: makes the key indexes of what is left; None: there are none.
     """
 
     fs: TargetStore
@@ -51,6 +52,7 @@ class Outputs:
     limits: IndexLimits
     suffix: str
     is_strict: bool
+    indexes: IndexMaker | None = None
 
 
 class GroupWriter:
@@ -59,22 +61,18 @@ class GroupWriter:
     def __init__(self, outputs: Outputs, log: LogView, base_offset: int, mode: int) -> None:
         self._outputs, self._log, self._mode = outputs, log, mode
         self._done: list[SegmentWriter] = []
+        self._written = [Written()]
         self._writer = self._open(base_offset)
 
     def _open(self, base_offset: int) -> SegmentWriter:
         outputs, mode = self._outputs, self._mode | OWNER_WRITES
         return SegmentWriter(outputs.fs, outputs.folder, base_offset, outputs.limits, suffix=outputs.suffix, mode=mode)
 
-    def append(
-        self,
-        pieces: Sequence[np.ndarray],
-        batches: BatchRows,
-        aborted: Sequence[AbortedTransaction],
-        origin: Origin | None,
-    ) -> None:
-        """Write batches (their bytes, and a row each) and the aborted transactions whose markers are among them."""
+    def append(self, rewritten: Rewritten, tracked: TrackedWindow, origin: Origin | None) -> None:
+        """Write what stays of a window, and the aborted transactions whose markers are in it."""
+        pieces, batches, aborted = rewritten.pieces, rewritten.batches, tracked.kept
         self._check_offsets(batches)
-        while (done := self._writer.append(pieces, batches, origin)) < batches.size:
+        while (done := self._append(pieces, batches, tracked.segment, origin)) < batches.size:
             # If offsets are too far above the base offset, Kafka, too, starts a new segment.
             if self._outputs.is_strict and done < self._writer.fitting(batches):
                 raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._outputs.limits))
@@ -86,7 +84,14 @@ class GroupWriter:
             self._writer.flush()
             self._done.append(self._writer)
             self._writer = self._open(base_offset)
+            self._written.append(Written())
         self._writer.add_aborted(aborted)
+
+    def _append(self, pieces: Sequence[np.ndarray], batches: BatchRows, segment: Segment, origin: Origin | None) -> int:
+        done = self._writer.append(pieces, batches, origin)
+        if self._outputs.indexes is not None:
+            self._written[-1].add(segment, batches[:done])
+        return done
 
     def _check_offsets(self, batches: BatchRows) -> None:
         below = np.flatnonzero(batches["last_offset"] < self._writer.base_offset)
@@ -94,11 +99,18 @@ class GroupWriter:
             what = f"offsets go back to {batches['last_offset'][below[0]]} behind {self._writer.base_offset}"
             raise CorruptBatchError(what, path=self._log.path, offset=int(batches["base_offset"][below[0]]))
 
-    def finish(self, mtime_ns: int) -> tuple[int, ...]:
-        """Complete and sync all files; the base offsets of the segments that were written."""
+    def finish(self, mtime_ns: int, newest: NewestOffsets) -> tuple[int, ...]:
+        """Complete and sync all files; the base offsets of the segments that were written.
+
+        Args:
+            mtime_ns: that the files get.
+            newest: what pass 1 found.
+        """
         writers = [*self._done, self._writer]
-        for writer in writers:
+        for writer, written in zip(writers, self._written, strict=True):
             writer.finish(mtime_ns=mtime_ns)
+            if self._outputs.indexes is not None:
+                self._outputs.indexes.of_output(writer.path(FileKind.LOG), writer.base_offset, written, newest)
         return tuple(writer.base_offset for writer in writers)
 
     def close(self) -> None:
@@ -199,6 +211,8 @@ def rewrite_groups(
             same = kept[group[0].base_offset]
             if same is not None:
                 written.append(same)
+                if outputs.indexes is not None:
+                    outputs.indexes.of_kept(group[0], newest)
                 continue
             counts = {segment.base_offset: Counts() for segment in group}
             # An output has the modification time of the newest segment of its group, and the mode of the first.
@@ -208,10 +222,10 @@ def rewrite_groups(
                 while coming is not None and coming[0].segment.base_offset <= last.base_offset:
                     window, rewritten = coming
                     counts[window.segment.base_offset].add(rewritten.counts)
-                    writer.append(rewritten.pieces, rewritten.batches, window.kept, sources.origin_of(window))
+                    writer.append(rewritten, window, sources.origin_of(window))
                     del coming, window, rewritten  # large ones must be gone before more is read
                     coming = next(windows, None)
-                bases = writer.finish(last.files.log.mtime_ns)
+                bases = writer.finish(last.files.log.mtime_ns, newest)
             for base, left_out in reading.left_out(counts).items():
                 counts[base].add(left_out)
             written.append(WrittenGroup(tuple(counts), bases, tuple(counts.values())))

@@ -15,6 +15,7 @@ from cordwood.cleaning.plan import HeaderFacts
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.selection import is_due_again
 from cordwood.engine.facts import segment_facts
+from cordwood.engine.indexing import IndexMaker
 from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
@@ -27,11 +28,13 @@ from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.types import NONE
 
 
-def clean_in_rounds(fs: TargetStore, log: LogView, target: str, request: CleanRequest) -> Cleaned:
+def clean_in_rounds(
+    fs: TargetStore, log: LogView, target: str, request: CleanRequest, indexes: IndexMaker | None = None
+) -> Cleaned:
     """Clean a log as often as Kafka would with the offset map of the settings; once without a map.
 
     Args:
-        fs, log, target, request: see `clean_partition`.
+        fs, log, target, request, indexes: see `clean_partition`.
 
     Returns:
         the result for the log's own segments. Counts compare the log before and after all rounds: a record counts once,
@@ -44,7 +47,7 @@ def clean_in_rounds(fs: TargetStore, log: LogView, target: str, request: CleanRe
     settings = request.settings
     slots, factor = settings.offset_map_slots, settings.offset_map_load_factor
     if slots is None:
-        return clean_partition(fs, log, target, request)
+        return clean_partition(fs, log, target, request, indexes=indexes)
     assert request.part is None, "rounds are not cut"
     if keys_max(slots, factor) < 1:
         raise RequestError(
@@ -67,6 +70,8 @@ def clean_in_rounds(fs: TargetStore, log: LogView, target: str, request: CleanRe
     for name, path in files.items():
         if path == f"{target}/{name}.{rounds}":
             fs.rename(path, f"{target}/{name}")
+    if indexes is not None:
+        indexes.of_log(log, LogView(target, fs=fs, log_start_offset=0), done.kept)
     return replace(done, rounds=rounds)
 
 

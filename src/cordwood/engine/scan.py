@@ -12,11 +12,13 @@ a dirty key (`engine.by_index`).
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array, MemoryShare
 from cordwood.cleaning.latest import DirtyTable
@@ -90,6 +92,7 @@ class KeyScan:
         now_ms: the time of the clean; a table has no use for it.
         end_offset: records from here on are as if they were not there.
         table: where records are looked up; None: they are compared in chunks.
+        keeps_survivors: those of chunks are kept for pass 2.
     """
 
     hash_secret: bytes = field(repr=False)
@@ -97,6 +100,7 @@ class KeyScan:
     now_ms: int = 0
     end_offset: int = NEVER
     table: DirtyTable | None = None
+    keeps_survivors: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +187,27 @@ def scan_keys(
         chunks.clear()
     if not ascending([found.span for _, found, _ in scanned], dirty.latest_offset):
         return None
-    merge_chunks([(found, own) for _, found, own in scanned])
+    survivors = {
+        run.segment.base_offset: functools.partial(_survivors, tuple(own), how.chunk_records)
+        for run, _, own in scanned
+        if run.rewritten and how.keeps_survivors
+    }
+    merge_chunks([(found, _to_merge(own, how)) for _, found, own in scanned])
     outcomes = {run.segment.base_offset: found.outcomes for run, found, _ in scanned if run.rewritten}
-    return DirtyKeys(ScannedKeys(dirty.latest_offset, outcomes), next_tracker, ENTRY_BYTES * left)
+    keys = ScannedKeys(dirty.latest_offset, outcomes, survivors, how.hash_secret)
+    return DirtyKeys(keys, next_tracker, ENTRY_BYTES * left)
+
+
+def _survivors(
+    chunks: Sequence[Chunk], chunk_records: int
+) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]:
+    for number, chunk in enumerate(chunks):
+        yield chunk.survivors(number * chunk_records)
+
+
+def _to_merge(chunks: Sequence[Chunk], how: KeyScan) -> Sequence[Chunk]:
+    """Chunks whose ordinals a merge may change."""
+    return [replace(one, ordinals=one.ordinals.copy()) for one in chunks] if how.keeps_survivors else chunks
 
 
 def probe_keys(

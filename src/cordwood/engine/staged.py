@@ -61,13 +61,13 @@ class _Partition:
     Attributes:
         task: the clean to run.
         run_bytes: how large runs should be.
+        hash_secret: 16 bytes that key the hashes.
         headers: see `cut_partition`.
         cut: its runs and groups; None: it is not cut yet.
         groups: what is rewritten, by number of the group.
         outcome: what became of it, once that is known.
         unordered: offsets do not ascend, so one task must clean it with a table.
         dirty: the dirty keys, if all records are looked up in a table of them.
-        hash_secret: 16 bytes that key the hashes.
     """
 
     task: PartitionTask
@@ -75,6 +75,7 @@ class _Partition:
     folder: BlobFolder
     source: CountedLog
     run_bytes: int
+    hash_secret: bytes = field(repr=False)
     headers: Mapping[int, BatchRows] = field(default_factory=dict)
     cut: CutPartition | None = None
     scan: LogScan | None = None
@@ -82,7 +83,11 @@ class _Partition:
     outcome: Output | Failure | None = None
     unordered: bool = False
     dirty: DirtyBlob | None = None
-    hash_secret: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
+
+    @property
+    def survivors_secret(self) -> bytes | None:
+        """The secret of the hashes that scans keep; None: records are looked up, and no hashes are kept."""
+        return self.hash_secret if self.dirty is None else None
 
     @property
     def is_scanned(self) -> bool:
@@ -144,7 +149,8 @@ def _open(fs: TargetStore, task: PartitionTask, outputs: str | None, progress: s
     counters = Counters(task.location, task.progress(progress))
     source = CountedLog(LogSource(task.location, task.path, task.log_start_offset, live=False), counters)
     fs.make_directory(folder.path)
-    return _Partition(task, log, folder, source, run_bytes(task.size_bytes, cores))
+    secret = task.fresh_secret or secrets.token_bytes(16)
+    return _Partition(task, log, folder, source, run_bytes(task.size_bytes, cores), hash_secret=secret)
 
 
 def _waiting(partitions: Iterable[_Partition]) -> list[_Partition]:
@@ -250,7 +256,7 @@ def _rewrite(partitions: Sequence[_Partition], clean_each: CleanEach) -> None:
             if number not in partition.groups:
                 segments = runs_by_segment(cut, cut.groups[number])
                 outcomes = scan.outcomes([run for runs in segments.values() for run in runs])
-                scanned = GroupKeys(cut.latest_offset, segments, outcomes)
+                scanned = GroupKeys(cut.latest_offset, segments, outcomes, partition.survivors_secret)
                 task = replace(partition.task, part=part, size_bytes=partition.group_bytes(number), scanned=scanned)
                 places.append((partition, number, task))
     for (partition, number, _), found in zip(places, clean_each([task for _, _, task in places]), strict=True):

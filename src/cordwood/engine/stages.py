@@ -14,15 +14,17 @@ on plain values, for any scheduler; `engine.staged` runs them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.cleaning.latest import DirtyTable
 from cordwood.cleaning.rewrite import Counts
-from cordwood.cleaning.superseded import NEVER, Chunk, ScannedKeys, ScannedRun, Span, joined
+from cordwood.cleaning.superseded import NEVER, Chunk, ScannedKeys, ScannedRun, Span, first_bits, joined
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.blobs import Blob
 from cordwood.engine.exchange import BlobFolder, RunOutcomes, RunTask
@@ -285,17 +287,31 @@ class GroupKeys:
     Attributes:
         latest_offset: the last offset of the dirty section.
         segments: the numbers of their runs, by the base offset of the segment.
+        hash_secret: that the keys were hashed with; None: their records were looked up, and there are no survivors.
     """
 
     latest_offset: int
     segments: Mapping[int, Sequence[int]]
     outcomes: RunOutcomes
+    hash_secret: bytes | None = field(repr=False)
 
     def load(self) -> ScannedKeys:
         """See `KeySource`."""
         found = self.outcomes.load()
         segments = {base: joined([found[number] for number in runs]) for base, runs in self.segments.items()}
-        return ScannedKeys(self.latest_offset, segments)
+        if self.hash_secret is None:
+            return ScannedKeys(self.latest_offset, segments)
+        survivors = {
+            base: functools.partial(self._survivors, runs, first_bits([found[number] for number in runs]))
+            for base, runs in self.segments.items()
+        }
+        return ScannedKeys(self.latest_offset, segments, survivors, self.hash_secret)
+
+    def _survivors(
+        self, runs: Sequence[int], firsts: Sequence[int]
+    ) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]:
+        for number, first in zip(runs, firsts, strict=True):
+            yield from self.outcomes.survivors(number, first)
 
 
 def runs_by_segment(cut: CutPartition, group: Sequence[int]) -> dict[int, list[int]]:

@@ -13,7 +13,7 @@ from cordwood.cleaning.plan import Choices, Compaction, Decision, Plan, SegmentF
 from cordwood.cleaning.waves import disk_bytes
 from cordwood.engine import check
 from cordwood.engine.facts import segment_facts
-from cordwood.engine.indexing import make_indexes
+from cordwood.engine.indexing import IndexMaker
 from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, KeySource
 from cordwood.engine.progress import Counted
 from cordwood.engine.rounds import clean_in_rounds
@@ -41,13 +41,12 @@ class PartitionTask:
     """All that a task needs to clean a partition.
 
     Attributes:
-        first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing, index_secret: see
-            `CleanRequest`.
+        first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing, index_secret,
+            fresh_secret: see `CleanRequest`.
         size_bytes: what will be read, about.
         records: how many there are to read, at most; None: that is not known.
         dirty_part: which part of the log is dirty, about; 1: that is not known.
         transactional: whether there are markers, or data of transactions.
-        makes_index: make key indexes of what the clean leaves, with `index_secret`.
         work: the task's own folder for outputs, with a folder `PROGRESS` in it; its removal means that the result is
             no longer wanted. None: where the outputs of all tasks go, or the partition's work folder.
     """
@@ -67,7 +66,7 @@ class PartitionTask:
     scanned: KeySource | None = None
     probing: bool = False
     index_secret: bytes | None = field(default=None, repr=False)
-    makes_index: bool = False
+    fresh_secret: bytes | None = field(default=None, repr=False)
     producers: Producers | None = None
     work: str | None = None
 
@@ -75,6 +74,11 @@ class PartitionTask:
     def end(self) -> int:
         """Where the last of the outputs ends, at most."""
         return self.first_uncleanable if self.part is None else self.part.end
+
+    @property
+    def makes_index(self) -> bool:
+        """Whether key indexes are made of what the clean leaves."""
+        return self.fresh_secret is not None
 
     @property
     def request(self) -> CleanRequest:
@@ -89,6 +93,7 @@ class PartitionTask:
             scanned=self.scanned,
             probing=self.probing,
             index_secret=self.index_secret,
+            fresh_secret=self.fresh_secret,
         )
 
     def folder(self, outputs: str | None) -> str:
@@ -216,7 +221,6 @@ def tasks_of(
         compaction = one.compaction
         known = secret_of_most(fs, one.path)
         makes_index = indexes or (in_place and known is not None)
-        secret = None if plan.choices.read_all else known
         tasks.append(
             PartitionTask(
                 location=location,
@@ -230,8 +234,8 @@ def tasks_of(
                 records=compaction.bounds.records_max,
                 dirty_part=compaction.dirty_part,
                 transactional=compaction.transactional_batches > 0,
-                index_secret=new_secret() if makes_index and secret is None else secret,
-                makes_index=makes_index,
+                index_secret=None if plan.choices.read_all else known,
+                fresh_secret=new_secret() if makes_index else None,
             )
         )
     return tasks
@@ -256,15 +260,17 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     try:
         written.make_directory(folder)
         log = LogView(task.path, fs=counted, log_start_offset=task.log_start_offset)
-        cleaned = clean_in_rounds(written, log, folder, task.request)
+        request = task.request
+        secret = None if discard else request.new_index_secret
+        indexes = None
+        if secret is not None and task.makes_index:
+            indexes = IndexMaker(written, f"{folder}.index", secret, task.settings.memory)
+        cleaned = clean_in_rounds(written, log, folder, request, indexes)
         # Its names need not last: the files are renamed to where they belong, and those names do.
         counted.flush()
         files = tuple((info.name, info.size_bytes) for info in written.list(folder))
         after = LogView(folder, fs=written, log_start_offset=0)
-        made: tuple[str, ...] = ()
-        if task.makes_index and task.index_secret is not None and not discard:
-            secret, memory = task.index_secret, task.settings.memory
-            made = make_indexes(written, f"{folder}.index", log, after, cleaned, secret, memory)
+        made = () if indexes is None else indexes.paths
         return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)), made)
     except Exception as error:
         trace = error.__traceback__

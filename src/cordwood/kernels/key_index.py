@@ -1,6 +1,8 @@
 """Building and searching a key index: see `storage.formats.key_index` for what is in it.
 
     gather      the keys of some records: their hashes, and the ordinals of the records
+    renumber    the ordinals that the records of a segment have in the segment that is written of it
+    take        keys that are known of a segment, of the records that stay, with these ordinals
     scatter     keys to coarse buckets, by few bits: so many streams of writes fit a cache
     fill        each coarse bucket, which fits a cache, is sorted by the remaining bits
     search      each of some keys looks into its bucket: costs follow the number of keys
@@ -24,6 +26,8 @@ COARSE_BITS = 9
 #: What a search finds in an index that cannot be.
 BROKEN = -1
 _AHEAD = 16
+#: The number of a record that does not stay.
+GONE = U32(0xFFFF_FFFF)
 
 
 @njit(cache=True, nogil=True)
@@ -54,6 +58,58 @@ def gather(rows, hashes, next_ordinals, has_horizon, out_hashes, out_ordinals):
         keys += 1
         tombstones |= (row["value_size"] < 0) & (not has_horizon[row["batch"]])
     return keys, keys < rows.size, tombstones
+
+
+@njit(cache=True, nogil=True)
+def renumber(bits, first_ordinals, counts, out_firsts, numbers):
+    """Number the records of a segment that stay.
+
+    Args:
+        bits: uint8, a bit per ordinal, set for records that go.
+        first_ordinals, counts: int64[batches], int32[batches], the records of each batch.
+        out_firsts: int64[batches], the number of the first record of each batch that stays; negative: none stays.
+        numbers: uint32[ordinals], filled for all records of the batches; GONE: the record goes.
+    """
+    for b in range(first_ordinals.size):
+        number = out_firsts[b]
+        for ordinal in range(first_ordinals[b], first_ordinals[b] + counts[b]):
+            if number < 0 or (bits[ordinal >> 3] >> np.uint8(ordinal & 7)) & np.uint8(1):
+                numbers[ordinal] = GONE
+            else:
+                numbers[ordinal] = U32(number)
+                number += 1
+
+
+@njit(cache=True, nogil=True)
+def take(hashes, ordinals, numbers, out_hashes, out_ordinals):
+    """Take the keys of the records that stay.
+
+    Args:
+        hashes, ordinals: uint64[keys], uint32[keys].
+        numbers: uint32[records], see `renumber`.
+        out_hashes, out_ordinals: uint64[keys], uint32[keys], filled from the start.
+
+    Returns:
+        how many were taken; BROKEN: there is no such record.
+    """
+    taken = 0
+    for i in range(hashes.size):
+        if ordinals[i] >= numbers.size:
+            return BROKEN
+        number = numbers[ordinals[i]]
+        if number != GONE:
+            out_hashes[taken], out_ordinals[taken] = hashes[i], number
+            taken += 1
+    return taken
+
+
+@njit(cache=True, nogil=True)
+def restore(starts, tags, bits, hashes):
+    """Fill uint64[entries] with the hashes of an index, as far as it has them: the rest of each is 0."""
+    shift, tag_shift = U64(64 - bits), U64(32 - bits)
+    for bucket in range(starts.size - 1):
+        for at in range(starts[bucket], starts[bucket + 1]):
+            hashes[at] = (U64(bucket) << shift) | (U64(tags[at]) << tag_shift)
 
 
 @njit(cache=True, nogil=True)

@@ -61,6 +61,8 @@ BLOCK_BYTES = 1 << 16
 BITS_MIN, BITS_MAX = 1, 24
 #: Of a tag.
 TAG_BITS = 32
+#: What a batch takes in an index.
+BATCH_BYTES = 12
 #: The delete horizon of a segment in which no batch has one.
 NO_HORIZON = (1 << 63) - 1
 

@@ -1,6 +1,7 @@
 """Makes the key index of a segment.
 
     segment ──► windows ──► records of data batches ──► `Gatherer`: hashes and ordinals, 12 bytes per record
+    who knows the keys already ──► `Keys` ─────────────────►│
                                                             └─ finish ──► sorted by hash into the arrays of an index
 
 An index covers a segment up to the first bytes that are no sound batch; it is not made if they come first. Memory is
@@ -10,15 +11,17 @@ bounded: at most 24 bytes per record, and of a segment with more records than fi
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import DataError
+from cordwood.fs.base import ReadableFile
 from cordwood.kernels import key_index as kernel
 from cordwood.kernels.hashing import hash_keys
-from cordwood.kernels.layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchRows
+from cordwood.kernels.layout import BATCH_ROW, CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchRows
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.headers import has_flag, is_control
 from cordwood.storage.formats.key_index import (
@@ -40,6 +43,9 @@ RECORD_BYTES = 24
 #: An index larger than a tenth of its segment is not kept: so many small records are read as fast.
 SEGMENT_SHARE = 10
 _SECRET_BYTES = 16
+
+#: Of a batch that was added.
+_BATCH = np.dtype([(name, BATCH_ROW[name]) for name in ("size_bytes", "last_offset", "crc")])
 
 U32Array = npt.NDArray[np.uint32]
 U64Array = npt.NDArray[np.uint64]
@@ -71,12 +77,26 @@ def build(
         return None
     except TooManyRecordsError:
         return None
-    return gatherer.finish(segment)
+    with segment.open() as file:
+        return gatherer.finish(file)
 
 
-def is_worth_keeping(index: KeyIndex, segment: Segment) -> bool:
-    """Whether an index is small beside its segment."""
-    return SEGMENT_SHARE * index.header.file_bytes <= segment.size_bytes
+def bucket_bits(entries: int) -> int:
+    """How many bits of a hash choose a bucket of an index with so many keys."""
+    return max(BITS_MIN, min(BITS_MAX, (entries // 8).bit_length() - 1))
+
+
+def fields_of(batches: BatchRows, kind: np.dtype[np.void]) -> BatchRows:
+    """The fields of a type alone."""
+    rows = np.empty(batches.size, kind)
+    for name in kind.names or ():
+        rows[name] = batches[name]
+    return rows
+
+
+def is_worth_keeping(index: KeyIndex) -> bool:
+    """Whether an index is small beside what it covers."""
+    return SEGMENT_SHARE * index.header.file_bytes <= index.header.covered_bytes
 
 
 def new_secret() -> bytes:
@@ -96,8 +116,26 @@ def _sound_windows(segment: Segment) -> Iterator[BatchWindow]:
         yield item
 
 
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys of some records.
+
+    Attributes:
+        hashes: uint64[keys], the upper halves.
+        ordinals: uint32[keys], of the records.
+        ordered_bits: keys that have so many top bits in common are in the order of their records.
+    """
+
+    hashes: U64Array
+    ordinals: U32Array
+    ordered_bits: int = 0
+
+
 class Gatherer:
-    """Collects what an index says of a segment, window by window from its start."""
+    """Collects what an index says of a segment, from its start on: of windows that are read, or of keys that are known.
+
+    The batches of a segment come in their order.
+    """
 
     def __init__(self, base_offset: int, secret: bytes, records_max: int) -> None:
         self._base_offset = base_offset
@@ -108,7 +146,12 @@ class Gatherer:
         self._horizon = NO_HORIZON
         self._batches: list[BatchRows] = []
         self._counts: list[npt.NDArray[np.int64]] = []
-        self._keys: list[tuple[U64Array, U32Array]] = []
+        self._keys: list[Keys] = []
+
+    @property
+    def records(self) -> int:
+        """How many records were added."""
+        return self._records
 
     def add(self, window: BatchWindow) -> None:
         """Take the next batches, which are sound.
@@ -134,9 +177,26 @@ class Gatherer:
             self._gather(columns, ordinals)
             done[at] = ordinals - firsts[at]
             np.maximum(counts, done, out=counts)
+        self._close(batches, counts)
+
+    def take(self, batches: BatchRows, keys: Sequence[Keys]) -> None:
+        """Take the next batches, of magic 2, whose keys are known. All records have one, but markers.
+
+        Args:
+            batches: with the fields of BATCH_ROW that `_note` and `finish` look at.
+            keys: of their records; ordinals count from the first record that was added.
+
+        Raises:
+            TooManyRecordsError: there are too many.
+        """
+        self._note(batches)
+        self._close(batches, batches["record_count"].astype(np.int64))
+        self._keys += keys
+
+    def _close(self, batches: BatchRows, counts: npt.NDArray[np.int64]) -> None:
         self._check_room(counts)
         self._records += int(counts.sum())
-        self._batches.append(batches[["position", "size_bytes", "last_offset", "crc"]].copy())
+        self._batches.append(fields_of(batches, _BATCH))
         self._counts.append(counts)
 
     def _check_room(self, counts: npt.NDArray[np.int64]) -> None:
@@ -166,29 +226,27 @@ class Gatherer:
         count, keyless, tombstones = kernel.gather(rows, hashes, next_ordinals, horizon, taken, ordinals)
         self._flags |= (Flag.KEYLESS if keyless else Flag(0)) | (Flag.TOMBSTONES if tombstones else Flag(0))
         if count:
-            self._keys.append((taken[:count], ordinals[:count]))
+            self._keys.append(Keys(taken[:count], ordinals[:count]))
 
-    def finish(self, segment: Segment) -> KeyIndex | None:
-        """The index of all that was added; None if that was nothing. The gatherer is empty afterwards."""
+    def finish(self, file: ReadableFile) -> KeyIndex | None:
+        """The index of all that was added, which is in a file; None: nothing was. Nothing may be added any more."""
         if not self._batches:
             return None
         batches = np.concatenate(self._batches)
-        entries = sum(hashes.size for hashes, _ in self._keys)
-        last = batches[-1]
-        with segment.open() as file:
-            last_header_crc = crc_of_header(file, int(last["position"]), int(last["size_bytes"]))
+        entries = sum(keys.hashes.size for keys in self._keys)
+        covered_bytes, last_bytes = int(batches["size_bytes"].sum()), int(batches["size_bytes"][-1])
         header = Header(
             self._secret,
-            bits=max(BITS_MIN, min(BITS_MAX, (entries // 8).bit_length() - 1)),
+            bits=bucket_bits(entries),
             flags=int(self._flags),
             base_offset=self._base_offset,
-            next_offset=int(last["last_offset"]) + 1,
-            covered_bytes=int(last["position"] + last["size_bytes"]),
+            next_offset=int(batches["last_offset"][-1]) + 1,
+            covered_bytes=covered_bytes,
             delete_horizon_ms=self._horizon,
             batches=batches.size,
             records=self._records,
             entries=entries,
-            last_header_crc=last_header_crc,
+            last_header_crc=crc_of_header(file, covered_bytes - last_bytes, last_bytes),
         )
         if header.next_offset <= header.base_offset:
             return None  # some early clients left the offset of a compressed set at 0
@@ -204,14 +262,19 @@ class Gatherer:
         bits, entries = index.header.bits, index.header.entries
         coarse_bits = min(kernel.COARSE_BITS, bits)
         shift = 64 - coarse_bits
+        if any(keys.ordered_bits > bits for keys in self._keys):
+            hashes = np.concatenate([keys.hashes for keys in self._keys])
+            ordinals = np.concatenate([keys.ordinals for keys in self._keys])
+            order = np.argsort(ordinals)
+            self._keys = [Keys(hashes[order], ordinals[order])]
         starts = np.zeros((1 << coarse_bits) + 1, np.int64)
-        for hashes, _ in self._keys:
-            kernel.count(hashes, shift, starts[1:])
+        for keys in self._keys:
+            kernel.count(keys.hashes, shift, starts[1:])
         np.cumsum(starts, out=starts)
         sorted_hashes, sorted_ordinals = np.empty(entries, np.uint64), np.empty(entries, np.uint32)
         ends = starts[:-1].copy()
         self._keys.reverse()
         while self._keys:
-            hashes, ordinals = self._keys.pop()
-            kernel.scatter(hashes, ordinals, shift, ends, sorted_hashes, sorted_ordinals)
+            keys = self._keys.pop()
+            kernel.scatter(keys.hashes, keys.ordinals, shift, ends, sorted_hashes, sorted_ordinals)
         kernel.fill(sorted_hashes, sorted_ordinals, starts, coarse_bits, bits, index.starts, index.tags, index.ordinals)

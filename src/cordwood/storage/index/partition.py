@@ -57,7 +57,7 @@ def index_partition(fs: LocalFileSystem, log: LogView, memory_bytes: int) -> Ind
             indexed.add(segment.base_offset)
             continue
         index = build(segment, secret, memory_bytes)
-        if index is not None and is_worth_keeping(index, segment):
+        if index is not None and is_worth_keeping(index):
             write_index(fs, log.path, index)
             indexed.add(segment.base_offset)
             made += 1
