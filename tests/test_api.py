@@ -15,7 +15,7 @@ import cordwood
 from cordwood import api
 from cordwood.cleaning.plan import Reason
 from cordwood.cleaning.rewrite import Counts
-from cordwood.commands.key_options import GetOptions
+from cordwood.commands.key_options import EraseCheckOptions, GetOptions
 from cordwood.commands.options import (
     CopyOptions,
     InPlaceOptions,
@@ -52,6 +52,7 @@ def test_public_names_are_those_in_the_docs() -> None:
 
 WITH_OPTIONS: Mapping[str, Sequence[type]] = {
     "ls": [ListOptions],
+    "erase_check": [EraseCheckOptions],
     "get": [GetOptions],
     "groups": [GroupOptions],
     "transactions": [TransactionOptions],

@@ -1,6 +1,7 @@
 # The public names, each once: type checkers read them here, and so does __init__.py when one is first used.
 from cordwood.api import clean as clean
 from cordwood.api import clean_in_place as clean_in_place
+from cordwood.api import erase_check as erase_check
 from cordwood.api import get as get
 from cordwood.api import groups as groups
 from cordwood.api import latest_table as latest_table
@@ -12,7 +13,10 @@ from cordwood.api import table_offsets as table_offsets
 from cordwood.api import transactions as transactions
 from cordwood.api import verify as verify
 from cordwood.api import write_table as write_table
+from cordwood.cleaning.found_keys import CheckedFile as CheckedFile
+from cordwood.cleaning.found_keys import ErasureResult as ErasureResult
 from cordwood.cleaning.found_keys import FoundRecord as FoundRecord
+from cordwood.cleaning.found_keys import FoundTrace as FoundTrace
 from cordwood.cleaning.found_keys import GetResult as GetResult
 from cordwood.cleaning.plan import Decision as Decision
 from cordwood.cleaning.plan import PartitionPlan as PartitionPlan

@@ -12,10 +12,11 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cordwood.cleaning.found_keys import GetResult
+from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan
 from cordwood.commands import clean as _clean
 from cordwood.commands import clean_in_place as _clean_in_place
+from cordwood.commands import erase_check as _erase_check
 from cordwood.commands import get as _get
 from cordwood.commands import groups as _groups
 from cordwood.commands import plan as _plan
@@ -25,7 +26,7 @@ from cordwood.commands import table as _table
 from cordwood.commands import transactions as _transactions
 from cordwood.commands import verify as _verify
 from cordwood.commands.engines import EngineOptions, Where
-from cordwood.commands.key_options import GetOptions
+from cordwood.commands.key_options import EraseCheckOptions, GetOptions
 from cordwood.commands.options import (
     CopyOptions,
     InPlaceOptions,
@@ -145,6 +146,33 @@ def get(
         ConfigError: Kafka would not accept a config.
     """
     return _get.get(paths, keys, options, on_progress=on_progress, fs=fs)
+
+
+@_with_arguments
+def erase_check(
+    *paths: str,
+    keys: Sequence[bytes | str],
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+    options: EraseCheckOptions,
+) -> ErasureResult:
+    """Look for traces of keys in all files of some directories, and say what still has to happen.
+
+    Every byte of every file is read, and nothing is changed; brokers may be running. `page()` of the result is the
+    certificate as an HTML file.
+
+    Args:
+        paths: directories of brokers, copies, folders of kept files: all that may have traces.
+        keys: bytes, or text as `key_as` says.
+        on_progress: called with the bytes of files that were looked at, and of all.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no file was selected.
+        RequestError: a path is a file; or a key is not what `key_as` says.
+        ConfigError: Kafka would not accept a config.
+    """
+    return _erase_check.erase_check(paths, keys, options, on_progress=on_progress, fs=fs)
 
 
 @_with_arguments

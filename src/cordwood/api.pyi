@@ -5,7 +5,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cordwood.cleaning.found_keys import GetResult
+from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
@@ -90,6 +90,49 @@ def get(
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: a path is a file; the directories belong to different brokers; or a key is not what `key_as` says.
+        ConfigError: Kafka would not accept a config.
+    """
+
+def erase_check(
+    *paths: str,
+    keys: Sequence[bytes | str],
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    values: bool = False,
+    key_as: str = "utf8",
+    now_ms: int | None = None,
+) -> ErasureResult:
+    """Look for traces of keys in all files of some directories, and say what still has to happen.
+
+    Every byte of every file is read, and nothing is changed; brokers may be running. `page()` of the result is the
+    certificate as an HTML file.
+
+    Args:
+        paths: directories of brokers, copies, folders of kept files: all that may have traces.
+        keys: bytes, or text as `key_as` says.
+        on_progress: called with the bytes of files that were looked at, and of all.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        values: Also look for the bytes of the keys within values and headers, and within other keys.
+        key_as: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
+            protobuf:DIR, jsonschema:DIR with schemas from a folder. Text that begins with hex: or base64: is those
+            bytes in any case. Default: utf8.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no file was selected.
+        RequestError: a path is a file; or a key is not what `key_as` says.
         ConfigError: Kafka would not accept a config.
     """
 

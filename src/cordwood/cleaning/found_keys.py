@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from cordwood.cleaning.next_step import NextStep
 from cordwood.errors import DataError
 from cordwood.presentable import Presentable
 from cordwood.storage.index.history import KeyRecord
+from cordwood.storage.index.traces import LookedAt, TraceKind
 from cordwood.types import TopicPartition
 
 
@@ -67,3 +70,110 @@ class GetResult(Presentable):
 
     def __str__(self) -> str:
         return f"{len(self.records)} records in {len(self.searched)} logs, {len(self.unknown)} keys unknown"
+
+
+# ---- traces ----------------------------------------------------------------------------------------------------------
+
+
+class Role(StrEnum):
+    """What a file is, where traces are looked for."""
+
+    LOG = "log"
+    LEFTOVER = "leftover"  #: of a deletion, a clean or a move, which a broker removes or finishes
+    WORK = "work file"  #: of a clean by Cordwood that was interrupted
+    KEPT = "kept file"  #: of a clean that keeps the files that it replaces
+    KEY_INDEX = "key index"
+    OTHER = "other file"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTrace:
+    """A trace of a key, and how it goes.
+
+    Attributes:
+        path: of its file.
+        key: what it means, by the decoder that was asked for; bytes where that cannot decode it.
+        next_step: what has to happen so that it goes.
+    """
+
+    path: str
+    role: Role
+    kind: TraceKind
+    key: Any
+    position: int
+    record: KeyRecord | None
+    next_step: NextStep
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A file that was looked at.
+
+    Attributes:
+        role: what it is.
+        found: its size, checksum, and what is in it.
+        counts: how many traces there are of each kind.
+    """
+
+    role: Role
+    found: LookedAt
+    counts: Mapping[TraceKind, int]
+
+
+class Verdict(StrEnum):
+    """What is known after all files were looked at."""
+
+    CLEAR = "no trace"
+    INCOMPLETE = "no trace in what could be read"
+    TRACES = "traces remain"
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureResult(Presentable):
+    """Whether any trace of some keys remains: a certificate if none does.
+
+    Attributes:
+        started_ms, ended_ms: when files were looked at.
+        paths: what was looked at, as it was asked for; the files are named likewise.
+        absolute_paths: the same from the root, as it was found.
+        topics, partitions: which of them; none: all.
+        keys: how many keys.
+        keys_sha256: of the keys: each with its length before it, 4 bytes big-endian, in the order of their bytes. The
+            keys themselves would be a trace.
+        values: whether values, headers and other keys were searched, too.
+        files: all that was looked at.
+        traces: what was found; of each file the first `DESCRIBED_MAX`.
+        unknown: what cannot be known.
+    """
+
+    started_ms: int
+    ended_ms: int
+    paths: tuple[str, ...]
+    absolute_paths: tuple[str, ...]
+    topics: tuple[str, ...]
+    partitions: tuple[str, ...]
+    keys: int
+    keys_sha256: str
+    values: bool
+    files: tuple[CheckedFile, ...]
+    traces: tuple[FoundTrace, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What all of it says."""
+        if any(one.counts for one in self.files):
+            return Verdict.TRACES
+        return Verdict.INCOMPLETE if any(one.found.problems for one in self.files) else Verdict.CLEAR
+
+    @property
+    def counts(self) -> Mapping[TraceKind, int]:
+        """How many traces there are of each kind."""
+        return {kind: sum(one.counts.get(kind, 0) for one in self.files) for kind in TraceKind}
+
+    def page(self) -> str:
+        """The certificate as one HTML file that needs no other."""
+        return self._repr_html_()
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.keys} keys in {len(self.files)} files"

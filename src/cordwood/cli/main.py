@@ -55,6 +55,7 @@ VERBS = {
     "undo": ("cordwood.cli.undo", "Restore the files that a clean in place replaced and kept."),
     "index": ("cordwood.cli.index", "Make key indexes of segments, which find a key in milliseconds, or remove them."),
     "get": ("cordwood.cli.get", "Show what became of a key: all its records, and which clean will remove them."),
+    "erase-check": ("cordwood.cli.erase_check", "Look for traces of erased keys in all files, and certify it."),
     "table": ("cordwood.cli.table", "Show or write the last value of each key: a topic as a table."),
     "run": (
         "cordwood.cli.run",

@@ -1,4 +1,4 @@
-"""The options of `get`; apart from `commands.options`, which imports what this does not need."""
+"""The options of `get` and `erase-check`; apart from `commands.options`, which imports what these do not need."""
 
 from __future__ import annotations
 
@@ -31,6 +31,27 @@ class GetOptions:
         ),
     ] = "utf8"
     value_as: Annotated[str, Option("What values are; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
+    now_ms: Annotated[
+        int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EraseCheckOptions:
+    """What `erase-check` is asked for."""
+
+    selection: Selection = field(default_factory=Selection)
+    values: Annotated[
+        bool, Option("Also look for the bytes of the keys within values and headers, and within other keys.")
+    ] = False
+    key_as: Annotated[
+        str,
+        Option(
+            f"What keys are: {_DECODERS}. Text that begins with hex: or base64: is those bytes in any case. "
+            "Default: utf8.",
+            metavar="DECODER",
+        ),
+    ] = "utf8"
     now_ms: Annotated[
         int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
     ] = None

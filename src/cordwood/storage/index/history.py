@@ -151,7 +151,7 @@ class History:
             found += self._records(log, segment)
             if on_segment is not None:
                 on_segment(segment)
-        return _superseded(_with_outcomes(log, found))
+        return judged(log, found)
 
     def _newest(self, log: LogView, on_segment: Callable[[Segment], None] | None) -> list[KeyRecord]:
         newest: dict[bytes, KeyRecord] = {}
@@ -207,8 +207,12 @@ class History:
         return found
 
 
-def key_record(columns: RecordColumns, at: int, key: bytes, segment: int) -> KeyRecord:
-    """One of many decoded records, of which nothing is known but what it says itself."""
+def key_record(columns: RecordColumns, at: int, key: bytes, segment: int, *, with_value: bool = True) -> KeyRecord:
+    """One of many decoded records, of which nothing is known but what it says itself.
+
+    Args:
+        with_value: False: an empty value stands for any.
+    """
     row, data = columns.rows[at], columns.data
     batch = columns.batches[row["batch"] : row["batch"] + 1]
     start, size = int(row["value_start"]), int(row["value_size"])
@@ -216,7 +220,7 @@ def key_record(columns: RecordColumns, at: int, key: bytes, segment: int) -> Key
         key,
         int(row["offset"]),
         int(row["timestamp"]),
-        None if size < 0 else data[start : start + size].tobytes(),
+        None if size < 0 else data[start : start + size * with_value].tobytes(),
         int(batch["base_offset"][0]),
         segment,
         int(batch["position"][0]),
@@ -226,6 +230,11 @@ def key_record(columns: RecordColumns, at: int, key: bytes, segment: int) -> Key
 
 
 # ---- what became of them ---------------------------------------------------------------------------------------------
+
+
+def judged(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord]:
+    """Records of a log, all of their keys and in order, with their outcomes and what supersedes them."""
+    return _superseded(_with_outcomes(log, records))
 
 
 def _with_outcomes(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord]:

@@ -54,6 +54,11 @@ class Candidates:
 
 def hash_of_keys(keys: Sequence[bytes], secret: bytes) -> U64Array:
     """uint64[different keys]: the hashes of keys as an index has them, ascending."""
+    return np.unique(hash_of_each(keys, secret))
+
+
+def hash_of_each(keys: Sequence[bytes], secret: bytes) -> U64Array:
+    """uint64[keys]: the hashes of keys as an index has them."""
     sizes = np.array([len(key) for key in keys], np.int32)
     ends = np.cumsum(sizes, dtype=np.int64)
     data = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
@@ -61,7 +66,7 @@ def hash_of_keys(keys: Sequence[bytes], secret: bytes) -> U64Array:
     low, high = np.frombuffer(secret, np.uint64)
     starts = (ends - sizes).astype(np.int32)
     hash_keys(data.ctypes.data, starts, sizes, np.ones(len(keys), np.bool_), low, high, hashes)
-    return np.unique(hashes[:, 1])
+    return np.asarray(hashes[:, 1])
 
 
 def searches(index: KeyIndex, hashes: U64Array) -> bool:
@@ -92,6 +97,18 @@ def find(index: KeyIndex, hashes: U64Array) -> Candidates:
     if entries == kernel.BROKEN:
         raise CorruptFileError("a key index whose buckets or records cannot be")
     return Candidates(bits, int(entries))
+
+
+def entries_of_each(index: KeyIndex, hashes: U64Array) -> Int64Array:
+    """int64[hashes]: how many entries match each hash; the index has no faults."""
+    bits = index.header.bits
+    buckets = (hashes >> np.uint64(64 - bits)).astype(np.int64)
+    first, end = (index.starts[buckets + more].astype(np.int64) for more in (0, 1))
+    sizes = end - first
+    owners = np.repeat(np.arange(hashes.size), sizes)
+    entries = np.arange(owners.size) - np.repeat(np.cumsum(sizes) - sizes, sizes) + first[owners]
+    tags = (hashes >> np.uint64(32 - bits)).astype(np.uint32)
+    return np.bincount(owners[index.tags[entries] == tags[owners]], minlength=hashes.size)
 
 
 def batches_with(index: KeyIndex, ordinals: Int64Array) -> Int64Array:

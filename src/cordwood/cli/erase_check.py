@@ -1,0 +1,71 @@
+"""`cordwood erase-check`: whether traces of keys remain, with a certificate."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from cordwood.cleaning.found_keys import ErasureResult, Verdict
+from cordwood.cli.keys import given_keys
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.options import Json, with_options
+from cordwood.cli.progress import Progress
+from cordwood.commands.erase_check import erase_check
+from cordwood.commands.key_options import EraseCheckOptions
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.by_url import file_system_for
+
+
+@with_options
+def main(
+    directories: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR...",
+            help="All that may have traces: directories of brokers, copies, folders of kept files, buckets.",
+        ),
+    ],
+    options: EraseCheckOptions,
+    key: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A key, as --key-as says. Repeatable.")] = None,
+    keys: Annotated[str | None, typer.Option(metavar="FILE", help="A file with a key on each line.")] = None,
+    certificate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the result to this file: as a page if its name ends with .html, else as JSON. Repeatable.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Look for traces of erased keys in all files of all directories, and say what still has to happen.
+
+    Records, superseded ones and tombstones, key indexes, files that a broker or a clean left behind, kept files: all
+    are read, whatever a broker would make of them. Changes nothing; a broker may be running. Exit status 1 if there is
+    a trace, or if a file could not be read completely.
+    """
+    wanted = given_keys(key, keys)
+    for path in certificate or ():
+        _check_target(path)
+    with Progress(enabled=sys.stderr.isatty()) as progress:
+        result = erase_check([named(one) for one in directories], wanted, options, on_progress=progress.of)
+    for path in certificate or ():
+        file_system_for([path]).put(path, _certificate(result, path).encode("utf-8", "backslashreplace"))
+    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    return EXIT_OK if result.verdict is Verdict.CLEAR else EXIT_DAMAGE
+
+
+def _certificate(result: ErasureResult, path: str) -> str:
+    return result.page() if path.lower().endswith((".html", ".htm")) else json.dumps(result.document(), indent=1) + "\n"
+
+
+def _check_target(path: str) -> None:
+    """Refuse a file that could not be written after all has been read."""
+    fs = file_system_for([path])
+    folder = path.rpartition("/")[0] or "."
+    if fs.path_on_disk(path) is not None and not fs.exists(folder):
+        raise NotFoundError(f"{folder} does not exist, so {path} cannot be written")
+    if fs.exists(path) and fs.stat(path).is_directory:
+        raise RequestError(f"{path} is a directory; give a file for the certificate")

@@ -1,0 +1,132 @@
+"""Which files `erase-check` looks at, and what each is: a log, left over, kept, Cordwood's own, or none of these."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from cordwood.cleaning.found_keys import Role
+from cordwood.commands.selection import Selection
+from cordwood.errors import BadNameError, NotFoundError, RequestError
+from cordwood.fs.base import FileInfo, Store
+from cordwood.storage.changes.backup import MANIFEST
+from cordwood.storage.formats import filenames
+from cordwood.storage.formats.filenames import (
+    DIRECTORY_NAME_LENGTH_MAX,
+    WORK_FOLDER,
+    DirectoryState,
+    FileKind,
+    PartitionDirectory,
+    Temporary,
+    parse_directory,
+    parse_file,
+    parse_key_index,
+)
+from cordwood.storage.log.files import why_unreadable
+from cordwood.storage.node.directory import is_wanted
+
+
+@dataclass(frozen=True, slots=True)
+class FileToCheck:
+    """A file that is to be looked at.
+
+    Attributes:
+        directory: of the partition that it belongs to, whatever the state of that; None: to none.
+        partition: what the name of that directory says.
+        problem: why it cannot be looked at: it is a directory that cannot be listed; else empty.
+    """
+
+    path: str
+    info: FileInfo
+    role: Role
+    directory: str | None
+    partition: PartitionDirectory | None
+    problem: str = ""
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """What changes when the file does."""
+        return self.info.inode, self.info.size_bytes, self.info.mtime_ns
+
+
+def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
+    """All files in a directory and in those below it, as far as they are asked for.
+
+    Raises:
+        NotFoundError: there is no such directory.
+    """
+    if not fs.exists(root):
+        raise NotFoundError(f"{root} does not exist")
+    seen: set[tuple[int, int]] = set()
+    is_kept = _is_within_kept(fs, root)
+
+    def walk(path: str, directory: str | None, *, kept: bool, work: bool) -> Iterator[FileToCheck]:
+        try:
+            listed = fs.list(path)
+        except FileNotFoundError:
+            return  # it was removed or renamed meanwhile
+        except OSError as error:
+            yield FileToCheck(path, fs.stat(path), Role.OTHER, directory, None, why_unreadable(error))
+            return
+        kept = kept or any(info.name == MANIFEST and not info.is_directory for info in listed)
+        if not work and _parse(path) is not None:
+            directory = path
+        for info in listed:
+            below = f"{path.rstrip('/')}/{info.name}"
+            if info.is_directory:
+                identity = info.device, info.inode
+                if info.inode and identity in seen:
+                    continue  # a symlink to a directory that is around it, or was passed
+                seen.add(identity)
+                yield from walk(below, directory, kept=kept, work=work or info.name == WORK_FOLDER)
+            elif info.name != filenames.LOCK:
+                partition = None if directory is None else _parse(directory)
+                yield FileToCheck(below, info, _role(below, partition, kept=kept, work=work), directory, partition)
+
+    if not fs.stat(root).is_directory:
+        raise RequestError(f"{root} is a file, not a directory")
+    for file in walk(root, None, kept=is_kept, work=f"/{WORK_FOLDER}/" in f"{root}/"):
+        if file.problem or _is_asked_for(file.partition, chosen):
+            yield file
+
+
+def _is_within_kept(fs: Store, root: str) -> bool:
+    """Whether a directory is a part of a folder of kept files: at most three levels below its manifest."""
+    above = [root, posixpath.dirname(root), posixpath.dirname(posixpath.dirname(root))]
+    return any(fs.exists(f"{path}/{MANIFEST}") for path in above[1:])
+
+
+def _parse(path: str) -> PartitionDirectory | None:
+    try:
+        return parse_directory(posixpath.basename(path))
+    except BadNameError:
+        return None
+
+
+def _is_asked_for(partition: PartitionDirectory | None, chosen: Selection) -> bool:
+    if not chosen.topics and not chosen.partitions:
+        return True
+    if partition is None:
+        return False
+    if is_wanted(partition.topic_partition, chosen.topics, chosen.partitions):
+        return True
+    # The name of a directory that is to be deleted may have lost the end of its topic.
+    is_cut = partition.state is not DirectoryState.CURRENT and len(partition.name) >= DIRECTORY_NAME_LENGTH_MAX
+    start = partition.topic_partition.topic
+    return is_cut and any(topic.startswith(start) or fnmatchcase(start, topic) for topic in chosen.topics)
+
+
+def _role(path: str, partition: PartitionDirectory | None, *, kept: bool, work: bool) -> Role:
+    name = posixpath.basename(path)
+    if kept:
+        return Role.KEPT
+    if work:
+        return Role.KEY_INDEX if parse_key_index(name) is not None else Role.WORK
+    file = parse_file(name)
+    if partition is None or file is None:
+        return Role.OTHER
+    if partition.state is not DirectoryState.CURRENT or file.temporary is not Temporary.NONE:
+        return Role.LEFTOVER
+    return Role.LOG if file.kind is FileKind.LOG else Role.OTHER

@@ -1,0 +1,84 @@
+"""Finds keys as bytes anywhere in other bytes: in values, in what is no batch, in files of unknown formats.
+
+Each position whose next four bytes begin a key is a candidate: a table with a bit for each hash of four bytes leaves
+few. Candidates are hashed at the length of each key, then compared by their bytes. Keys of fewer than four bytes are
+not looked for: they occur everywhere by chance.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.fs.base import ReadableFile
+from cordwood.kernels.hashing import hash_keys
+from cordwood.kernels.layout import U8Array
+from cordwood.storage.index.probe import hash_of_keys
+
+#: Shorter keys are not looked for.
+KEY_BYTES_MIN = 4
+_PIECE_BYTES = 4 << 20
+_TABLE_BITS = 16
+_MULTIPLIER = np.uint32(0x9E3779B1)
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class ByteSearch:
+    """Looks for some keys."""
+
+    def __init__(self, keys: Collection[bytes]) -> None:
+        self.keys = frozenset(key for key in keys if len(key) >= KEY_BYTES_MIN)
+        self._secret = secrets.token_bytes(16)
+        self._by_length = {
+            length: hash_of_keys([key for key in self.keys if len(key) == length], self._secret)
+            for length in sorted({len(key) for key in self.keys})
+        }
+        starts = np.frombuffer(b"".join(key[:KEY_BYTES_MIN] for key in sorted(self.keys)), "<u4")
+        self._begins = np.zeros(1 << _TABLE_BITS, np.bool_)
+        self._begins[_hashes(starts)] = True
+        self.longest = max(self._by_length, default=0)
+
+    def find(self, data: U8Array) -> Iterator[tuple[int, bytes]]:
+        """Where keys begin in some bytes, and which; keys in the order of their lengths."""
+        candidates = self._candidates(data)
+        low, high = np.frombuffer(self._secret, np.uint64)
+        for length, wanted in self._by_length.items():
+            starts = candidates[candidates + length <= data.size]
+            hashes = np.empty((starts.size, 2), np.uint64)
+            sizes = np.full(starts.size, length, np.int32)
+            all_of_them = np.ones(starts.size, np.bool_)
+            hash_keys(data.ctypes.data, starts.astype(np.int32), sizes, all_of_them, low, high, hashes)
+            at = np.minimum(np.searchsorted(wanted, hashes[:, 1]), wanted.size - 1)
+            for start in starts[wanted[at] == hashes[:, 1]].tolist():
+                key = data[start : start + length].tobytes()
+                if key in self.keys:
+                    yield start, key
+
+    def _candidates(self, data: U8Array) -> Int64Array:
+        """int64[candidates]: positions whose next four bytes may begin a key, ascending."""
+        if data.size < KEY_BYTES_MIN or not self.keys:
+            return np.empty(0, np.int64)
+        found = []
+        for first in range(KEY_BYTES_MIN):
+            words = data[first : first + (data.size - first) // 4 * 4].view("<u4")
+            found.append(4 * np.flatnonzero(self._begins[_hashes(words)]) + first)
+        return np.sort(np.concatenate(found))
+
+    def find_in_file(self, file: ReadableFile, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Positions of keys in a part of a file, and which keys."""
+        overlap = max(0, self.longest - 1)
+        for position in range(start, end, _PIECE_BYTES):
+            size = min(end, position + _PIECE_BYTES + overlap) - position
+            data = np.frombuffer(file.read(position, size), np.uint8)
+            for at, key in self.find(data):
+                # A key that begins in the overlap is found in the next piece.
+                if at < _PIECE_BYTES:
+                    yield position + at, key
+
+
+def _hashes(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    return np.asarray((words * _MULTIPLIER) >> np.uint32(32 - _TABLE_BITS))

@@ -1,0 +1,236 @@
+"""Looks for traces of keys in one file, whatever kind of file it is.
+
+    logs, and what is left of them     every batch is decoded, also those with a wrong checksum, and behind damage;
+                                       bytes that are no batch are searched as they are
+    key indexes                        they say that a record may have a key, by a hash whose secret is in the file
+    all other files                    are searched as they are, for keys of four bytes and more
+
+A key in a torn batch that is compressed is not found. So a file with bytes that are no batch has a problem: it was not
+looked at completely.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from cordwood.errors import CorruptFileError, DataError
+from cordwood.fs.base import ReadableFile, Store
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.headers import is_control
+from cordwood.storage.formats import key_index
+from cordwood.storage.formats.filenames import (
+    BOOTSTRAP_CHECKPOINT,
+    FileKind,
+    parse_file,
+    parse_key_index,
+)
+from cordwood.storage.index.byte_search import ByteSearch
+from cordwood.storage.index.history import KeyFinder, KeyRecord, key_record
+from cordwood.storage.index.probe import entries_of_each, hash_of_each
+from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader
+
+#: Of one file, so many traces are described; all are counted.
+DESCRIBED_MAX = 10_000
+_PIECE_BYTES = 1 << 20
+_LOG_KINDS = (FileKind.LOG, FileKind.CHECKPOINT_SNAPSHOT)
+
+
+class TraceKind(StrEnum):
+    """What of a key was found."""
+
+    RECORD = "record"  #: a record of the key that nothing supersedes
+    SUPERSEDED = "superseded record"  #: a newer record has the key, or its transaction was aborted
+    TOMBSTONE = "tombstone"  #: a record without a value
+    VALUE = "within a record"  #: its bytes in a value, a header, or another key
+    INDEX = "key index"  #: a hash that is the key's
+    BYTES = "bytes"  #: its bytes in what is no record
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace of a key.
+
+    Attributes:
+        position: of the batch, or of the bytes, in the file.
+        record: the record that it is, without its value; None for others.
+    """
+
+    kind: TraceKind
+    key: bytes
+    position: int
+    record: KeyRecord | None = None
+
+
+@dataclass
+class LookedAt:
+    """A file that was looked at.
+
+    Attributes:
+        size_bytes: so many of its bytes were read.
+        sha256: of these bytes, in hexadecimal digits.
+        batches, records: how many were decoded, control batches and markers not counted.
+        counts: how many traces there are of each kind.
+        traces: the first of them.
+        problems: what could not be read, so that traces in it would not be known.
+    """
+
+    path: str
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    sha256: str = ""
+    batches: int = 0
+    records: int = 0
+    counts: Counter[TraceKind] = field(default_factory=Counter)
+    traces: list[Trace] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, trace: Trace) -> None:
+        """Count a trace, and keep it if there are not too many."""
+        self.counts[trace.kind] += 1
+        if len(self.traces) < DESCRIBED_MAX:
+            self.traces.append(trace)
+
+
+class TraceSearch:
+    """Looks for some keys in files; several threads may use it."""
+
+    def __init__(self, fs: Store, keys: Iterable[bytes], *, values: bool) -> None:
+        """Nothing is read yet.
+
+        Args:
+            values: look within values, headers and other keys, too.
+        """
+        self._fs = fs
+        self._finder = KeyFinder(tuple(keys))
+        self._bytes = ByteSearch(self._finder.keys)
+        self._values = values
+
+    def look_at(self, path: str) -> LookedAt:
+        """Look for the keys in a file.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        found = LookedAt(path)
+        try:
+            with self._fs.open(path) as file:
+                found.size_bytes, found.mtime_ns = file.size(), self._fs.stat(path).mtime_ns
+                found.sha256 = _sha256(file, found.size_bytes)
+                self._look(file, found)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            found.problems.append(why_unreadable(error))
+        return found
+
+    def _look(self, file: ReadableFile, found: LookedAt) -> None:
+        name = found.path.rpartition("/")[2]
+        kind = parse_file(name)
+        if parse_key_index(name) is not None:
+            self._key_index(file, found)
+        elif (kind is not None and kind.kind in _LOG_KINDS) or name == BOOTSTRAP_CHECKPOINT or _begins_like_log(file):
+            is_log = kind is not None and kind.kind is FileKind.LOG
+            self._log(file, kind.offset if kind is not None and is_log and kind.offset >= 0 else 0, found)
+        else:
+            self._plain(file, found)
+
+    def _plain(self, file: ReadableFile, found: LookedAt, start: int = 0, end: int | None = None) -> None:
+        for position, key in self._bytes.find_in_file(file, start, found.size_bytes if end is None else end):
+            found.add(Trace(TraceKind.BYTES, key, position))
+
+    # ---- key indexes -------------------------------------------------------------------------------------------------
+
+    def _key_index(self, file: ReadableFile, found: LookedAt) -> None:
+        try:
+            index = key_index.decode(read_file(self._fs, found.path), found.path)
+        except CorruptFileError as error:
+            found.problems.append(f"a key index that cannot be read: {error.what}")
+            self._plain(file, found)
+            return
+        counts = entries_of_each(index, hash_of_each(self._finder.keys, index.header.secret))
+        for at in np.flatnonzero(counts).tolist():
+            for _ in range(int(counts[at])):
+                found.add(Trace(TraceKind.INDEX, self._finder.keys[at], index.header.payload_start))
+
+    # ---- logs --------------------------------------------------------------------------------------------------------
+
+    def _log(self, file: ReadableFile, base_offset: int, found: LookedAt) -> None:
+        for item in WindowReader(file, Checks.WHOLE, base_offset=base_offset, end=found.size_bytes):
+            if isinstance(item, Gap):
+                self._gap(file, item, found)
+                continue
+            self._damaged_batches(file, item, found)
+            data = item.batches[~is_control(item.batches)]
+            # The records of one with a wrong checksum count, too, as far as they can be decoded.
+            data["computed_crc"] = data["crc"]
+            found.batches += data.size
+            window = BatchWindow(item.position, item.data, data, item.read)
+            for columns in decode(window, on_damage=functools.partial(self._undecodable, file, found, data)):
+                found.records += columns.rows.size
+                for at, key in self._finder.rows(columns):
+                    record = key_record(columns, at, key, base_offset, with_value=False)
+                    kind = TraceKind.TOMBSTONE if columns.rows["value_size"][at] < 0 else TraceKind.RECORD
+                    found.add(Trace(kind, key, record.position, record))
+                if self._values:
+                    self._within(columns, found)
+
+    def _undecodable(self, file: ReadableFile, found: LookedAt, batches: BatchRows, error: DataError) -> None:
+        found.problems.append(f"a batch cannot be decoded: {error}")
+        for batch in batches[batches["position"] == error.position]:
+            start = int(batch["position"])
+            self._plain(file, found, start, start + int(batch["size_bytes"]))
+
+    def _gap(self, file: ReadableFile, gap: Gap, found: LookedAt) -> None:
+        """Bytes that are no batch. Zeros hold nothing; in others a compressed key would not be seen."""
+        if gap.kind is GapKind.ZEROS:
+            return
+        found.problems.append(f"{gap.size_bytes} bytes at position {gap.position} are no batch ({gap.what})")
+        self._plain(file, found, gap.position, min(gap.end, found.size_bytes))
+
+    def _damaged_batches(self, file: ReadableFile, window: BatchWindow, found: LookedAt) -> None:
+        """Batches with a wrong checksum are searched as they are, too: their records may not be where they seem."""
+        batches = window.batches
+        for batch in batches[batches["crc"] != batches["computed_crc"]]:
+            start = int(batch["position"])
+            found.problems.append(f"the batch at position {start} has a wrong checksum")
+            self._plain(file, found, start, start + int(batch["size_bytes"]))
+
+    def _within(self, columns: RecordColumns, found: LookedAt) -> None:
+        """Keys within values, headers and other keys."""
+        rows, data = columns.rows, columns.data
+        starts = rows["key_start"].astype(np.int64)
+        last = rows[-1:]
+        ends_at = np.maximum(last["value_start"] + np.maximum(last["value_size"], 0), last["headers_start"])
+        low, high = int(starts.min()), data.size if last["header_count"][0] else int(ends_at[0])
+        for at, key in self._bytes.find(data[low:high]):
+            position = low + at
+            row = max(0, int(np.searchsorted(starts, position, side="right")) - 1)
+            if position == starts[row] and rows["key_size"][row] == len(key):
+                continue  # it is the record's own key
+            record = key_record(columns, row, key, 0, with_value=False)
+            found.add(Trace(TraceKind.VALUE, key, record.position, record))
+
+
+def _begins_like_log(file: ReadableFile) -> bool:
+    """Whether a file of any name begins with a batch whose checksum is right."""
+    for item in WindowReader(file, Checks.WHOLE, search=False):
+        if isinstance(item, Gap) or item.batches["magic"][0] < 2:
+            return False
+        return bool(item.batches["crc"][0] == item.batches["computed_crc"][0])
+    return False
+
+
+def _sha256(file: ReadableFile, size_bytes: int) -> str:
+    found = hashlib.sha256()
+    for position in range(0, size_bytes, _PIECE_BYTES):
+        found.update(file.read(position, min(_PIECE_BYTES, size_bytes - position)))
+    return found.hexdigest()
