@@ -3,7 +3,8 @@
     whole     one task, as a small partition is cleaned
     chunks    one task that closes a chunk after every eighth record, and then reads nothing that goes
     probing   one task that looks up all records in a table of the dirty keys, as if little were dirty
-    indexed   the same, but key indexes say which records are looked up, as the clean of the round before left them
+    indexed   the same, but key indexes say which records are looked up, as the clean of the round before left them, and
+              once one of a segment goes, the others are looked up as they are rewritten
     stages    many tasks; runs begin where an index points to
     one       many tasks; a segment is one run
     two       many tasks; a segment is two runs, cut between any two batches
@@ -132,6 +133,10 @@ def clean_log(
         if mode in ("chunks", "batches"):
             small = log.size_bytes <= _SMALL_BYTES
             patches.enter_context(mock.patch.object(scan, "CHUNK_RECORDS", 8 if small else 512))
+            patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
+        if mode in ("indexed", "sought") and log.size_bytes <= _SMALL_BYTES:
+            # A window is one batch, so that most of what may go is looked up in pass 2.
+            patches.enter_context(mock.patch.object(staying, "window_bytes", return_value=1))
             patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
         if mode in RUNS:
             cut = functools.partial(evenly, runs=RUNS[mode])

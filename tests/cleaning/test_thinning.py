@@ -53,9 +53,8 @@ class Log:
         gone = np.array([sum(flags) for flags in self.superseded], np.int64)
         # A byte of ordinals before these, so that none is right by chance.
         bits = np.packbits([True] * 8 + [flag for flags in self.superseded for flag in flags], bitorder="little")
-        return KnownOutcomes(
-            8 + np.cumsum(counts) - counts, counts, gone, np.ones(counts.size, np.bool_), bits, gone < 0
-        )
+        never = np.zeros(counts.size, np.bool_)
+        return KnownOutcomes(8 + np.cumsum(counts) - counts, counts, gone, ~never, bits, never, never)
 
 
 def damaged(error: DataError) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.engine import by_index, scan
+from cordwood.engine import by_index, scan, staying
 from cordwood.engine.by_index import scan_by_index
 from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
@@ -58,9 +58,10 @@ def indexed(log: LogView, secret: bytes = SECRET) -> list[Path]:
 
 
 def request(log: LogView, secret: bytes | None) -> CleanRequest:
+    """The segment before the active one is dirty."""
     return CleanRequest(
-        first_dirty=log.segments[3].base_offset,
-        first_uncleanable=log.segments[4].base_offset,
+        first_dirty=log.segments[-2].base_offset,
+        first_uncleanable=log.segments[-1].base_offset,
         now_ms=10,
         settings=CleanSettings(segment_bytes=15_000),
         producers=Producers(),
@@ -235,3 +236,43 @@ def test_a_clean_in_place_uses_the_indexes_of_the_partition(tmp_path: Path, read
     assert ("CRC-32C mismatch" in result.text()) == read_all
     rewritten = LogView(log.path, fs=FS, log_start_offset=0).segments[1]
     assert (rewritten.size_bytes == log.segments[1].size_bytes) == read_all
+
+
+def spread_log(folder: Path) -> LogView:
+    """A clean segment, and a dirty one that supersedes a record in every fourth batch of it."""
+    size = BATCHES * RECORDS
+    keys = [b"key-%d" % number for number in range(size)]
+    clean = [batch(at, keys[at : at + RECORDS]) for at in range(0, size, RECORDS)]
+    dirty = batch(size, keys[2 * RECORDS + 3 :: 4 * RECORDS])
+    end = size + len(keys[2 * RECORDS + 3 :: 4 * RECORDS])
+    return make_log(folder, (0, clean), (size, [dirty]), (end, [batch(end, [b"active"])]))
+
+
+def test_once_a_record_goes_the_others_are_looked_up_as_they_are_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = spread_log(tmp_path / "t-0")
+    whole = cleaned(log, tmp_path / "whole", None)
+    index = build(log.segments[0], SECRET, 1 << 30)
+    assert index is not None
+    write_index(FS, log.path, index)
+    monkeypatch.setattr(staying, "window_bytes", lambda _: 1)
+    monkeypatch.setattr(staying, "GAP_BYTES", 1)
+    read: list[int] = []
+    looked_up = by_index._looked_up
+
+    def noted(*args: Any) -> Iterator[Any]:
+        for found in looked_up(*args):
+            read.extend(found[0].tolist())
+            yield found
+
+    monkeypatch.setattr(by_index, "_looked_up", noted)
+    every = Candidates(np.full(BATCHES * RECORDS // 8, 255, np.uint8), entries=1)
+    assert cleaned(log, tmp_path / "spread", SECRET) == whole
+    assert read == [2]
+    read.clear()
+    # The hashes of all records agree with those of dirty keys.
+    monkeypatch.setattr(by_index, "find", lambda *_: every)
+    assert cleaned(log, tmp_path / "agreeing", SECRET) == whole
+    assert read == [0, 1, 2]
+    assert whole[0].counts.records_superseded == BATCHES // 4

@@ -66,6 +66,7 @@ class KnownOutcomes:
         plain: bool[batches], whether a known batch is of magic 2, and all its records have a key and a value.
         bits: uint8, one bit per ordinal; 1: superseded.
         unread: bool[batches], whether pass 1 has not read the bytes of a known batch, as a key index spoke for it.
+        unconfirmed: bool[batches], those unread ones of which a bit says that the record may be superseded.
     """
 
     first_ordinals: Int64Array
@@ -74,13 +75,14 @@ class KnownOutcomes:
     plain: BoolArray
     bits: npt.NDArray[np.uint8]
     unread: BoolArray
+    unconfirmed: BoolArray
 
     @classmethod
     def nothing(cls, batches: int) -> KnownOutcomes:
         """The value for batches that are all not known."""
         none = np.zeros(batches, np.int64)
         never = np.zeros(batches, np.bool_)
-        return cls(none + NONE, none, none, never, np.empty(0, np.uint8), never)
+        return cls(none + NONE, none, none, never, np.empty(0, np.uint8), never, never)
 
     @property
     def known(self) -> BoolArray:

@@ -48,6 +48,8 @@ NEVER = np.iinfo(np.int64).max
 _DECODED, _STAYS_PLAIN, _STAYS_KEYED = 4, 8, 16
 #: A key index spoke for the batch: its bytes were not read, so its checksum was not compared.
 UNREAD = 32
+#: Besides: its bits are those of records that may be superseded, as their hashes in the key index say.
+UNCONFIRMED = 64
 #: Records of a window that are held at once; a batch may decompress to any number of them.
 _HELD_RECORDS = 1 << 20
 
@@ -256,7 +258,8 @@ class SegmentOutcomes:
         kernel.count_bits(self.bits, first, records, superseded)
         flags = self.flags[at]
         plain = np.asarray((flags & (kernel.HAS_TOMBSTONE | kernel.HAS_KEYLESS) == 0) & (batches["magic"] == 2))
-        return KnownOutcomes(first, records, superseded, plain, self.bits, np.asarray(flags & UNREAD != 0))
+        unread, unconfirmed = (np.asarray(flags & flag != 0) for flag in (UNREAD, UNCONFIRMED))
+        return KnownOutcomes(first, records, superseded, plain, self.bits, unread, unconfirmed)
 
     @property
     def superseded(self) -> Int64Array:
@@ -269,7 +272,7 @@ class SegmentOutcomes:
     def batches(self) -> SegmentBatches:
         """See `NewestOffsets.batches`."""
         records, superseded = self.counts.astype(np.int64), self.superseded
-        simple = self.flags & (_STAYS_PLAIN | _STAYS_KEYED) != 0
+        simple = (self.flags & (_STAYS_PLAIN | _STAYS_KEYED) != 0) & (self.flags & UNCONFIRMED == 0)
         return SegmentBatches(
             self.positions.astype(np.int64), records, np.asarray(simple & (records > 0) & (superseded == records))
         )
@@ -287,6 +290,50 @@ class SegmentOutcomes:
     def mark(self, first: int, ordinals: npt.NDArray[np.uint32]) -> None:
         """Mark records as superseded: ordinals that count from `first`, a multiple of 8."""
         kernel.set_bits(ordinals, self.bits[first // 8 :])
+
+
+def confirmed(
+    batches: BatchRows,
+    decoded: Callable[[BoolArray], Iterator[RecordColumns]],
+    known: KnownOutcomes,
+    table: DirtyTable,
+) -> KnownOutcomes:
+    """The outcomes of some batches, once the records that may be superseded are looked up.
+
+    Args:
+        batches: BATCH_ROW[batches].
+        decoded: decodes the batches that its argument, bool[batches], marks; a batch may come in several parts.
+        known: of the batches; its bits are not changed, as another thread may look at the same bytes.
+        table: the dirty keys.
+    """
+    asked = known.unconfirmed & (known.superseded > 0)
+    if not asked.any():
+        return known
+    some = known.known
+    start = int(known.first_ordinals[some].min()) // 8 * 8
+    end = int((known.first_ordinals + known.records)[some].max())
+    bits = known.bits[start // 8 : -(-end // 8)].copy()
+    firsts = np.where(some, known.first_ordinals - start, NONE)
+    nexts = firsts.copy()
+    low, high = np.frombuffer(table.hash_secret, np.uint64)
+    for columns in decoded(asked):
+        rows = columns.rows
+        index_of = np.searchsorted(batches["position"], columns.batches["position"])
+        kinds, ordinals = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint32)
+        next_ordinals = nexts[index_of]
+        kernel.choose_marked(rows, next_ordinals, bits, kinds, ordinals)
+        nexts[index_of] = next_ordinals
+        hashes = np.empty((rows.size, 2), np.uint64)
+        address = columns.data.ctypes.data
+        hash_keys(address, rows["key_start"], rows["key_size"], kinds != kernel.IGNORED, low, high, hashes)
+        table.probe(hashes, rows["offset"], kinds)
+        kernel.clear_bits(ordinals, kinds, bits)
+        del columns, rows  # a large one must be gone before the next is decoded
+    superseded = np.empty(batches.size, np.int64)
+    kernel.count_bits(bits, firsts, known.records, superseded)
+    return KnownOutcomes(
+        firsts, known.records, superseded, known.plain, bits, known.unread, np.zeros(batches.size, np.bool_)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,12 +476,14 @@ class ScannedKeys:
         segments: the outcomes, by the base offset of the segment.
         survivors: the survivors of the chunks of segments, if they are kept; more of them may be superseded.
         hash_secret: that keys the hashes of the survivors.
+        table: the dirty keys, if outcomes are to be confirmed; see `confirmed`.
     """
 
     latest_offset: int
     segments: Mapping[int, SegmentOutcomes]
     survivors: Mapping[int, Survivors] = field(default_factory=dict, compare=False)
     hash_secret: bytes | None = field(default=None, repr=False, compare=False)
+    table: DirtyTable | None = field(default=None, compare=False)
 
     def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:
         """See `NewestOffsets.known_outcomes`."""

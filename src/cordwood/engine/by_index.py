@@ -5,13 +5,16 @@
     headers of all batches ──► compared with the index, followed by the trackers ──► what `scan_part` would find
 
 The index says where to look. That a record is superseded is decided by the hash of its key under the secret of this
-clean, as without an index. An index that is missing, torn, or of any other batches than those in the file is not used,
-and neither is one of entries of magic 0 and 1, which have no exact counts. Then the segment is scanned.
+clean, as without an index. One such record is enough to know that the segment is rewritten: what else may go is looked
+up in pass 2, which reads and decodes it anyway (`cleaning.superseded.confirmed`). An index that is missing, torn, or of
+any other batches than those in the file is not used, and neither is one of entries of magic 0 and 1, which have no
+exact counts. Then the segment is scanned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from typing import TypeAlias
 
 import numpy as np
@@ -21,6 +24,7 @@ from cordwood.cleaning.latest import DirtyTable
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.superseded import (
     NEVER,
+    UNCONFIRMED,
     UNREAD,
     ScannedRun,
     SegmentOutcomes,
@@ -39,7 +43,7 @@ from cordwood.record.columns import BatchWindow, RecordColumns
 from cordwood.record.headers import has_flag
 from cordwood.storage.formats.key_index import Flag, KeyIndex
 from cordwood.storage.index.files import read_index
-from cordwood.storage.index.probe import batches_with, find
+from cordwood.storage.index.probe import find
 from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
@@ -68,20 +72,35 @@ def scan_by_index(
     if index is None or batches is None:
         return None
     wanted, _ = mark(batches)
-    looked_up = wanted & _candidates(index, table, batches.size)
     counts = np.where(wanted, batches["record_count"], 0).astype(np.int32)
-    flags = _flags(batches, wanted, looked_up, index, now_ms)
     firsts = np.cumsum(counts, dtype=np.int64) - counts
     bits = np.zeros(-(-int(counts.sum(dtype=np.int64)) // 8), np.uint8)
+    looked_up, found_flags = np.zeros(batches.size, np.bool_), np.zeros(batches.size, np.uint8)
     # `_batches` has seen that batches ascend.
     span = Span(int(batches["base_offset"][0]), int(batches["last_offset"][-1]))
-    for at, keys, superseded in _looked_up(segment, batches, looked_up, table, now_ms):
-        flags[at] |= keys.flags
-        span.ascending = span.ascending and keys.span.ascending
-        # Decoding compares the count of a batch of magic 2 with its header.
-        shifts = firsts[at] - np.cumsum(keys.counts) + keys.counts
-        ordinals = np.repeat(shifts, keys.counts) + np.arange(superseded.size)
-        set_bits(ordinals[superseded].astype(np.uint32), bits)
+    at, ordinals = _candidates(index, table, wanted, firsts)
+    covered = np.arange(batches.size) < index.lengths.size
+    candidates = np.zeros(batches.size, np.bool_)
+    candidates[at] = True
+    with reading_threads([segment]) as threads:
+        for chosen in (wanted & ~covered, candidates):
+            for places, keys, superseded in _looked_up(threads, segment, batches, chosen, table, now_ms):
+                looked_up[places] = True
+                found_flags[places] |= keys.flags
+                span.ascending = span.ascending and keys.span.ascending
+                # Decoding compares the count of a batch of magic 2 with its header.
+                shifts = firsts[places] - np.cumsum(keys.counts) + keys.counts
+                numbers = np.repeat(shifts, keys.counts) + np.arange(superseded.size)
+                set_bits(numbers[superseded].astype(np.uint32), bits)
+                if chosen is candidates and bits.any():
+                    break
+            if bits.any():
+                # It will be rewritten, and what is left is looked up then.
+                break
+    unconfirmed = candidates & ~looked_up
+    set_bits(ordinals[unconfirmed[at]].astype(np.uint32), bits)
+    flags = _flags(batches, wanted, looked_up, index, now_ms) | found_flags
+    flags[unconfirmed] |= UNCONFIRMED
     outcomes = SegmentOutcomes(
         batches["position"].astype(np.uint32), batches["crc"].astype(np.uint32), firsts, counts, flags, bits
     )
@@ -118,12 +137,20 @@ def _batches(segment: Segment, index: KeyIndex) -> BatchRows | None:
     return batches if same else None
 
 
-def _candidates(index: KeyIndex, table: DirtyTable, batches: int) -> BoolArray:
-    """bool[batches]: those that may have a record with a dirty key."""
-    found = np.zeros(batches, np.bool_)
-    found[batches_with(index, find(index, table.index_hashes).ordinals)] = True
-    found[index.lengths.size :] = True
-    return found
+def _candidates(
+    index: KeyIndex, table: DirtyTable, wanted: BoolArray, firsts: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """The records in wanted batches that may have a dirty key: their batches, and their ordinals.
+
+    Args:
+        wanted: bool[batches].
+        firsts: int64[batches], the ordinal of the first record of each.
+    """
+    found = find(index, table.index_hashes).ordinals
+    ends = np.cumsum(index.counts, dtype=np.int64)
+    at = np.searchsorted(ends, found, side="right")
+    ordinals = firsts[at] + found - (ends - index.counts)[at]
+    return at[wanted[at]], ordinals[wanted[at]]
 
 
 def _flags(batches: BatchRows, wanted: BoolArray, looked_up: BoolArray, index: KeyIndex, now_ms: int) -> UInt8Array:
@@ -136,9 +163,16 @@ def _flags(batches: BatchRows, wanted: BoolArray, looked_up: BoolArray, index: K
 
 
 def _looked_up(
-    segment: Segment, batches: BatchRows, looked_up: BoolArray, table: DirtyTable, now_ms: int
+    threads: Executor | None,
+    segment: Segment,
+    batches: BatchRows,
+    looked_up: BoolArray,
+    table: DirtyTable,
+    now_ms: int,
 ) -> Iterator[tuple[Int64Array, WindowKeys, BoolArray]]:
     """By windows: the indexes of the batches that were looked up, their keys, and which of their records go."""
+    if not looked_up.any():
+        return
     edges = np.append(batches["position"], batches["position"][-1] + batches["size_bytes"][-1]).astype(np.int64)
     is_read = looked_up.copy()
     read_through_gaps(segment, edges, is_read)
@@ -165,6 +199,5 @@ def _looked_up(
         superseded = [kinds == SUPERSEDED for _, kinds in keys.pieces]
         return at[mine], keys, np.concatenate([np.empty(0, np.bool_), *superseded])
 
-    with reading_threads([segment]) as threads:
-        for _, found in read_ahead(threads, windows(), hashed):
-            yield found
+    for _, found in read_ahead(threads, windows(), hashed):
+        yield found

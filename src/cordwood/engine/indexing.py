@@ -30,7 +30,6 @@ from cordwood.fs.base import ReadableFile, TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.kernels import key_index as kernel
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
-from cordwood.kernels.superseded import BUCKET_BITS
 from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import key_index_name
 from cordwood.storage.formats.key_index import BATCH_BYTES, KeyIndex
@@ -205,7 +204,7 @@ class IndexMaker:
         survivors, found = newest.survivors.get(segment.base_offset), []
         known: Iterator[Keys] | None = None
         if survivors is not None and newest.hash_secret == self._secret:
-            known = (Keys(*piece, BUCKET_BITS) for piece in survivors())
+            known = (Keys(*piece) for piece in survivors())
         elif (outcomes.flags & UNREAD).any():
             known = _of_index(segment, outcomes, self._secret, bits)
         if known is None:
@@ -257,11 +256,11 @@ def _of_index(segment: Segment, outcomes: SegmentOutcomes, secret: bytes, bits: 
         return None
     hashes = np.empty(index.header.entries, np.uint64)
     kernel.restore(index.starts, index.tags, index.header.bits, hashes)
-    return iter([Keys(hashes, index.ordinals, index.header.bits)])
+    return iter([Keys(hashes, index.ordinals)])
 
 
 def _taken(keys: Keys, numbers: U32Array) -> Keys:
     hashes, ordinals = np.empty(keys.hashes.size, np.uint64), np.empty(keys.hashes.size, np.uint32)
     taken = kernel.take(keys.hashes, keys.ordinals, numbers, hashes, ordinals)
     assert taken >= 0, "the records of a segment have numbers"
-    return Keys(hashes[:taken], ordinals[:taken], keys.ordered_bits)
+    return Keys(hashes[:taken], ordinals[:taken])

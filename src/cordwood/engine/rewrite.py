@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence, Set
 from concurrent.futures import Executor
@@ -12,6 +13,7 @@ import numpy as np
 
 from cordwood.cleaning.key_table import NewestOffsets
 from cordwood.cleaning.rewrite import Counts, Rewritten, Rules, needs_no_decoding, rewrite
+from cordwood.cleaning.superseded import ScannedKeys, confirmed
 from cordwood.cleaning.thinning import thin
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions
@@ -21,6 +23,7 @@ from cordwood.engine.readahead import (
     decode_batches,
     read_ahead,
     reading_threads,
+    records_of,
     tracked_windows,
     with_upper_bounds,
 )
@@ -307,12 +310,17 @@ def _rewritten(
     old_horizon_ms: int,
     newest: NewestOffsets,
 ) -> Iterator[tuple[TrackedWindow, Rewritten]]:
+    table = newest.table if isinstance(newest, ScannedKeys) else None
+
     def rewrite_window(tracked: TrackedWindow) -> Rewritten:
         segment, window, batches = tracked.segment, tracked.window, tracked.window.batches
         known = newest.known_outcomes(segment.base_offset, batches, segment.path)
         decided = needs_no_decoding(batches, tracked.discard, known)
         # The scan has checked the CRC of what it read; the check of the outputs does so again.
         compute_crcs(window, ~(decided & known.known & ~known.unread))
+        if table is not None:
+            known = confirmed(batches, functools.partial(records_of, segment, window), known, table)
+            decided = needs_no_decoding(batches, tracked.discard, known)
         thinned = thin(window, decided | tracked.discard, known)
         done = decided if thinned is None else decided | thinned.done
         decoded = list(decode_batches(segment, window, ~done))

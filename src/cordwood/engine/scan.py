@@ -233,7 +233,7 @@ def probe_keys(
     if not ascending([found.span for found in scanned.values()], latest_offset):
         return collected
     outcomes = {base: found.outcomes for base, found in scanned.items()}
-    return replace(collected, newest=ScannedKeys(latest_offset, outcomes))
+    return replace(collected, newest=ScannedKeys(latest_offset, outcomes, table=how.table))
 
 
 def merge_chunks(scanned: Sequence[tuple[ScannedRun, Sequence[Chunk]]]) -> None:

@@ -85,11 +85,6 @@ class _Partition:
     dirty: DirtyBlob | None = None
 
     @property
-    def survivors_secret(self) -> bytes | None:
-        """The secret of the hashes that scans keep; None: records are looked up, and no hashes are kept."""
-        return self.hash_secret if self.dirty is None else None
-
-    @property
     def is_scanned(self) -> bool:
         """Whether all runs are."""
         return self.scan is not None and len(self.scan.scanned) == len(self.scan.tasks)
@@ -256,7 +251,7 @@ def _rewrite(partitions: Sequence[_Partition], clean_each: CleanEach) -> None:
             if number not in partition.groups:
                 segments = runs_by_segment(cut, cut.groups[number])
                 outcomes = scan.outcomes([run for runs in segments.values() for run in runs])
-                scanned = GroupKeys(cut.latest_offset, segments, outcomes, partition.survivors_secret)
+                scanned = GroupKeys(cut.latest_offset, segments, outcomes, partition.hash_secret, partition.dirty)
                 task = replace(partition.task, part=part, size_bytes=partition.group_bytes(number), scanned=scanned)
                 places.append((partition, number, task))
     for (partition, number, _), found in zip(places, clean_each([task for _, _, task in places]), strict=True):

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from cordwood.cleaning.latest import DirtyTable
 from cordwood.cleaning.rewrite import Counts
-from cordwood.cleaning.superseded import NEVER, Chunk, ScannedKeys, ScannedRun, Span, first_bits, joined
+from cordwood.cleaning.superseded import NEVER, UNCONFIRMED, Chunk, ScannedKeys, ScannedRun, Span, first_bits, joined
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.blobs import Blob
 from cordwood.engine.exchange import BlobFolder, RunOutcomes, RunTask
@@ -287,20 +287,23 @@ class GroupKeys:
     Attributes:
         latest_offset: the last offset of the dirty section.
         segments: the numbers of their runs, by the base offset of the segment.
-        hash_secret: that the keys were hashed with; None: their records were looked up, and there are no survivors.
+        hash_secret: that the keys were hashed with.
+        dirty: where records were looked up; None: they were compared in chunks.
     """
 
     latest_offset: int
     segments: Mapping[int, Sequence[int]]
     outcomes: RunOutcomes
-    hash_secret: bytes | None = field(repr=False)
+    hash_secret: bytes = field(repr=False)
+    dirty: DirtyBlob | None
 
     def load(self) -> ScannedKeys:
         """See `KeySource`."""
         found = self.outcomes.load()
         segments = {base: joined([found[number] for number in runs]) for base, runs in self.segments.items()}
-        if self.hash_secret is None:
-            return ScannedKeys(self.latest_offset, segments)
+        if self.dirty is not None:
+            is_unconfirmed = any((one.flags & UNCONFIRMED).any() for one in segments.values())
+            return ScannedKeys(self.latest_offset, segments, table=self.dirty.load() if is_unconfirmed else None)
         survivors = {
             base: functools.partial(self._survivors, runs, first_bits([found[number] for number in runs]))
             for base, runs in self.segments.items()

@@ -26,6 +26,8 @@ COARSE_BITS = 9
 #: What a search finds in an index that cannot be.
 BROKEN = -1
 _AHEAD = 16
+#: Of so many entries a bucket is sorted by moving each to its place.
+_FEW = 64
 #: The number of a record that does not stay.
 GONE = U32(0xFFFF_FFFF)
 
@@ -93,7 +95,11 @@ def take(hashes, ordinals, numbers, out_hashes, out_ordinals):
         how many were taken; BROKEN: there is no such record.
     """
     taken = 0
+    address = numbers.ctypes.data
     for i in range(hashes.size):
+        # Keys of an index are in the order of their hashes, so their records are anywhere.
+        if i + _AHEAD < hashes.size and ordinals[i + _AHEAD] < numbers.size:
+            prefetch(address + 4 * np.int64(ordinals[i + _AHEAD]))
         if ordinals[i] >= numbers.size:
             return BROKEN
         number = numbers[ordinals[i]]
@@ -130,9 +136,25 @@ def scatter(hashes, ordinals, shift, ends, out_hashes, out_ordinals):
         out_ordinals[at] = ordinals[i]
 
 
+@njit(inline="always")
+def _order(start, end, tags, ordinals):
+    """Sort the entries of a bucket by their ordinals; most are in order, or in a few runs that are."""
+    for i in range(start + 1, end):
+        if ordinals[i] < ordinals[i - 1]:
+            if end - start > _FEW:
+                order = np.argsort(ordinals[start:end])
+                tags[start:end], ordinals[start:end] = tags[start:end][order], ordinals[start:end][order]
+                return
+            tag, ordinal, at = tags[i], ordinals[i], i
+            while at > start and ordinals[at - 1] > ordinal:
+                tags[at], ordinals[at] = tags[at - 1], ordinals[at - 1]
+                at -= 1
+            tags[at], ordinals[at] = tag, ordinal
+
+
 @njit(cache=True, nogil=True)
 def fill(hashes, ordinals, coarse_starts, coarse_bits, bits, starts, tags, out_ordinals):
-    """Sort each coarse bucket by all bits, stably; fill the arrays of an index.
+    """Sort each coarse bucket by all bits, and by ordinals within each bucket; fill the arrays of an index.
 
     Args:
         hashes, ordinals: uint64[keys], uint32[keys], coarse bucket after coarse bucket.
@@ -160,6 +182,8 @@ def fill(hashes, ordinals, coarse_starts, coarse_bits, bits, starts, tags, out_o
             ends[bucket] = at + 1
             tags[at] = U32(hashes[i] >> tag_shift)
             out_ordinals[at] = ordinals[i]
+        for bucket in range(fine):
+            _order(starts[coarse * fine + bucket], ends[bucket], tags, out_ordinals)
     starts[starts.size - 1] = coarse_starts[coarse_starts.size - 1]
 
 

@@ -216,6 +216,32 @@ def set_bits(ordinals, bits):
 
 
 @njit(cache=True, nogil=True)
+def choose_marked(rows, next_ordinals, bits, kinds, ordinals):
+    """Choose the records whose bit is set.
+
+    Args:
+        rows: RECORD_ROW[records].
+        next_ordinals: int64, for each number in rows["batch"] the ordinal of its first record here; moved on.
+        bits: uint8, a bit per ordinal.
+        kinds, ordinals: uint8[records], uint32[records], filled: COMPARED or IGNORED, and the ordinal of each record.
+    """
+    for i in range(rows.size):
+        ordinal = next_ordinals[rows[i]["batch"]]
+        next_ordinals[rows[i]["batch"]] = ordinal + 1
+        ordinals[i] = U32(ordinal)
+        is_set = (bits[ordinal >> 3] >> np.uint8(ordinal & 7)) & np.uint8(1)
+        kinds[i] = COMPARED if is_set and rows[i]["key_size"] >= 0 else IGNORED
+
+
+@njit(cache=True, nogil=True)
+def clear_bits(ordinals, kinds, bits):
+    """Clear the bits of records, of which uint32[records] are the ordinals, that are not SUPERSEDED."""
+    for i in range(kinds.size):
+        if kinds[i] != SUPERSEDED:
+            bits[ordinals[i] >> U32(3)] &= ~(np.uint8(1) << np.uint8(ordinals[i] & U32(7)))
+
+
+@njit(cache=True, nogil=True)
 def count_bits(bits, first_ordinals, sizes, counts):
     """Count the superseded records of each batch.
 

@@ -123,12 +123,10 @@ class Keys:
     Attributes:
         hashes: uint64[keys], the upper halves.
         ordinals: uint32[keys], of the records.
-        ordered_bits: keys that have so many top bits in common are in the order of their records.
     """
 
     hashes: U64Array
     ordinals: U32Array
-    ordered_bits: int = 0
 
 
 class Gatherer:
@@ -262,11 +260,6 @@ class Gatherer:
         bits, entries = index.header.bits, index.header.entries
         coarse_bits = min(kernel.COARSE_BITS, bits)
         shift = 64 - coarse_bits
-        if any(keys.ordered_bits > bits for keys in self._keys):
-            hashes = np.concatenate([keys.hashes for keys in self._keys])
-            ordinals = np.concatenate([keys.ordinals for keys in self._keys])
-            order = np.argsort(ordinals)
-            self._keys = [Keys(hashes[order], ordinals[order])]
         starts = np.zeros((1 << coarse_bits) + 1, np.int64)
         for keys in self._keys:
             kernel.count(keys.hashes, shift, starts[1:])
