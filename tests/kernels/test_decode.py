@@ -10,16 +10,7 @@ from cordwood.record.batch import encode_message
 from cordwood.record.record import Record, encode_record, to_records
 from cordwood.testing import reference
 from cordwood.testing.strategies import records
-
-changes = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3)
-
-
-def changed(data: bytes, edits: list[tuple[int, int]], cut: int) -> bytes:
-    body = bytearray(data)
-    for at, byte in edits:
-        if at < len(body):
-            body[at] = byte
-    return bytes(body[: len(body) - cut])
+from tests.kernels.bodies import changed, changes, twin
 
 
 def decode_bodies(
@@ -55,15 +46,6 @@ def decode_bodies(
             batch, done = batch + 1, 0
             at = int(starts[batch]) if batch < len(bodies) else 0
     return found
-
-
-def twin(
-    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
-) -> list[Record] | None:
-    try:
-        return reference.read_body(body, count, base_offset, base_timestamp, append_time)
-    except reference.BrokenError:
-        return None
 
 
 @given(

@@ -29,9 +29,11 @@ from cordwood.cleaning.key_table import BoolArray, Int64Array, KnownOutcomes, Se
 from cordwood.cleaning.latest import DirtyTable
 from cordwood.errors import CorruptBatchError
 from cordwood.kernels import superseded as kernel
+from cordwood.kernels.body_keys import keys_of_bodies
+from cordwood.kernels.decode import DONE
 from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import DELETE_HORIZON, BatchRows
-from cordwood.record.columns import RecordColumns
+from cordwood.record.columns import Bodies, RecordColumns
 from cordwood.record.headers import has_flag, is_transactional_data
 from cordwood.types import NONE
 
@@ -98,24 +100,6 @@ class Chunk:
 Survivors: TypeAlias = Callable[[], Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]]
 
 
-@dataclass(frozen=True, slots=True)
-class WindowKeys:
-    """The keys of the records in some batches.
-
-    Attributes:
-        counts: int32[batches], decoded records of each.
-        flags: uint8[batches], see `kernels.superseded`.
-        pieces: (hashes uint64[records, 2], kinds uint8[records]) in log order; the arrays before change as they come.
-            There are no hashes where the records were looked up.
-        span: first and last offset of the records so far, and whether they ascend.
-    """
-
-    counts: npt.NDArray[np.int32]
-    flags: UInt8Array
-    pieces: Iterator[tuple[UInt64Array, UInt8Array]]
-    span: Span
-
-
 @dataclass(slots=True)
 class Span:
     """The offsets of records in log order.
@@ -138,9 +122,27 @@ class Span:
         self.ascending = self.ascending and other.ascending
 
 
+@dataclass(frozen=True, slots=True)
+class WindowKeys:
+    """The keys of the records in some batches.
+
+    Attributes:
+        counts: int32[batches], decoded records of each.
+        flags: uint8[batches], see `kernels.superseded`.
+        pieces: (hashes uint64[records, 2], kinds uint8[records]) in log order; the arrays before change as they come.
+            There are no hashes where the records were looked up.
+        span: first and last offset of the records so far, and whether they ascend.
+    """
+
+    counts: npt.NDArray[np.int32]
+    flags: UInt8Array
+    pieces: Iterator[tuple[UInt64Array, UInt8Array]]
+    span: Span
+
+
 def window_keys(
     batches: BatchRows,
-    decoded: Callable[[BoolArray], Iterator[RecordColumns]],
+    bodies: Callable[[BoolArray], Iterator[Bodies | RecordColumns]],
     wanted: BoolArray,
     superseding_from: Int64Array,
     secret: bytes,
@@ -153,7 +155,8 @@ def window_keys(
 
     Args:
         batches: BATCH_ROW[batches].
-        decoded: decodes the batches that its argument, bool[batches], marks; a batch may come in several parts.
+        bodies: of the batches that its argument, bool[batches], marks, or their records; a batch may come in several
+            parts.
         wanted: bool[batches], those that have records whose keys matter.
         superseding_from: int64[batches], from which offset on records supersede others; NEVER: none does.
         secret: 16 random bytes that key the hashes, so that no writer of keys can aim collisions at a log.
@@ -162,27 +165,15 @@ def window_keys(
         table: look up the records in it; it was made with the same secret.
     """
     counts, flags = np.zeros(batches.size, np.int32), flags_of(batches, wanted, now_ms)
-    low, high = np.frombuffer(secret, np.uint64)
-    span = Span()
+    notes = _Notes(batches, superseding_from, np.frombuffer(secret, np.uint64), end_offset, table, counts, flags)
 
     def pieces() -> Iterator[tuple[UInt64Array, UInt8Array]]:
-        for columns in decoded(wanted):
-            rows = columns.rows
-            index_of = np.searchsorted(batches["position"], columns.batches["position"])
-            kinds = np.empty(rows.size, np.uint8)
-            last, ascending = kernel.note_records(rows, index_of, superseding_from, NONE, kinds, counts, flags)
-            if end_offset != NEVER:
-                kinds[rows["offset"] >= end_offset] = kernel.IGNORED
-            if rows.size:
-                span.add(Span(int(rows["offset"][0]), int(last), bool(ascending)))
-            hashes = np.empty((rows.size, 2), np.uint64)
-            address = columns.data.ctypes.data
-            hash_keys(address, rows["key_start"], rows["key_size"], kinds != kernel.IGNORED, low, high, hashes)
-            if table is not None:
-                table.probe(hashes, rows["offset"], kinds)
-                hashes = np.empty((0, 2), np.uint64)  # they are not needed any more
-            yield hashes, kinds
-            del columns, rows  # a large one must be gone before the next is decoded
+        for some in bodies(wanted):
+            if isinstance(some, Bodies):
+                yield from notes.of_bodies(some)
+            else:
+                yield notes.of_columns(some)
+            del some  # a large one must be gone before the next is decoded
 
     held, rest = [], pieces()
     records = 0
@@ -191,7 +182,64 @@ def window_keys(
         records += piece[1].size
         if records > _HELD_RECORDS:
             break
-    return WindowKeys(counts, flags, itertools.chain(held, rest), span)
+    return WindowKeys(counts, flags, itertools.chain(held, rest), notes.span)
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What is noted of records; see `window_keys`."""
+
+    batches: BatchRows
+    superseding_from: Int64Array
+    secret: UInt64Array
+    end_offset: int
+    table: DirtyTable | None
+    counts: npt.NDArray[np.int32]
+    flags: UInt8Array
+    span: Span = field(default_factory=Span)
+
+    def of_bodies(self, bodies: Bodies) -> Iterator[tuple[UInt64Array, UInt8Array]]:
+        """Hashes and kinds of the records in some bodies."""
+        room = bodies.capacity()
+        kinds, hashes = np.empty(room, np.uint8), np.empty((room, 2), np.uint64)
+        offsets = np.empty(0 if self.table is None else room, np.int64)
+        counts, flags = self.counts.copy(), self.flags.copy()
+        status, records, first, last, in_order = keys_of_bodies(
+            bodies.data.ctypes.data, bodies.starts, bodies.ends, bodies.batches, self._index_of(bodies.batches),
+            self.superseding_from, self.end_offset, self.secret, counts, flags, kinds, hashes, offsets,
+        )  # fmt: skip
+        if status != DONE:
+            # Whoever decodes it says what is wrong, and where.
+            yield from (self.of_columns(columns) for columns in bodies.columns())
+            return
+        self.counts[:], self.flags[:] = counts, flags
+        if records:
+            self.span.add(Span(int(first), int(last), bool(in_order)))
+        yield self._looked_up(hashes[:records], offsets[:records], kinds[:records])
+
+    def of_columns(self, columns: RecordColumns) -> tuple[UInt64Array, UInt8Array]:
+        """Hashes and kinds of some records."""
+        rows = columns.rows
+        kinds = np.empty(rows.size, np.uint8)
+        index_of = self._index_of(columns.batches)
+        noted = kernel.note_records(rows, index_of, self.superseding_from, NONE, kinds, self.counts, self.flags)
+        kinds[rows["offset"] >= self.end_offset] = kernel.IGNORED
+        if rows.size:
+            self.span.add(Span(int(rows["offset"][0]), int(noted[0]), bool(noted[1])))
+        hashes = np.empty((rows.size, 2), np.uint64)
+        chosen = kinds != kernel.IGNORED
+        low, high = self.secret
+        hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, low, high, hashes)
+        return self._looked_up(hashes, rows["offset"], kinds)
+
+    def _index_of(self, batches: BatchRows) -> Int64Array:
+        return np.searchsorted(self.batches["position"], batches["position"])
+
+    def _looked_up(self, hashes: UInt64Array, offsets: Int64Array, kinds: UInt8Array) -> tuple[UInt64Array, UInt8Array]:
+        if self.table is not None:
+            self.table.probe(hashes, offsets, kinds)
+            hashes = np.empty((0, 2), np.uint64)  # they are not needed any more
+        return hashes, kinds
 
 
 def flags_of(batches: BatchRows, wanted: BoolArray, now_ms: int) -> UInt8Array:

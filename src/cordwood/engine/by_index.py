@@ -13,6 +13,7 @@ exact counts. Then the segment is scanned.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import TypeAlias
@@ -34,12 +35,12 @@ from cordwood.cleaning.superseded import (
     flags_of,
     window_keys,
 )
-from cordwood.engine.readahead import TrackedWindow, read_ahead, reading_threads, records_of
+from cordwood.engine.readahead import TrackedWindow, bodies_of, read_ahead, reading_threads
 from cordwood.engine.staying import Staying, read_through_gaps
 from cordwood.errors import CorruptFileError
 from cordwood.kernels.layout import BATCH_ROW, DELETE_HORIZON, BatchRows
 from cordwood.kernels.superseded import HAS_TOMBSTONE, SUPERSEDED, set_bits
-from cordwood.record.columns import BatchWindow, RecordColumns
+from cordwood.record.columns import BatchWindow
 from cordwood.record.headers import has_flag
 from cordwood.storage.formats.key_index import Flag, KeyIndex
 from cordwood.storage.index.files import read_index
@@ -190,12 +191,10 @@ def _looked_up(
         window = BatchWindow(read.position, read.data, read.batches[mine], read.read)
         compute_crcs(window)
 
-        def decoded(wanted: BoolArray) -> Iterator[RecordColumns]:
-            return records_of(segment, window, wanted)
-
+        bodies = functools.partial(bodies_of, segment, window)
         every = np.ones(window.batches.size, np.bool_)
         never = np.full(window.batches.size, NEVER, np.int64)
-        keys = window_keys(window.batches, decoded, every, never, table.hash_secret, now_ms, table=table)
+        keys = window_keys(window.batches, bodies, every, never, table.hash_secret, now_ms, table=table)
         superseded = [kinds == SUPERSEDED for _, kinds in keys.pieces]
         return at[mine], keys, np.concatenate([np.empty(0, np.bool_), *superseded])
 

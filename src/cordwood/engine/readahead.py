@@ -15,7 +15,7 @@ import numpy as np
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.errors import CorruptBatchError, DataError
 from cordwood.kernels.layout import CODEC_MASK
-from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
+from cordwood.record.columns import BatchWindow, Bodies, OnDamage, RecordColumns, decode, decompress_window, is_valid
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.order import in_order
 from cordwood.storage.log.segment import Segment, gap_error
@@ -184,18 +184,27 @@ def records_of(
     segment: Segment, window: BatchWindow, wanted: np.ndarray, *, whole_batches: bool = False
 ) -> Iterator[RecordColumns]:
     """Decode the wanted (bool[batches]) batches; damage is raised. See `decode` for `whole_batches`."""
+    yield from decode(_chosen(window, wanted), on_damage=_fail(segment), whole_batches=whole_batches)
 
+
+def bodies_of(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[Bodies | RecordColumns]:
+    """The same, for a caller that decodes bodies of magic 2 itself."""
+    yield from decompress_window(_chosen(window, wanted), on_damage=_fail(segment))
+
+
+def _chosen(window: BatchWindow, wanted: np.ndarray) -> BatchWindow:
+    """The window with those of its batches that are wanted, and those that are damaged, which is found thereby."""
+    if wanted.all():
+        return window
+    chosen = wanted | ~is_valid(window.batches)
+    return BatchWindow(window.position, window.data, window.batches[chosen], window.read)
+
+
+def _fail(segment: Segment) -> OnDamage:
     def fail(error: DataError) -> None:
         raise error.at(segment.path)
 
-    chosen = window
-    if not wanted.all():
-        if not is_valid(window.batches).all():
-            wanted = wanted | ~is_valid(window.batches)
-        if not wanted.any():
-            return
-        chosen = BatchWindow(window.position, window.data, window.batches[wanted], window.read)
-    yield from decode(chosen, on_damage=fail, whole_batches=whole_batches)
+    return fail
 
 
 def decode_batches(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[RecordColumns]:

@@ -41,15 +41,14 @@ from cordwood.engine.facts import aborted_transactions
 from cordwood.engine.keys import NOTHING_DIRTY, DirtyKeys, DirtySection
 from cordwood.engine.readahead import (
     TrackedWindow,
+    bodies_of,
     read_ahead,
     reading_threads,
-    records_of,
     segment_windows_from,
     start_position,
     with_upper_bounds,
 )
 from cordwood.kernels.layout import BatchRows
-from cordwood.record.columns import RecordColumns
 from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -306,12 +305,9 @@ def scan_part(
         wanted, superseding_from = marks.pop(window.position)
         compute_crcs(window)
 
-        def decoded(wanted: BoolArray) -> Iterator[RecordColumns]:
-            return records_of(segment, window, wanted)
-
         return window_keys(
             window.batches,
-            decoded,
+            functools.partial(bodies_of, segment, window),
             wanted,
             superseding_from,
             how.hash_secret,

@@ -93,6 +93,50 @@ class RecordColumns:
         return self if mask.all() else RecordColumns(self.data, self.rows[mask], self.batches)
 
 
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Bodies of adjacent batches of magic 2, which are complete and not compressed, or no longer.
+
+    Attributes:
+        data: uint8[bytes] that holds them.
+        starts, ends: int64[batches], where each is in the data.
+        batches: BATCH_ROW[batches].
+        on_damage: called with each error that `columns` finds.
+    """
+
+    data: U8Array
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    batches: BatchRows
+    on_damage: OnDamage
+
+    def capacity(self) -> int:
+        """Room for how many records they need at most: the record counts in the headers, limited by the bytes."""
+        room = (self.ends - self.starts) // MIN_RECORD_BYTES
+        return int(np.clip(self.batches["record_count"], 0, room).sum(dtype=np.int64))
+
+    def columns(self) -> Iterator[RecordColumns]:
+        """Their records; see `decode`."""
+        batches, ends = self.batches, self.ends
+        batch, at, done = 0, int(self.starts[0]), 0
+        while batch < batches.size:
+            rows = np.empty(_capacity(batches[batch:], int(ends[-1]) - at, done), RECORD_ROW)
+            status, count, batch, at, done, _ = kernel.decode_records(
+                self.data.ctypes.data, self.starts, ends, True, batches, batch, at, done, rows
+            )
+            rows = rows[:count]
+            if status < 0:
+                # Drop all records of the broken batch, unless an earlier call already yielded some of them.
+                broken = rows["batch"] == batch
+                rows = rows[~broken] if np.count_nonzero(broken) == done else rows
+            if rows.size:
+                yield RecordColumns(self.data, rows, batches)
+            if status < 0:
+                self.on_damage(_located(batches[batch], _problem_error(status)))
+                batch, done = batch + 1, 0
+                at = int(self.starts[batch]) if batch < batches.size else 0
+
+
 class _Kind(IntEnum):
     SKIP = 0
     PLAIN = 1
@@ -167,6 +211,30 @@ def decode(
     Raises:
         CorruptBatchError, BatchTooLargeError: from the default `on_damage`.
     """
+    found = decompress_window(
+        window,
+        on_damage=on_damage,
+        max_batch_bytes=max_batch_bytes,
+        even_invalid=even_invalid,
+        whole_batches=whole_batches,
+    )
+    for some in found:
+        if isinstance(some, Bodies):
+            yield from some.columns()
+        else:
+            yield some
+        del some  # a large one must be gone before the next is decompressed
+
+
+def decompress_window(
+    window: BatchWindow,
+    *,
+    on_damage: OnDamage = raise_damage,
+    max_batch_bytes: int | None = None,
+    even_invalid: bool = False,
+    whole_batches: bool = False,
+) -> Iterator[Bodies | RecordColumns]:
+    """The same as `decode`, but who calls it decodes bodies of magic 2, unless they are too large for a buffer."""
     if max_batch_bytes is None:
         max_batch_bytes = largest_batch_bytes(memory_bytes())
     batches = window.batches
@@ -220,16 +288,16 @@ class _Reader:
         self.max_batch_bytes = max_batch_bytes
         self.whole_batches = whole_batches
 
-    def plain(self) -> Iterator[RecordColumns]:
+    def plain(self) -> Iterator[Bodies | RecordColumns]:
         if self._too_large(self.batches[0]):
             yield from self._pieces(self.batches, self._body(self.batches[0], HEADER.size))
             return
         starts = self.batches["position"] - self.window.position
-        yield from self._bodies(
-            self.window.data, starts + HEADER.size, starts + self.batches["size_bytes"], self.batches
+        yield Bodies(
+            self.window.data, starts + HEADER.size, starts + self.batches["size_bytes"], self.batches, self.on_damage
         )
 
-    def packed(self) -> Iterator[RecordColumns]:
+    def packed(self) -> Iterator[Bodies | RecordColumns]:
         batches, window_end = self.batches, self.window.position + self.window.data.size
         codecs = batches["attributes"] & CODEC_MASK
         fast = _fast_codecs()[codecs]
@@ -246,8 +314,8 @@ class _Reader:
                     yield from self._packed(first, first + 1)
                 first += max(done, 1)
 
-    def _fast(self, codec: Codec, first: int, stop: int) -> Generator[RecordColumns, None, int]:
-        """Decode batches of one codec from `first` on, as far as its fast decompressor can; return how many."""
+    def _fast(self, codec: Codec, first: int, stop: int) -> Generator[Bodies, None, int]:
+        """Decompress batches of one codec from `first` on, as far as its fast decompressor can; return how many."""
         batches = self.batches[first:stop]
         starts = batches["position"] - self.window.position
         target = np.empty(_FAST_ROOM_BYTES, np.uint8)
@@ -261,11 +329,11 @@ class _Reader:
             body_max=min(STREAM_BYTES, self.max_batch_bytes),
         )
         if ends.size:
-            yield from self._bodies(target[: ends[-1]], np.append(0, ends[:-1]), ends, batches[: ends.size])
+            yield Bodies(target[: ends[-1]], np.append(0, ends[:-1]), ends, batches[: ends.size], self.on_damage)
         return ends.size
 
-    def _packed(self, first: int, stop: int) -> Iterator[RecordColumns]:
-        """Decode batches [first, stop) of any codec."""
+    def _packed(self, first: int, stop: int) -> Iterator[Bodies | RecordColumns]:
+        """Decompress batches [first, stop) of any codec."""
         arena: list[bytes | bytearray] = []
         size = 0
         limit = min(STREAM_BYTES, self.max_batch_bytes)
@@ -322,36 +390,14 @@ class _Reader:
 
     # ---- bodies of magic 2 -------------------------------------------------------------------------------------------
 
-    def _bodies(
-        self, data: U8Array, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], batches: BatchRows
-    ) -> Iterator[RecordColumns]:
-        """Decode complete bodies, which are at [starts, ends) in `data`."""
-        batch, at, done = 0, int(starts[0]), 0
-        while batch < batches.size:
-            rows = np.empty(_capacity(batches[batch:], int(ends[-1]) - at, done), RECORD_ROW)
-            status, count, batch, at, done, _ = kernel.decode_records(
-                data.ctypes.data, starts, ends, True, batches, batch, at, done, rows
-            )
-            rows = rows[:count]
-            if status < 0:
-                # Drop all records of the broken batch, unless an earlier call already yielded some of them.
-                broken = rows["batch"] == batch
-                rows = rows[~broken] if np.count_nonzero(broken) == done else rows
-            if rows.size:
-                yield RecordColumns(data, rows, batches)
-            if status < 0:
-                self._problem(batches[batch], status)
-                batch, done = batch + 1, 0
-                at = int(starts[batch]) if batch < batches.size else 0
-
-    def _arena(self, bodies: list[bytes | bytearray], first: int, end: int) -> Iterator[RecordColumns]:
+    def _arena(self, bodies: list[bytes | bytearray], first: int, end: int) -> Iterator[Bodies]:
         if bodies:
             ends = np.cumsum([len(body) for body in bodies], dtype=np.int64)
             starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-            yield from self._bodies(_bytes_array(b"".join(bodies)), starts, ends, self.batches[first:end])
+            yield Bodies(_bytes_array(b"".join(bodies)), starts, ends, self.batches[first:end], self.on_damage)
 
-    def _whole(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[RecordColumns]:
-        """Decode one batch whose body arrives in pieces, after joining them in one buffer."""
+    def _whole(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[Bodies]:
+        """One batch whose body arrives in pieces, which are joined in one buffer."""
         body = bytearray()
         try:
             for piece in pieces:
@@ -360,7 +406,7 @@ class _Reader:
             self._damaged(batches[0], error)
             return
         starts, ends = np.zeros(1, np.int64), np.array([len(body)], np.int64)
-        yield from self._bodies(_bytes_array(body), starts, ends, batches)
+        yield Bodies(_bytes_array(body), starts, ends, batches, self.on_damage)
 
     def _pieces(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[RecordColumns]:
         """Decode one batch whose body arrives in pieces, piece by piece."""
@@ -486,10 +532,15 @@ class _Reader:
         self._damaged(batch, _problem_error(status))
 
     def _damaged(self, batch: np.void, error: DataError) -> None:
-        if error.position is None:
-            error.position = int(batch["position"])
-            error.offset = int(batch["base_offset"]) if batch["base_offset"] >= 0 else int(batch["last_offset"])
-        self.on_damage(error)
+        self.on_damage(_located(batch, error))
+
+
+def _located(batch: np.void, error: DataError) -> DataError:
+    """The error with the place of its batch, unless it has one."""
+    if error.position is None:
+        error.position = int(batch["position"])
+        error.offset = int(batch["base_offset"]) if batch["base_offset"] >= 0 else int(batch["last_offset"])
+    return error
 
 
 def _problem_error(status: int) -> CorruptBatchError:
