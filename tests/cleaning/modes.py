@@ -5,6 +5,8 @@
     probing   one task that looks up all records in a table of the dirty keys, as if little were dirty
     indexed   the same, but key indexes say which records are looked up, as the clean of the round before left them, and
               once one of a segment goes, the others are looked up as they are rewritten
+    mistaken  the same, but some of these indexes are missing, torn, stale, of another segment or under another secret,
+              and the hashes of some segments' keys all agree with those of dirty ones
     stages    many tasks; runs begin where an index points to
     one       many tasks; a segment is one run
     two       many tasks; a segment is two runs, cut between any two batches
@@ -26,6 +28,7 @@ import atexit
 import contextlib
 import functools
 import pickle
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +36,9 @@ from typing import Any
 from unittest import mock
 from uuid import uuid4
 
-from cordwood.engine import scan, staged, stages, staying
+import numpy as np
+
+from cordwood.engine import by_index, scan, staged, stages, staying
 from cordwood.engine.indexing import IndexMaker
 from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
 from cordwood.engine.sections import LostSectionError
@@ -46,9 +51,10 @@ from cordwood.fs.folders import remove_tree
 from cordwood.jobs.jobs import run_each
 from cordwood.pool.runner import PoolRunner, running_in_pool
 from cordwood.storage.formats.filenames import WORK_FOLDER, index_folder, key_index_name
-from cordwood.storage.formats.key_index import decode
+from cordwood.storage.formats.key_index import KeyIndex, decode, encode, index_in
 from cordwood.storage.index.build import build
 from cordwood.storage.index.files import write_index
+from cordwood.storage.index.probe import Candidates, find
 from cordwood.storage.log.files import make_work_folder, read_file, write_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -63,6 +69,7 @@ MODES = (
     "chunks",
     "probing",
     "indexed",
+    "mistaken",
     "stages",
     "batches",
     "one",
@@ -80,6 +87,9 @@ _SECRET = bytes(range(16))
 #: What rounds left: key indexes by their names, by the log's directory without that of the round.
 _left: dict[str, dict[str, bytes]] = {}
 EVERY = "every"
+#: All that were left in the end.
+_earlier: list[bytes] = []
+_EARLIER = 100
 _mode = [EVERY if IS_FULL else "whole"]
 
 
@@ -134,14 +144,16 @@ def clean_log(
             small = log.size_bytes <= _SMALL_BYTES
             patches.enter_context(mock.patch.object(scan, "CHUNK_RECORDS", 8 if small else 512))
             patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
-        if mode in ("indexed", "sought") and log.size_bytes <= _SMALL_BYTES:
+        if mode in ("indexed", "mistaken", "sought") and log.size_bytes <= _SMALL_BYTES:
             # A window is one batch, so that most of what may go is looked up in pass 2.
             patches.enter_context(mock.patch.object(staying, "window_bytes", return_value=1))
             patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
         if mode in RUNS:
             cut = functools.partial(evenly, runs=RUNS[mode])
             patches.enter_context(mock.patch.object(stages, "cut_positions", cut))
-        if mode == "indexed":
+        if mode == "mistaken":
+            patches.enter_context(mock.patch.object(by_index, "find", _find_too_many))
+        if mode in ("indexed", "mistaken"):
             return _clean_with_indexes(fs, log, target, suffix, CleanRequest(settings=settings, part=part, **choice))
         choice["index_secret"] = indexes_of_most(fs, log) if mode == "sought" else None
         if mode not in ("whole", "chunks", "probing") and settings.offset_map_slots is None:
@@ -182,7 +194,10 @@ def indexes_of_most(fs: LocalFileSystem, log: LogView) -> bytes:
 def _clean_with_indexes(fs: LocalFileSystem, log: LogView, target: str, suffix: str, request: CleanRequest) -> Cleaned:
     """Clean with the indexes that the round before left, and leave some; those of other rounds may be stale."""
     rounds = str(Path(log.path).parent.parent / Path(log.path).name)
-    with _indexes_in(fs, log.path, _left.get(rounds, {})):
+    left = _left.get(rounds, {})
+    if _mode[0] == "mistaken":
+        left = _spoiled(left, random.Random(request.first_dirty ^ log.size_bytes))
+    with _indexes_in(fs, log.path, left):
         request = replace(request, probing=True, index_secret=_SECRET, fresh_secret=_SECRET)
         with _making_indexes(fs, log, target) as maker:
             cleaned = clean_partition(fs, log, target, request, suffix=suffix, indexes=None if suffix else maker)
@@ -191,7 +206,43 @@ def _clean_with_indexes(fs: LocalFileSystem, log: LogView, target: str, suffix: 
             replaced = {key_index_name(base) for group, _ in cleaned.written for base in group}
             before = {name: data for name, data in _left.get(rounds, {}).items() if name not in replaced}
             _left[rounds] = before | made
+            _earlier.extend(made.values())
     return cleaned
+
+
+def _spoiled(indexes: Mapping[str, bytes], source: random.Random) -> dict[str, bytes]:
+    """Key indexes, most of which must not be believed."""
+    found = {}
+    for name, data in indexes.items():
+        match source.randrange(7):
+            case 0:
+                continue
+            case 1:
+                at = source.randrange(len(data))
+                data = data[:at] + bytes([data[at] ^ 1 << source.randrange(8)]) + data[at + 1 :]
+            case 2:
+                data = data[: source.randrange(len(data))]
+            case 3:  # stale, or of another log
+                data = source.choice(_earlier[-_EARLIER:])
+            case 4:
+                data = source.choice(list(indexes.values()))
+            case 5:
+                data = b"".join(encode(under_another_secret(decode(data))))
+        found[name] = data
+    return found
+
+
+def under_another_secret(index: KeyIndex) -> KeyIndex:
+    """The index, with a secret in its header that its hashes were not made with."""
+    return index_in(replace(index.header, secret=bytes(16)), index.payload)
+
+
+def _find_too_many(index: KeyIndex, hashes: np.ndarray) -> Candidates:
+    """What `find` finds; of every third segment all records, as if their tags agreed with those of dirty keys."""
+    if index.header.base_offset % 3:
+        return find(index, hashes)
+    every = np.packbits(np.ones(index.header.records, np.bool_), bitorder="little")
+    return Candidates(every, index.header.records)
 
 
 @contextlib.contextmanager

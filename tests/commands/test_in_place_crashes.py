@@ -55,6 +55,7 @@ from tests.crashes import EVERY, PROPERTY, durable
 from tests.fs.acting import Acting, spoil
 from tests.fs.trees import Tree, tree
 from tests.kafka_tools import Oracle
+from tests.knobs import step
 from tests.storage.indexes import believed
 
 RecordProperty = Callable[[str, object], None]
@@ -412,7 +413,9 @@ def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
 _GIVES_ROOM = ("unlink", "rmdir", "truncate")
 
 
-def clean_on_full_disk(scene: Scene, refused: int, *, stays_full: bool) -> tuple[MemoryFileSystem, int, bool]:
+def clean_on_full_disk(
+    scene: Scene, refused: int, *, stays_full: bool, index: bool = False
+) -> tuple[MemoryFileSystem, int, bool]:
     """A clean on a disk that refuses an operation that needs room, or that and all after it.
 
     Returns:
@@ -432,7 +435,7 @@ def clean_on_full_disk(scene: Scene, refused: int, *, stays_full: bool) -> tuple
     fs.operations = _Heard(take_room)
     raised: NoSpaceError | OSError | None = None
     try:
-        failed = scene.clean(fs).with_fate(Fate.FAILED)
+        failed = scene.clean(fs, index=index).with_fate(Fate.FAILED)
     except (NoSpaceError, OSError) as error:
         raised = error
     if raised is None:
@@ -467,6 +470,31 @@ def check_full_disk(scene: Scene, *, every: int, stays_full: bool) -> None:
 @pytest.mark.parametrize("name", SCENES)
 def test_full_disk_at_any_operation_leaves_each_group_old_or_new(name: str, stays_full: bool) -> None:
     check_full_disk(built(name), every=EVERY if name == "waves" else 9 * EVERY, stays_full=stays_full)
+
+
+@pytest.mark.parametrize("stays_full", [False, True])
+def test_a_disk_that_fills_while_indexes_are_made_leaves_none_that_is_wrong(
+    stays_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "SEGMENT_SHARE", 0)  # the segments are small
+    scene = built("all at once")
+    look = Looker(scene)
+    _, count, _ = clean_on_full_disk(scene, 1 << 60, stays_full=stays_full, index=True)
+    indexes = 0
+    for refused in range(1, count + 1, step(7)):
+        fs, _, full = clean_on_full_disk(scene, refused, stays_full=stays_full, index=True)
+        fs.operations = []
+        left = {path: list(believed(LogView(path, fs=fs, log_start_offset=0))) for path in PATHS}
+        for path in PATHS:
+            indexes += len(left[path])
+            folder = f"{path}/{WORK_FOLDER}"
+            assert not fs.exists(folder) or [info.name for info in fs.list(folder)] == ["index"]
+        cordwood.index(ROOT, drop=True, fs=fs, no_broker_elsewhere=True)
+        if full:
+            look(fs)
+        else:
+            look.is_clean(fs)
+    assert indexes > 0
 
 
 def test_full_disk_leaves_each_group_old_or_new() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -142,13 +143,11 @@ def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Le
         if task.part is None:
             # Rounds of Kafka's offset map end with groups of their own.
             progress.groups = len(outcome.cleaned.replaced)
-        if task.makes_index:
-            forget_indexes(site.fs, path, outcome.replacement.replaced)
+        forget_indexes(site.fs, path, outcome.replacement.replaced)
         for part in outcome.by_group():
             swap_in(site.fs, path, part, keep=site.keep)
             progress.done += 1
-        if task.makes_index:
-            _take_over_indexes(site, path, outcome)
+        _take_over_indexes(site, path, outcome)
         progress.done += len(outcome.cleaned.kept)
         progress.add(outcome.cleaned)
     else:
@@ -157,12 +156,15 @@ def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Le
 
 
 def _take_over_indexes(site: Site, path: str, output: Output) -> None:
-    """Key indexes of the segments as they are now; those of segments that are gone are removed."""
-    take_over_indexes(site.fs, path, output.indexes)
-    parsed = [parse_file(info.name) for info in site.fs.list(path)]
-    remove_indexes(
-        site.fs, path, but={file.offset for file in parsed if file is not None and file.kind is FileKind.LOG}
-    )
+    """Key indexes of the segments as they are now; those of segments that are gone are removed.
+
+    The segments are in place. So if the disk is full, only the next clean has no use of the indexes.
+    """
+    with contextlib.suppress(OSError):
+        take_over_indexes(site.fs, path, output.indexes)
+        parsed = [parse_file(info.name) for info in site.fs.list(path)]
+        segments = {file.offset for file in parsed if file is not None and file.kind is FileKind.LOG}
+        remove_indexes(site.fs, path, but=segments)
 
 
 def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:
