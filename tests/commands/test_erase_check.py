@@ -369,7 +369,7 @@ TAGS |= {"table", "caption", "tr", "th", "td"}
 
 
 def test_hostile_keys_and_names_are_escaped_everywhere(tmp_path: Path) -> None:
-    partition = partition_of(tmp_path)
+    partition = partition_of(tmp_path / "<i>\x1b[1m")
     append(partition / SEGMENT, encode_batch([record(10 + at, key) for at, key in enumerate(HOSTILE)]))
     (partition / "<b onclick=x>\x1b[1m.txt").write_bytes(HOSTILE[0])
     result = cordwood.erase_check(str(partition), keys=HOSTILE, values=True)
@@ -400,3 +400,13 @@ def test_control_records_are_no_traces(tmp_path: Path) -> None:
     (window,) = [item for _, item in LogView(str(partition), fs=FS).windows()]
     assert is_control(window.batches).any()  # type: ignore[union-attr]
     assert cordwood.erase_check(str(partition), keys=[b"\0\0\0\1"]).traces == ()
+
+
+def test_what_supersedes_too_many_records_is_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cordwood.storage.index.traces.DESCRIBED_MAX", 3)
+    partition = partition_of(tmp_path)
+    append(partition / SEGMENT, encode_batch([record(10 + at) for at in range(5)]))
+    found = cordwood.erase_check(str(partition), keys=[ERASED])
+    assert found.counts[TraceKind.RECORD] == 5 and len(found.traces) == 3
+    assert {one.next_step.what for one in found.traces} == {"not known: its log could not be followed"}
+    assert any("there are too many" in one for one in found.unknown)

@@ -93,9 +93,11 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
 
 
 def _is_within_kept(fs: Store, root: str) -> bool:
-    """Whether a directory is a part of a folder of kept files: at most three levels below its manifest."""
-    above = [root, posixpath.dirname(root), posixpath.dirname(posixpath.dirname(root))]
-    return any(fs.exists(f"{path}/{MANIFEST}") for path in above[1:])
+    """Whether a directory is a part of a folder of kept files: of one log directory, or of a partition, in it."""
+    if fs.path_on_disk(root) is None:
+        return False  # only a clean in place keeps files
+    parent = posixpath.dirname(fs.absolute_path(root))
+    return any(fs.exists(f"{path}/{MANIFEST}") for path in (parent, posixpath.dirname(parent)))
 
 
 def _parse(path: str) -> PartitionDirectory | None:

@@ -52,6 +52,8 @@ class Judge:
     #: By the directory of a partition, then by the place of a record.
     _records: dict[str, dict[tuple[int, int, int], tuple[KeyRecord, NextStep]]] = field(default_factory=dict)
 
+    _places: dict[str, tuple[Node, LocatedPartition]] = field(default_factory=dict)
+
     def traces(self, file: FileToCheck, found: LookedAt) -> Iterator[FoundTrace]:
         """The traces in a file, with what happens to each next."""
         of_log = self._records.get(file.directory or "", {}) if file.role is Role.LOG else {}
@@ -76,6 +78,8 @@ class Judge:
             return NextStep(
                 StepKind.STAYS, "part of a record of another key: it goes when that key is written or deleted"
             )
+        if trace.kind in _OF_RECORDS:
+            return NextStep(StepKind.KEPT, "not known: its log could not be followed")
         return NextStep(StepKind.KEPT, "not in a record that can be read: only a repair, or its removal, takes it")
 
     def _of_leftover(self, file: FileToCheck) -> NextStep:
@@ -102,25 +106,30 @@ class Judge:
         )
 
     def _place_of(self, directory: str | None) -> tuple[Node, LocatedPartition] | None:
-        wanted = None if directory is None else self.fs.absolute_path(directory)
-        places = ((node, place) for node in self.nodes for place in node.places)
-        return next((pair for pair in places if self.fs.absolute_path(pair[1].path) == wanted), None)
+        if not self._places:
+            pairs = [(node, place) for node in self.nodes for place in node.places]
+            self._places.update((self.fs.absolute_path(place.path), (node, place)) for node, place in pairs)
+        return None if directory is None else self._places.get(self.fs.absolute_path(directory))
 
     def judge_logs(self, files: Sequence[FileToCheck], looked_at: Mapping[str, LookedAt]) -> None:
         """Find out what the records of each log are, before their traces are asked for."""
-        by_log: dict[str, list[Trace]] = {}
+        by_log: dict[str, list[LookedAt]] = {}
         for file in files:
             if file.role is Role.LOG and file.directory is not None:
-                by_log.setdefault(file.directory, []).extend(looked_at[file.path].traces)
-        for directory, traces in by_log.items():
+                by_log.setdefault(file.directory, []).append(looked_at[file.path])
+        for directory, some in by_log.items():
+            traces = [trace for one in some for trace in one.traces]
             records = [one.record for one in traces if one.kind in _OF_RECORDS and one.record is not None]
-            if records:
+            if sum(one.counts.total() for one in some) > len(traces):
+                what = f"which records in {directory} are superseded: there are too many"
+                self.notes.append(f"{what}. Give fewer keys at a time")
+            elif records:
                 self._judge_log(directory, sorted(records, key=lambda one: (one.offset, one.position)))
 
     def _judge_log(self, directory: str, records: Sequence[KeyRecord]) -> None:
         place = self._place_of(directory)
-        log = LogView(directory, fs=self.fs) if place is None else place[1].log()
         try:
+            log = LogView(directory, fs=self.fs) if place is None else place[1].log()
             known = judged(log, records)
             prospects = None if place is None else prospects_of(*place, log, self.now_ms)
         except (OSError, CordwoodError) as error:
