@@ -113,6 +113,14 @@ def test_records_say_which_clean_takes_them(tmp_path: Path) -> None:
     assert "kept: cleanup.policy is unknown" in kept
 
 
+def test_what_the_cleaner_has_passed_waits_for_a_clean_from_an_earlier_offset(tmp_path: Path) -> None:
+    log = partition_with(tmp_path, records(0, ("a", "1"), ("b", "1")), records(2, ("a", "2"), ("b", "2")))
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\na 0 3\n")
+    found = json.loads(run("get", log, "--key", "a", "--key", "b", "--json", *COMPACT).stdout)
+    steps = {(one["key"], one["value"]): one["next"]["kind"] for one in found["records"]}
+    assert steps == {("a", "1"): "kept", ("a", "2"): "stays", ("b", "1"): "clean", ("b", "2"): "stays"}
+
+
 def test_an_unknown_key_is_named_with_exit_code_2_and_the_others_are_shown(tmp_path: Path) -> None:
     log = partition_with(tmp_path, records(0, ("a", "1"), ("b", "1")))
     found = run("get", log, "--key", "a", "--key", "nobody")
