@@ -365,7 +365,14 @@ HOSTILE = [
     b"\xff\xfe\x00\x01",
 ]
 TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "dl", "dt", "dd", "ul", "li"}
-TAGS |= {"table", "caption", "tr", "th", "td"}
+TAGS |= {"div", "table", "caption", "tr", "th", "td"}
+
+
+def test_the_style_of_the_page_stays_within_its_block(tmp_path: Path) -> None:
+    page = cordwood.erase_check(str(partition_of(tmp_path)), keys=["x"]).page()
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    selectors = [one for rule in style.split("}") for one in rule.partition("{")[0].split(",") if one.strip()]
+    assert len(selectors) > 10 and all(one.strip().startswith(".erasure") for one in selectors)
 
 
 def test_hostile_keys_and_names_are_escaped_everywhere(tmp_path: Path) -> None:

@@ -16,10 +16,15 @@ from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.service.log import FetchIsolation
 from cordwood.storage.formats import properties
 from cordwood.storage.log.files import read_file, write_file
+from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
+from tests.knobs import scaled
 from tests.service.cleaning import begin_abort
 from tests.service.live_logs import NOW_MS, batch, read_all
 from tests.service.nodes import ONE, TWO, Node
+from tests.sources.random_logs import PARTITIONS, random_directory
+from tests.storage.indexes import index_all
+from tests.storage.plain_history import all_keys, plain_history
 
 ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)
 DIRECTORY_IDS = {"d1": uuid.UUID(int=11), "d2": uuid.UUID(int=12)}
@@ -301,3 +306,26 @@ def test_a_directory_that_fails_while_it_is_used_is_dropped_and_the_others_live_
     assert node.manager.live_log_dirs == (second.parent_directory,)
     node.append(TWO, "b2")
     node.manager.shutdown()
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_records_of_a_key_are_found_in_the_log_of_a_partition(node: Node) -> None:
+    log = node.manager.get_or_create_log(ONE, is_new=True)
+    log.append({"a": "1", "b": "2"})
+    assert [one.value for one in node.manager.get(ONE, "a")] == [b"1"]
+    assert node.manager.get(TWO, "a") == []
+
+
+@pytest.mark.parametrize("seed", range(scaled(6, 100)))
+def test_keys_are_found_in_live_logs_that_were_cleaned_as_by_a_full_scan(seed: int) -> None:
+    writer = random_directory(seed, stop=False)
+    for partition in PARTITIONS:
+        log = writer.log(partition)
+        view = LogView(log.directory, fs=writer.fs, live=True, log_start_offset=log.log_start_offset)
+        index_all(writer.fs, view)
+        known = all_keys(view)
+        found = [one for key in known for one in writer.manager.get(partition, key)]
+        assert sorted(found, key=lambda one: one.offset) == plain_history(view, known)
+    writer.manager.shutdown()

@@ -12,6 +12,7 @@ from cordwood.errors import DataError
 from cordwood.presentable import Presentable
 from cordwood.storage.index.history import KeyRecord
 from cordwood.storage.index.traces import LookedAt, TraceKind
+from cordwood.text import number
 from cordwood.types import TopicPartition
 
 
@@ -69,7 +70,8 @@ class GetResult(Presentable):
     problems: tuple[DataError, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
-        return f"{len(self.records)} records in {len(self.searched)} logs, {len(self.unknown)} keys unknown"
+        found, unknown = number(len(self.records), "record"), number(len(self.unknown), "key")
+        return f"{found} in {number(len(self.searched), 'log')}; {unknown} unknown"
 
 
 # ---- traces ----------------------------------------------------------------------------------------------------------
@@ -176,4 +178,4 @@ class ErasureResult(Presentable):
         return self._repr_html_()
 
     def __str__(self) -> str:
-        return f"{self.verdict}: {self.keys} keys in {len(self.files)} files"
+        return f"{self.verdict}: {number(self.keys, 'key')} in {number(len(self.files), 'file')}"

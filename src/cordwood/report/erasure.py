@@ -20,14 +20,18 @@ _SHOWN_ROWS = 50
 #: Rows of the page; the JSON document has all.
 _PAGE_ROWS = 100_000
 
+#: Every rule begins with the class of the page's only block, so that a notebook which shows it stays as it is.
 _STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #222 }
-h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em }
-.verdict { border-left: 6px solid; padding: .6em 1em; font-weight: 600 }
-.clear { border-color: #1a7f37; background: #e9f6ec } .not-clear { border-color: #b42318; background: #fdeceb }
-table { border-collapse: collapse; font-size: .9em; width: 100% } caption { text-align: left; padding: .3em 0 }
-th, td { border-bottom: 1px solid #ddd; padding: .25em .6em; vertical-align: top; overflow-wrap: anywhere }
-dt { font-weight: 600; margin-top: .4em } dd { margin: 0; overflow-wrap: anywhere }
+.erasure { font: 15px/1.45 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #222 }
+.erasure h1 { font-size: 1.5em } .erasure h2 { font-size: 1.15em; margin-top: 2em }
+.erasure .verdict { border-left: 6px solid; padding: .6em 1em; font-weight: 600 }
+.erasure .clear { border-color: #1a7f37; background: #e9f6ec }
+.erasure .not-clear { border-color: #b42318; background: #fdeceb }
+.erasure table { border-collapse: collapse; font-size: .9em; width: 100% }
+.erasure caption { text-align: left; padding: .3em 0 }
+.erasure th, .erasure td { border-bottom: 1px solid #ddd; padding: .25em .6em; vertical-align: top }
+.erasure td, .erasure dd { overflow-wrap: anywhere } .erasure dd { margin: 0 }
+.erasure dt { font-weight: 600; margin-top: .4em }
 """
 
 
@@ -42,7 +46,7 @@ def _due(trace: FoundTrace) -> str:
 
 
 def _counts(counts: Mapping[TraceKind, int]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "-"
+    return ", ".join(f"{kind}: {count:,}" for kind, count in counts.items() if count) or "-"
 
 
 _TRACES: Sequence[tuple[Column, Callable[[FoundTrace], str]]] = (
@@ -87,10 +91,10 @@ def lines(result: ErasureResult) -> Iterator[str]:
             yield f"not read: {printable(one.found.path)}: {printable(problem)}"
     roles = {role: sum(one.role is role for one in result.files) for role in Role}
     yield _looked_at(result)
-    yield "files: " + ", ".join(f"{number(count, role)}" for role, count in roles.items() if count)
+    yield "of these: " + ", ".join(f"{role}: {count:,}" for role, count in roles.items() if count)
     for line in result.unknown:
         yield f"not known: {printable(line)}"
-    yield f"{result.verdict.upper()}{'' if not found else ': ' + _counts(result.counts)}"
+    yield f"{result.verdict.upper()}{'' if not found else ' (' + _counts(result.counts) + ')'}"
 
 
 def document(result: ErasureResult) -> dict[str, Any]:
@@ -167,7 +171,7 @@ def page(result: ErasureResult) -> str:
             "<!DOCTYPE html>",
             f'<html lang="en"><head><meta charset="utf-8"><title>Erasure: {escape(result.verdict)}</title>',
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-            f"<style>{_STYLE}</style></head><body>",
+            f'<style>{_STYLE}</style></head><body><div class="erasure">',
             "<h1>Traces of erased keys</h1>",
             f'<p class="verdict {"clear" if is_clear else "not-clear"}">{escape(_sentence(result))}</p>',
             "<dl>",
@@ -179,7 +183,7 @@ def page(result: ErasureResult) -> str:
             *(f"<li>{escape(printable(one))}</li>" for one in result.unknown),
             "</ul>",
             *_section("What was looked at", _rows(_FILES, result.files, "files")),
-            "</body></html>",
+            "</div></body></html>",
             "",
         ]
     )
@@ -197,7 +201,7 @@ def _sentence(result: ErasureResult) -> str:
         case Verdict.INCOMPLETE:
             return "No trace of these keys was found, but some files could not be read completely."
         case _:
-            return f"Traces of these keys remain: {_counts(result.counts)}."
+            return f"Traces of these keys remain ({_counts(result.counts)})."
 
 
 def _section(title: str, body: str) -> Iterator[str]:
