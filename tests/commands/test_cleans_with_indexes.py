@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.engine.results import Fate
+from cordwood.commands.in_place.room import RESERVE_BYTES
+from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
@@ -24,7 +25,7 @@ def files(partition: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(partition.iterdir()) if path.is_file()}
 
 
-def clean(logs: Path, **choice: Any) -> None:
+def clean(logs: Path, **choice: Any) -> CleanResult:
     result = cordwood.clean_in_place(
         str(logs),
         overrides=["cleanup.policy=compact", "internal.segment.bytes=120000"],
@@ -36,6 +37,7 @@ def clean(logs: Path, **choice: Any) -> None:
         **choice,
     )
     assert not result.with_fate(Fate.FAILED), result.text()
+    return result
 
 
 def grown(logs: Path, source: random.Random, base: int) -> int:
@@ -90,3 +92,50 @@ def test_an_index_that_would_be_large_beside_its_segment_is_not_made(tmp_path: P
     grown(logs, random.Random(1), end)
     clean(logs, index=True)
     assert not list(believed(LogView(str(logs / "t-0"), fs=FS, log_start_offset=0)))
+
+
+def indexes(logs: Path) -> list[int]:
+    """The sizes of the key indexes, in the order of their segments."""
+    return [info.size_bytes for _, info in sorted(indexes_in(FS, str(logs / "t-0")), key=lambda found: found[0])]
+
+
+def test_indexes_take_no_more_room_than_they_may(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    end = grown(logs, random.Random(1), start(logs))
+    clean(logs, index=True)
+    all_of_them = len(indexes(logs))
+    grown(logs, random.Random(2), end)
+    clean(logs, index_max=3_000)
+    assert sum(indexes(logs)) <= 3_000
+    assert 0 < len(indexes(logs)) < all_of_them
+
+
+def test_where_the_disk_has_no_room_for_indexes_segments_are_cleaned_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, twin = tmp_path / "logs", tmp_path / "twin"
+    grown(logs, random.Random(1), start(logs))
+    shutil.copytree(logs, twin)
+    result = clean(twin)
+    assert result.in_place is not None
+    room = RESERVE_BYTES + result.in_place.work_bytes_max
+    monkeypatch.setattr(PosixFileSystem, "free_bytes", lambda *_: room)
+    clean(logs, index=True)
+    assert files(logs / "t-0") == files(twin / "t-0")
+    assert indexes(logs) == []
+
+
+def test_a_result_says_what_was_read_and_written_for_what_was_new(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    end = grown(logs, random.Random(1), start(logs))
+    first = clean(logs, index=True).in_place
+    assert first is not None and first.index_bytes == sum(indexes(logs))
+    size = sum(len(data) for name, data in files(logs / "t-0").items() if name.endswith(".log"))
+    make_log(logs / "t-0", (end, [data(end, b"%d" % 399, size=2_000)]), (end + 1, [data(end + 1, b"new", size=2_000)]))
+    result = clean(logs)
+    second = result.in_place
+    assert second is not None
+    assert min(first.bytes_read, second.bytes_read) > size
+    assert 0 < second.bytes_new < size / 20 < second.bytes_written
+    assert "with key indexes: " in result.text()
+    assert f"{second.bytes_written / second.bytes_new:.1f} for each byte that was new" in result.text()

@@ -70,7 +70,7 @@ def clean_in_place(
             loaded = load(site)
             ledger.failures |= loaded.failures
             plan = plan_node(site.node.listed_again(), sources, options.without_retention())
-            work = Work.of(plan, fs, ledger.failures, indexes=in_place.index)
+            work = Work.of(plan, fs, ledger.failures, indexes=in_place.index, index_max=in_place.index_max)
             work = refuse_full_disks(site, work, in_place, ledger.failures)
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))
@@ -91,7 +91,7 @@ def clean_in_place(
                 seconds=time.monotonic() - started,
                 clean_seconds=jobs.seconds,
                 notes=tuple(_notes(site)),
-                in_place=_in_place(site, waves, ledger, verified=in_place.verify),
+                in_place=_in_place(site, work, waves, ledger, verified=in_place.verify),
             )
         except BaseException as error:
             for note in ledger.notes():
@@ -134,7 +134,7 @@ def _notes(site: Site) -> Iterator[str]:
             yield f"{directory.path} had no clean shutdown; it was recovered, as a broker does at its next start"
 
 
-def _in_place(site: Site, waves: Waves, ledger: Ledger, *, verified: bool) -> InPlace:
+def _in_place(site: Site, work: Work, waves: Waves, ledger: Ledger, *, verified: bool) -> InPlace:
     return InPlace(
         directories=tuple(directory.path for directory in site.node.directories),
         waves=len(waves.waves),
@@ -144,6 +144,10 @@ def _in_place(site: Site, waves: Waves, ledger: Ledger, *, verified: bool) -> In
         verify_seconds=ledger.verify_seconds,
         kept="" if site.kept is None or site.kept.is_empty else site.kept.path,
         kept_bytes=0 if site.kept is None else site.kept.bytes_kept,
+        bytes_read=ledger.bytes_read,
+        bytes_written=ledger.bytes_written,
+        bytes_new=work.new_bytes,
+        index_bytes=ledger.index_bytes,
     )
 
 

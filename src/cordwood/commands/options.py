@@ -118,6 +118,13 @@ class InPlaceOptions:
             "Default: only in partitions that have some."
         ),
     ] = False
+    index_max: Annotated[
+        int | None,
+        Option(
+            "Disk space for the key indexes of a partition. Default: a tenth of its log.",
+            metavar="BYTES",
+        ),
+    ] = None
     work_space: Annotated[
         int | None,
         Option(

@@ -84,6 +84,9 @@ class InPlace:
         verified: records proved to be there, or to be rightly gone; None: not checked.
         kept: the folder that has what was replaced; empty: it is gone, or nothing was replaced.
         kept_bytes: of the files in that folder, which take room until it is deleted.
+        bytes_read, bytes_written: what tasks read, but for the proof, and what they wrote, key indexes included.
+        bytes_new: how much of the log no clean had seen before, about.
+        index_bytes: of the key indexes that were made.
     """
 
     directories: tuple[str, ...]
@@ -94,6 +97,10 @@ class InPlace:
     kept: str
     kept_bytes: int = 0
     proof_bytes_max: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    bytes_new: int = 0
+    index_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,6 +274,12 @@ def _of_place(found: InPlace) -> Iterator[str]:
         else:
             what = f"{number(found.verified, 'record')} in {found.verify_seconds:.1f} s"
             yield f"verified before anything was replaced: {what}"
+    if found.index_bytes:
+        share = f": {found.bytes_written / found.bytes_new:.1f} for each byte that was new" if found.bytes_new else ""
+        yield (
+            f"with key indexes: {bytes_text(found.bytes_read)} read from the disk or its cache, "
+            f"{bytes_text(found.bytes_written)} written{share}, {bytes_text(found.index_bytes)} of it indexes"
+        )
     if found.kept:
         command = shlex.join(["cordwood", "undo", found.kept])
         yield (

@@ -6,6 +6,7 @@ be on the disk of the log, or on another one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -110,6 +111,13 @@ class Disks:
         """The disk of the proof's files."""
         return ProofDisk(self.folder_device, self.folder_room.of_disk)
 
+    def room_beside(self, taken: Mapping[int, int]) -> dict[int, int]:
+        """What outputs may take of each disk beside other files, of which `taken` has the sizes by disk."""
+        sizes = {
+            device: min(room.size_bytes, room.of_disk - taken.get(device, 0)) for device, room in self.rooms.items()
+        }
+        return {device: max(0, size) for device, size in sizes.items()}
+
     def proof_beside(self, load: Load) -> int:
         """What the proof of a partition takes of the disk of its outputs."""
         return load.proof_bytes if load.device == self.folder_device else 0
@@ -136,6 +144,7 @@ def refuse_full_disks(site: Site, work: Work, in_place: InPlaceOptions, failures
     """
     loads = _loads(site, work, verify=in_place.verify)
     disks = Disks.of(site, loads, in_place.work_space)
+    work = work.without_indexes(_without_room_for_indexes(site, work, loads, disks))
     full = [path for path, load in loads.items() if disks.has_no_room(load)]
     failures.update(_too_large(full, loads, disks, keeps_old=site.kept is not None))
     return work.without(full)
@@ -153,13 +162,36 @@ def plan_waves(
     keeps_old = site.kept is not None
     loads = _loads(site, work, verify=in_place.verify)
     disks = Disks.of(site, loads, in_place.work_space)
-    sizes = {device: room.size_bytes for device, room in disks.rooms.items()}
+    sizes = disks.room_beside(_index_bytes(work, loads))
     waves = schedule(loads, sizes, kept=keeps_old, proof=disks.proof)
     if len(waves.waves) > 1 or waves.too_large:
         loads = _tried(jobs, work, loads, failures)
         waves = schedule(loads, sizes, kept=keeps_old, proof=disks.proof)
     failures.update(_too_large(waves.too_large, loads, disks, keeps_old=keeps_old))
     return waves
+
+
+def _index_bytes(work: Work, loads: Mapping[str, Load]) -> Counter[int]:
+    """The most that new key indexes take of each disk."""
+    found: Counter[int] = Counter()
+    for path, load in loads.items():
+        found[load.device] += work.index_bytes(path)
+    return found
+
+
+def _without_room_for_indexes(site: Site, work: Work, loads: Mapping[str, Load], disks: Disks) -> list[str]:
+    """The partitions on disks where key indexes would take room that new segments need, as far as bounds tell.
+
+    They are cleaned, and get no index.
+    """
+    taken = _index_bytes(work, loads)
+
+    def waves(taken: Mapping[int, int]) -> tuple[int, int]:
+        found = schedule(loads, disks.room_beside(taken), kept=site.kept is not None, proof=disks.proof)
+        return len(found.waves), len(found.too_large)
+
+    tight = {device for device in taken if taken[device] and waves({device: taken[device]}) != waves({})}
+    return [path for path, load in loads.items() if load.device in tight]
 
 
 def _loads(site: Site, work: Work, *, verify: bool) -> dict[str, Load]:

@@ -12,7 +12,7 @@ from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Ledger, Work
 from cordwood.commands.proving import verify_pairs
 from cordwood.engine.partition import GroupRange
-from cordwood.engine.progress import Counters
+from cordwood.engine.progress import Counters, total
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
 from cordwood.fs.posix import PosixFileSystem
@@ -20,7 +20,7 @@ from cordwood.jobs.jobs import Jobs
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind, parse_file
-from cordwood.storage.index.files import forget_indexes, remove_indexes, take_over_indexes
+from cordwood.storage.index.files import forget_indexes, limit_indexes, remove_indexes, take_over_indexes
 from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
 from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
@@ -38,13 +38,16 @@ def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, 
     tasks = [
         _part(work, path, first, end, ledger) for path, (first, end) in wave.items() if path not in ledger.failures
     ]
+    read_before = total(site.fs, jobs.progress)
     outcomes = jobs.clean(tasks, None)
+    ledger.bytes_read += total(site.fs, jobs.progress) - read_before
+    _note_written(site, outcomes, ledger)
     if verify:
         outcomes = _proved(site, jobs, tasks, outcomes, ledger)
     site.confirm_locks()
 
     def swap(at: int) -> None:
-        _swap(site, tasks[at], outcomes[at], ledger)
+        _swap(site, tasks[at], outcomes[at], ledger, work.index_max)
 
     in_parallel(site.fs.concurrency, swap, range(len(tasks)))
     _record(site, [task.path for task in tasks if ledger.progress[task.path].complete], ledger)
@@ -135,7 +138,7 @@ def _not_proved(path: str, verdict: Verdict) -> str:
 # ---- swap, record ----------------------------------------------------------------------------------------------------
 
 
-def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Ledger) -> None:
+def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Ledger, index_max: int | None) -> None:
     """Swap in the groups of a partition, in ascending order."""
     path = task.path
     if isinstance(outcome, Output):
@@ -147,7 +150,7 @@ def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Le
         for part in outcome.by_group():
             swap_in(site.fs, path, part, keep=site.keep)
             progress.done += 1
-        _take_over_indexes(site, path, outcome)
+        _take_over_indexes(site, path, outcome, index_max)
         progress.done += len(outcome.cleaned.kept)
         progress.add(outcome.cleaned)
     else:
@@ -155,7 +158,15 @@ def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Le
     site.empty_work_folder(path)
 
 
-def _take_over_indexes(site: Site, path: str, output: Output) -> None:
+def _note_written(site: Site, outcomes: Sequence[Output | Failure], ledger: Ledger) -> None:
+    for output in outcomes:
+        if isinstance(output, Output):
+            index_bytes = sum(site.fs.stat(path).size_bytes for path in output.indexes)
+            ledger.index_bytes += index_bytes
+            ledger.bytes_written += index_bytes + sum(size for _, size in output.files)
+
+
+def _take_over_indexes(site: Site, path: str, output: Output, index_max: int | None) -> None:
     """Key indexes of the segments as they are now; those of segments that are gone are removed.
 
     The segments are in place. So if the disk is full, only the next clean has no use of the indexes.
@@ -165,6 +176,8 @@ def _take_over_indexes(site: Site, path: str, output: Output) -> None:
         parsed = [parse_file(info.name) for info in site.fs.list(path)]
         segments = {file.offset for file in parsed if file is not None and file.kind is FileKind.LOG}
         remove_indexes(site.fs, path, but=segments)
+        if index_max is not None:
+            limit_indexes(site.fs, path, index_max)
 
 
 def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:

@@ -9,6 +9,7 @@ from cordwood.cleaning.plan import Compaction, Decision, PartitionPlan, Plan
 from cordwood.engine.partition import Cleaned
 from cordwood.engine.task import Failure, PartitionTask, tasks_of
 from cordwood.fs.base import LocalFileSystem
+from cordwood.storage.index.build import SEGMENT_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,24 +18,47 @@ class Work:
 
     Attributes:
         tasks: each one's whole task, from which waves take parts.
+        index_max: the most that the key indexes of a partition may take; None: what is worth it.
     """
 
     plans: Mapping[str, PartitionPlan]
     tasks: Mapping[str, PartitionTask]
+    index_max: int | None = None
 
     @classmethod
-    def of(cls, plan: Plan, fs: LocalFileSystem, failures: Mapping[str, Failure], *, indexes: bool = False) -> Work:
+    def of(
+        cls,
+        plan: Plan,
+        fs: LocalFileSystem,
+        failures: Mapping[str, Failure],
+        *,
+        indexes: bool = False,
+        index_max: int | None = None,
+    ) -> Work:
         """What a plan says, without the partitions that failed; `indexes`: see `tasks_of`."""
         found = tasks_of(plan, fs.location(), in_place=True, indexes=indexes)
         tasks = {task.path: task for task in found if task.path not in failures}
-        return cls({one.path: one for one in plan.partitions if one.path in tasks}, tasks)
+        return cls({one.path: one for one in plan.partitions if one.path in tasks}, tasks, index_max)
 
     def without(self, paths: Collection[str]) -> Work:
         """The work without some partitions."""
-        return Work(
-            {path: one for path, one in self.plans.items() if path not in paths},
-            {path: one for path, one in self.tasks.items() if path not in paths},
+        return replace(
+            self,
+            plans={path: one for path, one in self.plans.items() if path not in paths},
+            tasks={path: one for path, one in self.tasks.items() if path not in paths},
         )
+
+    def without_indexes(self, paths: Collection[str]) -> Work:
+        """The work without making the key indexes of some partitions."""
+        without = {path: replace(self.tasks[path], fresh_secret=None) for path in paths}
+        return replace(self, tasks={**self.tasks, **without})
+
+    def index_bytes(self, path: str) -> int:
+        """The most that the key indexes of a partition take that are made; 0: none are."""
+        if not self.tasks[path].makes_index:
+            return 0
+        bytes_max = self.compaction(path).total_bytes // SEGMENT_SHARE
+        return bytes_max if self.index_max is None else min(bytes_max, self.index_max)
 
     def compaction(self, path: str) -> Compaction:
         """Which segments of a partition are cleaned, and how."""
@@ -50,6 +74,12 @@ class Work:
     def size_bytes(self) -> int:
         """How much is read to clean all of it."""
         return sum(task.size_bytes for task in self.tasks.values())
+
+    @property
+    def new_bytes(self) -> int:
+        """How much of it no clean has seen, about."""
+        compactions = map(self.compaction, self.tasks)
+        return sum(round(one.dirty_part * one.total_bytes) for one in compactions)
 
     @property
     def output_bytes_max(self) -> int:
@@ -100,12 +130,17 @@ class Ledger:
         progress: of the partitions that are to be cleaned, by path.
         failures: those that could not be loaded or cleaned, by path.
         verified: records that were proved right.
+        bytes_read, bytes_written: what the tasks of cleans read, proofs aside, and what they wrote.
+        index_bytes: of that, key indexes.
     """
 
     progress: dict[str, Progress] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     verified: int = 0
     verify_seconds: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    index_bytes: int = 0
 
     def begin(self, work: Work) -> None:
         """Nothing of this is done yet."""

@@ -207,6 +207,15 @@ def forget_indexes(fs: LocalFileSystem, partition: str, segments: Collection[int
         fs.sync_directory(index_folder(partition))
 
 
+def limit_indexes(fs: LocalFileSystem, partition: str, bytes_max: int) -> None:
+    """Remove the indexes of a partition that take more than that together, those of the newest segments."""
+    taken = 0
+    for _, info in sorted(indexes_in(fs, partition), key=lambda found: found[0]):
+        taken += info.size_bytes
+        if taken > bytes_max:
+            fs.unlink(info.name)
+
+
 def remove_indexes(fs: LocalFileSystem, partition: str, but: Collection[int] = ()) -> int:
     """Remove the indexes of a partition but those of some segments; return how many. The folder goes with the last."""
     gone = [info for base_offset, info in indexes_in(fs, partition) if base_offset not in but]
