@@ -27,9 +27,9 @@ def main(
 ) -> int:
     """Make a key index of each segment: which keys it has, and in which records. No file of the log changes.
 
-    With one, `cordwood dump --key` reads only the batches that may have the key. An index takes about 8.5 bytes per
-    record. Those that are up to date stay, and those of segments that are gone or have changed are removed or made
-    anew; a segment gets none if the index would be larger than a tenth of it.
+    With one, `cordwood get` and `cordwood dump --key` read only the batches that may have the key. An index takes about
+    8.5 bytes per record. Those that are up to date stay, and those of segments that are gone or have changed are
+    removed or made anew; a segment gets none if the index would be larger than a tenth of it.
     """
     result = index(
         *map(named, directories),
