@@ -17,7 +17,7 @@ from cordwood.cli.main import app
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.text import bytes_text, time_text
-from tests.fixtures import NAMES, fixture
+from tests.fixtures import NAMES, copy_of, fixture
 from tests.storage.shapes import shape_of
 
 
@@ -75,6 +75,7 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
         "first_dirty_offset": 362,
         "clean_bytes": 1467,
         "dirty_bytes": 2298,
+        "index_bytes": 0,
         "codecs": ["none"],
         "oldest_ms": 1795242951624,
         "newest_ms": 1795242952090,
@@ -120,6 +121,20 @@ def test_the_table_is_aligned_and_ends_with_totals_and_notes() -> None:
     assert len({line.index("2026") for line in lines[5:8]}) == 1
     assert lines[8:10] == ["", "3 partitions, 12 segments, 28.5 kB, 427 records"]
     assert re.fullmatch(rf"disk-0-1: is being copied to {broker}/b/disk-0-1\.[0-9a-f]+-future", lines[10])
+
+
+def test_key_indexes_have_a_column_if_there_are_some(tmp_path: Path) -> None:
+    broker = copy_of(fixture("kraft-jbod-before"), tmp_path / "broker")
+    partitions = sorted(broker.glob("*/disk-1-0"))
+    folder = partitions[0] / ".cordwood" / "index"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020d}.keyhashes").write_bytes(b"x" * 300)
+    (folder / "other").write_bytes(b"x")
+    lines = [" ".join(line.split()) for line in run(broker, "--topic", "disk-1").splitlines()[4:6]]
+    assert " CLEAN DIRTY KEY INDEX CODECS " in lines[0]
+    assert " 0 B 21.5 kB 300 B (1.4%) none " in lines[1]
+    (value,) = json.loads(run(broker, "--topic", "disk-1", "--partition", "disk-1-0", "--json"))["partitions"]
+    assert value["index_bytes"] == 300
 
 
 def test_segments_have_a_line_each() -> None:

@@ -81,6 +81,7 @@ def _partition(listing: PartitionListing, segments: bool) -> dict[str, Any]:
         "first_dirty_offset": listing.first_dirty_offset,
         "clean_bytes": listing.clean_bytes,
         "dirty_bytes": listing.dirty_bytes,
+        "index_bytes": listing.index_bytes,
         "codecs": list(listing.codecs) if listing.headers_read else None,
         "oldest_ms": listing.oldest_ms,
         "newest_ms": listing.newest_ms,
@@ -127,6 +128,14 @@ def _entries(segment: SegmentListing) -> str:
     return " ".join(f"{name} {'?' if count is None else count}" for name, count in entries.items()) or "-"
 
 
+def _index(partition: PartitionListing) -> str:
+    """The size of key indexes, and their share of the log."""
+    if not partition.index_bytes:
+        return "-"
+    share = f" ({partition.index_bytes / partition.size_bytes:.1%})" if partition.size_bytes else ""
+    return bytes_text(partition.index_bytes) + share
+
+
 _PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
     (Column("PARTITION"), lambda one: printable(one.name)),
     (Column("STATE"), lambda one: ", ".join(one.states) or "-"),
@@ -138,11 +147,14 @@ _PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] =
     (Column("POLICY"), lambda one: _policy(one.policy)),
     (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
     (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
+    (Column("KEY INDEX", right=True), _index),
     (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
     (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
     (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
 )
 
+#: Shown if any partition has some.
+_KEY_INDEX = "KEY INDEX"
 #: What comes from batch headers.
 _OF_HEADERS = ("RECORDS", "CODECS", "OLDEST (UTC)", "NEWEST (UTC)")
 
@@ -175,7 +187,10 @@ def lines(listing: Listing, *, segments: bool) -> Iterable[str]:
             for segment in one.segments
         ]
     else:
-        shown = [one for one in _PARTITION_COLUMNS if _headers_read(listing) or one[0].title not in _OF_HEADERS]
+        hidden: tuple[str, ...] = () if _headers_read(listing) else _OF_HEADERS
+        if not any(one.index_bytes for one in listing.partitions):
+            hidden += (_KEY_INDEX,)
+        shown = [one for one in _PARTITION_COLUMNS if one[0].title not in hidden]
         columns = [column for column, _ in shown]
         rows = [[cell(one) for _, cell in shown] for one in listing.partitions]
     yield from table(columns, rows)

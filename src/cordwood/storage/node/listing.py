@@ -25,7 +25,14 @@ from cordwood.errors import ConfigError, CorruptFileError, DataError, NotFoundEr
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.headers import is_control
-from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, LOCK, DirectoryState, FileKind
+from cordwood.storage.formats.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    LOCK,
+    DirectoryState,
+    FileKind,
+    index_folder,
+    parse_key_index,
+)
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
@@ -128,6 +135,7 @@ class PartitionListing:
         first_dirty_offset: where the cleaner goes on; None where nothing is compacted, as far as is known.
         notes: what else there is to say.
         unreadable: what of it cannot be read, and why.
+        index_bytes: of its key indexes, whether they are believed or not.
     """
 
     path: str
@@ -142,6 +150,7 @@ class PartitionListing:
     recovery: tuple[str, ...]
     notes: tuple[str, ...]
     unreadable: tuple[str, ...] = ()
+    index_bytes: int = 0
 
     def __str__(self) -> str:
         states = f", {', '.join(self.states)}" if self.states else ""
@@ -356,7 +365,17 @@ def _partition(node: Node, place: LocatedPartition, index_entries: bool) -> Part
         recovery=tuple(str(action) for action in recovery),
         notes=tuple(_notes(node, place)),
         unreadable=unreadable,
+        index_bytes=_index_bytes(node, place),
     )
+
+
+def _index_bytes(node: Node, place: LocatedPartition) -> int:
+    folder = index_folder(place.path)
+    try:
+        files = node.fs.list(folder) if node.fs.exists(folder) else ()
+    except OSError:
+        return 0
+    return sum(info.size_bytes for info in files if parse_key_index(info.name) is not None)
 
 
 def _states(
