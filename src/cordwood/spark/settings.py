@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from cordwood.errors import RequestError
 from cordwood.forks import MALLOC
-from cordwood.fs.machine import local_cores
 
 #: As many tasks as there are cores. The 4: plain local mode never retries a task, so that a Python worker that is
 #: killed (for memory, say) would fail all.
@@ -38,9 +37,6 @@ SETTINGS: Mapping[str, str] = {
     # What becomes of a partition is checked at once, while the next is cleaned.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
 }
-#: The workers have the cores: believing in one, Java has fewer threads, none of which spins, and takes 0.4 s of
-#: processor time less of a clean of 2 GB. How many tasks run at once is told apart from it.
-_ONE_CORE = "-XX:ActiveProcessorCount=1"
 #: Settings for this machine alone: the address of the driver, and sockets that are files.
 _LOCAL_ONLY = ("spark.driver.host", "spark.driver.bindAddress", "spark.python.unix.domain.socket.enabled")
 #: What executors call the unpacked archive of their environment.
@@ -57,9 +53,7 @@ def settings_for(master: str, archive: str | None) -> dict[str, str]:
     if master.startswith("local"):
         if archive is not None:
             raise RequestError(f"--archive is for executors on other machines, and --master {master} is this one")
-        options = f"{settings['spark.driver.extraJavaOptions']} {_ONE_CORE}"
-        cores = master.replace("[*", f"[{local_cores()}")
-        return {**settings, "spark.master": cores, "spark.driver.extraJavaOptions": options}
+        return settings
     # A master on the loopback interface finds the driver there, too.
     local_only = _LOCAL_ONLY[2:] if "://127.0.0.1" in master else _LOCAL_ONLY
     settings = {name: value for name, value in settings.items() if name not in local_only}
