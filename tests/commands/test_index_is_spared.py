@@ -27,13 +27,13 @@ INDEX = b"an index"
 LEFT = "0123456789abcdef0123456789abcdef"
 
 
-def plant(fs: LocalFileSystem, partition: str) -> None:
+def plant(fs: LocalFileSystem, partition: str, base_offset: int = 0) -> None:
     """Key indexes, one of them half written, and what killed runs left."""
     work = f"{partition}/.cordwood"
     for folder in (work, index_folder(partition), f"{work}/{LEFT}"):
         fs.make_directory(folder)
-    write_file(fs, key_index_path(partition, 0), INDEX)
-    write_file(fs, f"{key_index_path(partition, 5)}.tmp", INDEX)
+    write_file(fs, key_index_path(partition, base_offset), INDEX)
+    write_file(fs, f"{key_index_path(partition, base_offset + 5)}.tmp", INDEX)
     write_file(fs, f"{work}/{LEFT}/00000000000000000000.log", b"half a log")
 
 
@@ -58,15 +58,18 @@ SPARED = {"index/00000000000000000000.keyhashes": INDEX}
 @pytest.mark.parametrize("is_crashed", [False, True])
 def test_a_clean_in_place_and_its_undo_leave_only_the_indexes(is_crashed: bool) -> None:
     fs = crashed() if is_crashed else directory(FIRST, SECOND)
+    # Those of segments that a clean replaces are removed.
+    active = {path: LogView(path, fs=fs, log_start_offset=0).segments[-1].base_offset for path in PATHS}
+    spared = [{f"index/{active[path]:020d}.keyhashes": INDEX} for path in PATHS]
     for path in PATHS:
-        plant(fs, path)
+        plant(fs, path, active[path])
     spark = cast(SparkSession, InThisProcess())
     result = cordwood.clean_in_place(ROOT, fs=fs, spark=spark, verify=False, keep_old="/kept", **OPTIONS)
     assert len(result.with_fate(Fate.CLEANED)) == len(PATHS)
-    assert [work_of(fs, path) for path in PATHS] == [SPARED] * len(PATHS)
+    assert [work_of(fs, path) for path in PATHS] == spared
     assert not cordwood.clean_in_place(ROOT, fs=fs, spark=spark, verify=False, **OPTIONS).with_fate(Fate.CLEANED)
     assert cordwood.undo("/kept", fs=fs).partitions
-    assert [work_of(fs, path) for path in PATHS] == [SPARED] * len(PATHS)
+    assert [work_of(fs, path) for path in PATHS] == spared
 
 
 def written(lost: Sequence[FileKind]) -> MemoryFileSystem:
