@@ -405,6 +405,7 @@ def clean_in_place(
     keep_old: str | None = None,
     verify: bool = True,
     index: bool = False,
+    index_max: int | None = None,
     work_space: int | None = None,
     no_broker_elsewhere: bool = False,
     engine: str | None = None,
@@ -446,6 +447,7 @@ def clean_in_place(
         verify: Prove that new segments are right before they replace old ones.
         index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
             in partitions that have some.
+        index_max: Disk space for the key indexes of a partition. Default: a tenth of its log.
         work_space: Disk space for new segments before old ones are removed. Default: all free space.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.

@@ -371,6 +371,8 @@ def _partition(node: Node, place: LocatedPartition, index_entries: bool) -> Part
 
 def _index_bytes(node: Node, place: LocatedPartition) -> int:
     folder = index_folder(place.path)
+    if node.fs.reads_by_request(folder):  # a bucket has none, and asking takes a request
+        return 0
     try:
         files = node.fs.list(folder) if node.fs.exists(folder) else ()
     except OSError:
