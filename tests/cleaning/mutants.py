@@ -329,10 +329,17 @@ def install(mutant: Mutant, folder: Path) -> None:
         return
     name = f"cordwood.{mutant.module}"
     assert name not in sys.modules, "it is imported already"
-    # A mutated kernel must not be kept with the others.
-    source = mutant.source.read_text().replace(mutant.text, mutant.replacement).replace("cache=True, ", "")
-    path = folder / mutant.source.name
-    path.write_text(source)
+    _serve(name, folder / mutant.source.name, mutant.source.read_text().replace(mutant.text, mutant.replacement))
+    # What was compiled of kernels that call it has the rule as it is.
+    for caller in (_SOURCES / "cordwood/kernels").glob("*.py"):
+        source = caller.read_text()
+        if f"from {name} import" in source:
+            _serve(f"cordwood.kernels.{caller.stem}", folder / caller.name, source)
+
+
+def _serve(name: str, path: Path, source: str) -> None:
+    """Let a module be imported from a source, at a path of its own; its kernels are not kept with the others."""
+    path.write_text(source.replace("cache=True, ", ""))
     sys.meta_path.insert(0, _Finder(name, path))
 
 
