@@ -53,7 +53,6 @@ from cordwood.pool.runner import PoolRunner, running_in_pool
 from cordwood.storage.formats.filenames import WORK_FOLDER, index_folder, key_index_name
 from cordwood.storage.formats.key_index import KeyIndex, decode, encode, index_in
 from cordwood.storage.index.build import build
-from cordwood.storage.index.files import write_index
 from cordwood.storage.index.probe import Candidates, find
 from cordwood.storage.log.files import make_work_folder, read_file, write_file
 from cordwood.storage.log.segment import Segment
@@ -155,7 +154,10 @@ def clean_log(
             patches.enter_context(mock.patch.object(by_index, "find", _find_too_many))
         if mode in ("indexed", "mistaken"):
             return _clean_with_indexes(fs, log, target, suffix, CleanRequest(settings=settings, part=part, **choice))
-        choice["index_secret"] = indexes_of_most(fs, log) if mode == "sought" else None
+        choice["index_secret"] = None
+        if mode == "sought":
+            patches.enter_context(_indexes_in(fs, log.path, indexes_of_most(log)))
+            choice["index_secret"] = _SECRET
         if mode not in ("whole", "chunks", "probing") and settings.offset_map_slots is None:
             found = by_stages(fs, log, target, settings=settings, part=part, **choice)
             if found is not None:
@@ -182,13 +184,14 @@ def _making_indexes(fs: LocalFileSystem, log: LogView, target: str) -> Iterator[
         remove_tree(fs, f"{target}.index")
 
 
-def indexes_of_most(fs: LocalFileSystem, log: LogView) -> bytes:
-    """Make the key indexes of a log but for every fifth segment; return their secret."""
+def indexes_of_most(log: LogView) -> dict[str, bytes]:
+    """The key indexes of a log but for every fifth segment, by their names."""
+    found = {}
     for number, segment in enumerate(log.segments):
         index = build(segment, _SECRET, 1 << 30) if number % 5 < 4 else None
         if index is not None:
-            write_index(fs, log.path, index)
-    return _SECRET
+            found[key_index_name(segment.base_offset)] = b"".join(encode(index))
+    return found
 
 
 def _clean_with_indexes(fs: LocalFileSystem, log: LogView, target: str, suffix: str, request: CleanRequest) -> Cleaned:
