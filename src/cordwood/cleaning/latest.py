@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array, KnownOutcomes, MemoryShare, UInt64Array
-from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.latest import (
     FREE,
     SLOT_NUMBERS,
@@ -32,6 +31,7 @@ from cordwood.kernels.latest import (
 )
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
+from cordwood.record.key_hashes import key_hashes
 from cordwood.types import NONE
 
 _FIRST_SLOTS = 1 << 12
@@ -112,7 +112,7 @@ class LatestOffsets:
         self._make_room(self.keys + count)
         self.keys += int(put_latest(hashes, columns.rows["offset"], chosen, self._slots))
         if self._index_secret is not None:
-            self._index_hashes.append(_hashes(columns, chosen, self._index_secret)[chosen, 1])
+            self._index_hashes.append(key_hashes(columns, chosen, self._index_secret)[chosen, 1])
         return columns.rows.size
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
@@ -135,7 +135,7 @@ class LatestOffsets:
 
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
         """See `KeyTable.hashes`."""
-        return _hashes(columns, chosen, self._hash_secret)
+        return key_hashes(columns, chosen, self._hash_secret)
 
     def complete(self) -> DirtyTable:
         """The same as a table for look-ups; nothing may be entered any more."""
@@ -162,14 +162,6 @@ class LatestOffsets:
         if self._keys_max is None or keys > self._keys_max:
             return None
         return max(needed_bytes, table_bytes(self._keys_max))
-
-
-def _hashes(columns: RecordColumns, chosen: BoolArray, secret: bytes) -> UInt64Array:
-    rows = columns.rows
-    hashes = np.empty((rows.size, 2), np.uint64)
-    low, high = np.frombuffer(secret, np.uint64)
-    hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, low, high, hashes)
-    return hashes
 
 
 def table_bytes(keys: int) -> int:

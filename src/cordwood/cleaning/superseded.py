@@ -31,10 +31,10 @@ from cordwood.errors import CorruptBatchError
 from cordwood.kernels import superseded as kernel
 from cordwood.kernels.body_keys import keys_of_bodies
 from cordwood.kernels.decode import DONE
-from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import DELETE_HORIZON, BatchRows
 from cordwood.record.columns import Bodies, RecordColumns
 from cordwood.record.headers import has_flag, is_transactional_data
+from cordwood.record.key_hashes import key_hashes
 from cordwood.types import NONE
 
 UInt8Array = npt.NDArray[np.uint8]
@@ -165,7 +165,7 @@ def window_keys(
         table: look up the records in it; it was made with the same secret.
     """
     counts, flags = np.zeros(batches.size, np.int32), flags_of(batches, wanted, now_ms)
-    notes = _Notes(batches, superseding_from, np.frombuffer(secret, np.uint64), end_offset, table, counts, flags)
+    notes = _Notes(batches, superseding_from, secret, end_offset, table, counts, flags)
 
     def pieces() -> Iterator[tuple[UInt64Array, UInt8Array]]:
         for some in bodies(wanted):
@@ -191,7 +191,7 @@ class _Notes:
 
     batches: BatchRows
     superseding_from: Int64Array
-    secret: UInt64Array
+    secret: bytes
     end_offset: int
     table: DirtyTable | None
     counts: npt.NDArray[np.int32]
@@ -206,7 +206,8 @@ class _Notes:
         counts, flags = self.counts.copy(), self.flags.copy()
         status, records, first, last, in_order = keys_of_bodies(
             bodies.data.ctypes.data, bodies.starts, bodies.ends, bodies.batches, self._index_of(bodies.batches),
-            self.superseding_from, self.end_offset, self.secret, counts, flags, kinds, hashes, offsets,
+            self.superseding_from, self.end_offset, np.frombuffer(self.secret, np.uint64), counts, flags, kinds, hashes,
+            offsets,
         )  # fmt: skip
         if status != DONE:
             # Whoever decodes it says what is wrong, and where.
@@ -226,10 +227,7 @@ class _Notes:
         kinds[rows["offset"] >= self.end_offset] = kernel.IGNORED
         if rows.size:
             self.span.add(Span(int(rows["offset"][0]), int(noted[0]), bool(noted[1])))
-        hashes = np.empty((rows.size, 2), np.uint64)
-        chosen = kinds != kernel.IGNORED
-        low, high = self.secret
-        hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, low, high, hashes)
+        hashes = key_hashes(columns, kinds != kernel.IGNORED, self.secret)
         return self._looked_up(hashes, rows["offset"], kinds)
 
     def _index_of(self, batches: BatchRows) -> Int64Array:
@@ -363,7 +361,6 @@ def confirmed(
     bits = known.bits[start // 8 : -(-end // 8)].copy()
     firsts = np.where(some, known.first_ordinals - start, NONE)
     nexts = firsts.copy()
-    low, high = np.frombuffer(table.hash_secret, np.uint64)
     for columns in decoded(asked):
         rows = columns.rows
         index_of = np.searchsorted(batches["position"], columns.batches["position"])
@@ -371,10 +368,7 @@ def confirmed(
         next_ordinals = nexts[index_of]
         kernel.choose_marked(rows, next_ordinals, bits, kinds, ordinals)
         nexts[index_of] = next_ordinals
-        hashes = np.empty((rows.size, 2), np.uint64)
-        address = columns.data.ctypes.data
-        hash_keys(address, rows["key_start"], rows["key_size"], kinds != kernel.IGNORED, low, high, hashes)
-        table.probe(hashes, rows["offset"], kinds)
+        table.probe(key_hashes(columns, kinds != kernel.IGNORED, table.hash_secret), rows["offset"], kinds)
         kernel.clear_bits(ordinals, kinds, bits)
         del columns, rows  # a large one must be gone before the next is decoded
     superseded = np.empty(batches.size, np.int64)

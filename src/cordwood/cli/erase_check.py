@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cleaning.found_keys import ErasureResult, Verdict
-from cordwood.cli.keys import given_keys
+from cordwood.cli.keys import Keys, KeysFile, given_keys
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
 from cordwood.cli.options import Json, with_options
 from cordwood.cli.progress import Progress
@@ -29,8 +29,8 @@ def main(
         ),
     ],
     options: EraseCheckOptions,
-    key: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A key, as --key-as says. Repeatable.")] = None,
-    keys: Annotated[str | None, typer.Option(metavar="FILE", help="A file with a key on each line.")] = None,
+    key: Keys = None,
+    keys: KeysFile = None,
     certificate: Annotated[
         list[str] | None,
         typer.Option(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
 
-import typer
-
-from cordwood.cli.keys import given_keys
+from cordwood.cli.keys import Keys, KeysFile, given_keys
 from cordwood.cli.main import EXIT_OK, EXIT_REQUEST, exit_code_of, named
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
@@ -20,11 +17,8 @@ from cordwood.commands.key_options import GetOptions
 def main(
     directories: Directories,
     options: GetOptions,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY", help="The key, as --key-as says. Repeatable."),
-    ] = None,
-    keys: Annotated[str | None, typer.Option(metavar="FILE", help="A file with a key on each line.")] = None,
+    key: Keys = None,
+    keys: KeysFile = None,
     as_json: Json = False,
 ) -> int:
     """Show all records of a key in order: where each is, how its transaction ended, and which clean will remove it.

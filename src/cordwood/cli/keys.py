@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.by_url import file_system_for
+
+Keys = Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key, as --key-as says. Repeatable.")]
+KeysFile = Annotated[str | None, typer.Option("--keys", metavar="FILE", help="A file with a key on each line.")]
 
 #: More keys than this are no list that somebody wrote.
 _FILE_BYTES_MAX = 1 << 30

@@ -52,9 +52,7 @@ def erase_check(
     if not keys:
         raise RequestError("no key was given")
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, options.key_as.partition(":")[2]])
-    raw = sorted(
-        {key for one in keys for key in ([one] if isinstance(one, bytes) else parse_key(one, options.key_as, fs))}
-    )
+    raw = sorted({key for one in keys for key in parse_key(one, options.key_as, fs)})
     started_ms = clock()
     search = TraceSearch(fs, raw, values=options.values)
     nodes = [_node(fs, path, chosen) for path in paths]

@@ -23,7 +23,7 @@ from cordwood.errors import CorruptFileError, DataError, NotFoundError, RequestE
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
-from cordwood.storage.index.history import History, KeyRecord
+from cordwood.storage.index.history import History, KeyRecord, by_key
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -47,7 +47,7 @@ def get(
         raise RequestError("no key was given")
     folders = [decoder.partition(":")[2] or None for decoder in (options.key_as, options.value_as)]
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, *folders])
-    raw = [key for one in keys for key in ([one] if isinstance(one, bytes) else parse_key(one, options.key_as, fs))]
+    raw = [key for one in keys for key in parse_key(one, options.key_as, fs)]
     node = open_node(fs, paths, chosen)
     places = [place for place in select_partitions(node.places, paths, chosen) if _may_have_keys(place)]
     if not places:
@@ -82,7 +82,7 @@ def _unknown(
     keys: Sequence[bytes | str], known: Collection[bytes], options: GetOptions, fs: Store
 ) -> Sequence[bytes | str]:
     """The keys as they were given; one that several schemas can write is known if one of its forms is."""
-    forms = {one: (one,) if isinstance(one, bytes) else parse_key(one, options.key_as, fs) for one in keys}
+    forms = {one: parse_key(one, options.key_as, fs) for one in keys}
     return [one for one, some in forms.items() if not any(form in known for form in some)]
 
 
@@ -140,10 +140,7 @@ class _Search:
         history = History(keys, self.problems.append)
         records = history.of(log, lambda segment: self._has_searched(segment.size_bytes), last=self.options.last)
         self.searched.append(SearchedLog(place.path, len(keys), history.indexed, history.scanned))
-        by_key: dict[bytes, list[KeyRecord]] = {}
-        for record in records:
-            by_key.setdefault(record.key, []).append(record)
-        if not by_key:
+        if not records:
             return
         try:
             prospects = prospects_of(self.node, place, log, self.now_ms)
@@ -152,7 +149,7 @@ class _Search:
             steps = [NextStep(StepKind.KEPT, f"not known: {why}")] * len(records)
             self.found += ((place, record, step) for record, step in zip(records, steps, strict=True))
             return
-        for some in by_key.values():
+        for some in by_key(records).values():
             self.found += ((place, *pair) for pair in zip(some, prospects.steps(some), strict=True))
 
     def _has_searched(self, size_bytes: int) -> None:

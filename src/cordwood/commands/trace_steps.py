@@ -17,7 +17,7 @@ from cordwood.storage.formats.filenames import (
     Temporary,
     parse_file,
 )
-from cordwood.storage.index.history import KeyRecord, Outcome, judged
+from cordwood.storage.index.history import KeyRecord, Outcome, by_key, judged
 from cordwood.storage.index.traces import LookedAt, Trace, TraceKind
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -135,11 +135,8 @@ class Judge:
         except (OSError, CordwoodError) as error:
             self.notes.append(f"what happens to the records in {directory} next: {error}")
             return
-        by_key: dict[bytes, list[KeyRecord]] = {}
-        for record in known:
-            by_key.setdefault(record.key, []).append(record)
         found = self._records.setdefault(directory, {})
-        for some in by_key.values():
+        for some in by_key(known).values():
             nothing = NextStep(StepKind.KEPT, "no broker's directory: it stays until the copy is cleaned or removed")
             steps = [nothing] * len(some) if prospects is None else prospects.steps(some)
             for record, step in zip(some, steps, strict=True):

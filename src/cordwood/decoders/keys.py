@@ -27,17 +27,20 @@ _PREFIX = struct.Struct(">bi")
 _FIRST_MESSAGE = b"\0"
 
 
-def parse_key(text: str, decoder: str, fs: Store) -> tuple[bytes, ...]:
+def parse_key(key: bytes | str, decoder: str, fs: Store) -> tuple[bytes, ...]:
     """The bytes that a key may have: one, but for decoders with schemas one for each that can write it.
 
     Args:
-        text: the key as a person writes it.
+        key: as a person writes it; or its bytes, whatever keys are.
         decoder: what keys are, as `decoder_of` takes it.
         fs: where schemas are.
 
     Raises:
         RequestError: the text is no such key, or there is no such decoder.
     """
+    if isinstance(key, bytes):
+        return (key,)
+    text = key
     for prefix, parse in (("hex:", bytes.fromhex), ("base64:", _base64)):
         if text.startswith(prefix):
             return (_parsed(text.removeprefix(prefix), prefix.rstrip(":"), parse),)

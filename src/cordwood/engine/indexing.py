@@ -34,12 +34,14 @@ from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import key_index_name
 from cordwood.storage.formats.key_index import BATCH_BYTES, KeyIndex
 from cordwood.storage.index.build import (
+    RECORD_BYTES,
     SEGMENT_SHARE,
     Gatherer,
     Keys,
     TooManyRecordsError,
     U32Array,
     bucket_bits,
+    build,
     fields_of,
     is_worth_keeping,
 )
@@ -55,6 +57,8 @@ _RECORD_BYTES = 32
 #: The fields of a batch that matter here. Its position is the one in the segment that it was read from.
 _FIELDS = ["position", "size_bytes", "last_offset", "base_timestamp", "record_count", "crc", "attributes", "magic"]
 _ROW = np.dtype([(name, BATCH_ROW[name]) for name in _FIELDS])
+#: So many batches are noted whatever their size: a few MB.
+_FEW_BATCHES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -82,10 +86,6 @@ class Written:
         if not self.parts or self.parts[-1][0] is not segment:
             self.parts.append((segment, []))
         self.parts[-1][1].append(fields_of(batches, _ROW))
-
-
-#: So many are noted whatever their size: a few MB.
-_FEW_BATCHES = 1 << 16
 
 
 class IndexMaker:
@@ -134,12 +134,9 @@ class IndexMaker:
         for segment in [*outputs.segments, *stay]:
 
             def make(segment: Segment = segment) -> KeyIndex | None:
-                gatherer = Gatherer(segment.base_offset, self._secret, self._records_max)
                 # This clean has compared their checksums, or has just written them.
-                for window in segment_windows_from(segment, 0, Checks.DEFERRED):
-                    gatherer.add(window)
-                with segment.open() as file:
-                    return gatherer.finish(file)
+                windows = segment_windows_from(segment, 0, Checks.DEFERRED)
+                return build(segment, self._secret, RECORD_BYTES * self._records_max, windows)
 
             self._keep(make, segment.base_offset)
 

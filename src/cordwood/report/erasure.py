@@ -11,7 +11,8 @@ from typing import Any
 from cordwood.cleaning.found_keys import CheckedFile, ErasureResult, FoundTrace, Role, Verdict
 from cordwood.cleaning.plan import utc
 from cordwood.presentable import register
-from cordwood.report.get import as_json, shown
+from cordwood.report.get import shown
+from cordwood.report.values import as_json
 from cordwood.storage.index.traces import TraceKind
 from cordwood.text import Column, bytes_text, cells_of, html_table, number, printable, table
 

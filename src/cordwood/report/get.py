@@ -9,6 +9,7 @@ from typing import Any
 
 from cordwood.cleaning.found_keys import FoundRecord, GetResult
 from cordwood.presentable import register
+from cordwood.report.values import as_json, cut_off
 from cordwood.text import Column, cells_of, number, printable, table, time_text
 from cordwood.types import NONE
 
@@ -24,13 +25,7 @@ def shown(value: Any) -> str:
         text = f"hex:{value[:_CELL_MAX].hex()}"
     else:
         text = value if isinstance(value, str) else json.dumps(value, default=as_json, ensure_ascii=False)
-    text = printable(text[: _CELL_MAX + 1])
-    return text if len(text) <= _CELL_MAX else f"{text[: _CELL_MAX - 1]}…"
-
-
-def as_json(value: Any) -> Any:
-    """What JSON has no type for: bytes are {"hex": "…"}."""
-    return {"hex": value.hex()} if isinstance(value, bytes | bytearray) else str(value)
+    return cut_off(text, _CELL_MAX)
 
 
 _COLUMNS: Sequence[tuple[Column, Callable[[FoundRecord], str]]] = (

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from cordwood.presentable import register
+from cordwood.report.values import as_json, cut_off
 from cordwood.tables.result import TableResult
 from cordwood.text import Column, cells_of, number, printable, table, time_text
 
@@ -37,13 +38,7 @@ def json_lines(rows: Iterable[Mapping[str, Any]], json_columns: Sequence[str]) -
         shown["timestamp"] = milliseconds(row["timestamp"])
         for name in json_columns:
             shown[name] = None if row[name] is None else json.loads(row[name])
-        yield json.dumps(shown, default=_as_json, ensure_ascii=False)
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, bytes | bytearray):
-        return {"hex": value.hex()}
-    return str(value)
+        yield json.dumps(shown, default=as_json, ensure_ascii=False)
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -70,12 +65,10 @@ def _cell(value: Any) -> str:
     elif isinstance(value, datetime):
         text = time_text(milliseconds(value))
     elif isinstance(value, dict | list):
-        text = json.dumps(value, default=_as_json, ensure_ascii=False)
+        text = json.dumps(value, default=as_json, ensure_ascii=False)
     else:
         text = str(value)
-    # Only the start of a long text is looked at.
-    text = printable(text[: _CELL_MAX + 1])
-    return text if len(text) <= _CELL_MAX else f"{text[: _CELL_MAX - 1]}…"
+    return cut_off(text, _CELL_MAX)
 
 
 # ---- a table that was written ----------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from cordwood.service.pairs import Pairs, batches_of, check_number, to_records
 from cordwood.service.producer_state import MAX_EPOCH, NO_GUARD, AppendOrigin
 from cordwood.service.unified_log import UnifiedLog
 from cordwood.service.validation import read_batches, read_records
-from cordwood.storage.index.history import History, KeyRecord
-from cordwood.storage.log.view import LogView
+from cordwood.storage.index.history import KeyRecord
+from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.types import NONE
 
 _READ_BYTES = 1 << 20
@@ -49,8 +49,8 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
 
 def get(log: UnifiedLog, fs: LocalFileSystem, key: bytes | str, *, last: bool) -> list[KeyRecord]:
     """The records of a key; see `Log.get`."""
-    view = LogView(log.directory, fs=fs, live=True, log_start_offset=log.log_start_offset)
-    return History([key.encode() if isinstance(key, str) else key]).of(view, last=last)
+    view = KeyedLog(log.directory, fs=fs, live=True, log_start_offset=log.log_start_offset)
+    return view.get(key, last=last)
 
 
 @dataclass

@@ -20,10 +20,10 @@ import numpy.typing as npt
 from cordwood.errors import DataError
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels import key_index as kernel
-from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import BATCH_ROW, CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchRows
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.headers import has_flag, is_control
+from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats.key_index import (
     BITS_MAX,
     BITS_MIN,
@@ -215,10 +215,7 @@ class Gatherer:
 
     def _gather(self, columns: RecordColumns, next_ordinals: npt.NDArray[np.int64]) -> None:
         rows = columns.rows
-        hashes = np.empty((rows.size, 2), np.uint64)
-        low, high = np.frombuffer(self._secret, np.uint64)
-        keyed = rows["key_size"] >= 0
-        hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], keyed, low, high, hashes)
+        hashes = key_hashes(columns, rows["key_size"] >= 0, self._secret)
         taken, ordinals = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint32)
         horizon = has_flag(columns.batches, DELETE_HORIZON)
         count, keyless, tombstones = kernel.gather(rows, hashes, next_ordinals, horizon, taken, ordinals)

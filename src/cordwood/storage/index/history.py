@@ -10,7 +10,7 @@ How a transaction ended is read from the headers behind its records, up to its m
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError, NotFoundError
 from cordwood.fs.base import ReadableFile
-from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import DELETE_HORIZON
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage
 from cordwood.record.headers import has_flag, is_control, is_transactional_data
+from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.index.probe import batches_with, hash_of_keys, windows_of
 from cordwood.storage.index.sparse import SparseIndex
 from cordwood.storage.log.segment import Segment, gap_error, locate_damage
@@ -101,11 +101,8 @@ class KeyFinder:
 
     def _may_be(self, columns: RecordColumns) -> npt.NDArray[np.bool_]:
         """bool[records]: those whose keys have the hash of one of the keys."""
-        rows = columns.rows
-        has_key = rows["key_size"] >= 0
-        hashes = np.empty((rows.size, 2), np.uint64)
-        low, high = np.frombuffer(self._secret, np.uint64)
-        hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], has_key, low, high, hashes)
+        has_key = columns.rows["key_size"] >= 0
+        hashes = key_hashes(columns, has_key, self._secret)
         at = np.minimum(np.searchsorted(self._hashes, hashes[:, 1]), self._hashes.size - 1)
         return np.asarray(has_key & (self._hashes[at] == hashes[:, 1]))
 
@@ -293,3 +290,11 @@ def _superseded(records: Sequence[KeyRecord]) -> list[KeyRecord]:
         if record.outcome is Outcome.COMMITTED:
             next_offset[record.key] = record.offset
     return found[::-1]
+
+
+def by_key(records: Iterable[KeyRecord]) -> dict[bytes, list[KeyRecord]]:
+    """The records of each key, in their order."""
+    found: dict[bytes, list[KeyRecord]] = {}
+    for record in records:
+        found.setdefault(record.key, []).append(record)
+    return found

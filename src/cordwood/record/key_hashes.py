@@ -1,0 +1,23 @@
+"""Hashes of the keys of many records; apart from `record.columns`, as most who decode records compare no keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.kernels.hashing import hash_keys
+from cordwood.record.columns import RecordColumns
+
+
+def key_hashes(columns: RecordColumns, chosen: npt.NDArray[np.bool_], secret: bytes) -> npt.NDArray[np.uint64]:
+    """uint64[records, 2]: the hashes of the keys.
+
+    Args:
+        chosen: bool[records], those with a key to hash; the hashes of others are undefined.
+        secret: 16 bytes that key the hashes.
+    """
+    rows = columns.rows
+    hashes = np.empty((rows.size, 2), np.uint64)
+    low, high = np.frombuffer(secret, np.uint64)
+    hash_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, low, high, hashes)
+    return hashes
