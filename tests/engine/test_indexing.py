@@ -87,6 +87,13 @@ def windows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+def index_clean_segments(log: LogView) -> None:
+    for segment in log.segments[:3]:
+        index = build(segment, OLD, 1 << 30)
+        assert index is not None
+        write_index(FS, log.path, index)
+
+
 def test_a_clean_that_hashes_all_keys_reads_nothing_for_indexes(tmp_path: Path, windows_read: list[int]) -> None:
     log = some_log(tmp_path / "t-0")
     indexes = made(log, tmp_path / "out", probing=False)
@@ -106,10 +113,7 @@ def test_segments_that_become_one_have_one_index(tmp_path: Path, windows_read: l
 
 def test_the_index_of_a_segment_gives_the_keys_of_what_is_left_of_it(tmp_path: Path, windows_read: list[int]) -> None:
     log = some_log(tmp_path / "t-0")
-    for segment in log.segments[:3]:
-        index = build(segment, OLD, 1 << 30)
-        assert index is not None
-        write_index(FS, log.path, index)
+    index_clean_segments(log)
     windows_read.clear()
     indexes = made(log, tmp_path / "out", probing=True)
     # That is the dirty segment. It is so short that its index is not worth keeping.
@@ -121,10 +125,7 @@ def test_the_index_of_a_segment_gives_the_keys_of_what_is_left_of_it(tmp_path: P
 
 def test_only_the_part_of_an_output_is_read_whose_keys_nobody_knows(tmp_path: Path, windows_read: list[int]) -> None:
     log = some_log(tmp_path / "t-0")
-    for segment in log.segments[:3]:
-        index = build(segment, OLD, 1 << 30)
-        assert index is not None
-        write_index(FS, log.path, index)
+    index_clean_segments(log)
     windows_read.clear()
     indexes = made(log, tmp_path / "out", probing=True, group_bytes=1 << 20)
     # Three records of the dirty segment; and the rest, as the larger index has buckets of more bits than the old ones.
