@@ -326,6 +326,8 @@ def clean(
     memory: int | None = None,
     read_all: bool = False,
     link: bool = False,
+    index: bool = False,
+    index_max: int | None = None,
     engine: str | None = None,
     master: str = "local[*,4]",
     rate: int | None = None,
@@ -364,6 +366,9 @@ def clean(
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         link: Hard-link closed segments that do not change, instead of copying them.
+        index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
+            of partitions that have some.
+        index_max: Disk space for the key indexes of a partition. Default: a tenth of its log.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
         master: Spark master URL of a new session. Default: this machine.
@@ -404,10 +409,10 @@ def clean_in_place(
     read_all: bool = False,
     keep_old: str | None = None,
     verify: bool = True,
-    index: bool = False,
-    index_max: int | None = None,
     work_space: int | None = None,
     no_broker_elsewhere: bool = False,
+    index: bool = False,
+    index_max: int | None = None,
     engine: str | None = None,
     master: str = "local[*,4]",
     rate: int | None = None,
@@ -445,11 +450,11 @@ def clean_in_place(
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
         verify: Prove that new segments are right before they replace old ones.
-        index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
-            in partitions that have some.
-        index_max: Disk space for the key indexes of a partition. Default: a tenth of its log.
         work_space: Disk space for new segments before old ones are removed. Default: all free space.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
+        index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
+            of partitions that have some.
+        index_max: Disk space for the key indexes of a partition. Default: a tenth of its log.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
         master: Spark master URL of a new session. Default: this machine.

@@ -18,10 +18,13 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean
 from cordwood.engine.results import Fate
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import META_PROPERTIES
+from cordwood.storage.log.view import LogView
 from tests.fixtures import CRASHED, NAMES, PACKED, fixture
 from tests.kafka_tools import FOLDER, Broker
 from tests.knobs import drawn
+from tests.storage.indexes import index_all
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +48,10 @@ def cleaned(name: str, spark: SparkSession, target: Path) -> None:
     )
     assert not result.with_fate(Fate.FAILED)
     assert result.counts.records_kept < result.counts.records_read
+    # A copy has key indexes if asked, but those of such small segments would not be worth it.
+    partitions = {path.parent for path in target.rglob("*.log")}
+    logs = [LogView(str(partition), fs=PosixFileSystem(), log_start_offset=0) for partition in partitions]
+    assert sum(index_all(PosixFileSystem(), log) for log in logs) > 0
 
 
 def read_before(name: str, isolation: str) -> Path:

@@ -1,7 +1,9 @@
-"""Cleans in place that leave key indexes, and use those that the clean before left."""
+"""Cleans in place and into copies that leave key indexes, and use those that the clean before left."""
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from pathlib import Path
@@ -11,10 +13,14 @@ import pytest
 
 import cordwood
 from cordwood.commands.in_place.room import RESERVE_BYTES
+from cordwood.engine import by_index, scan
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.index.files import indexes_in
+from cordwood.storage.formats.key_index import KeyIndex
+from cordwood.storage.index.files import create_index, indexes_in
+from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
+from tests.commands.in_process import InThisProcess
 from tests.engine.logs import data, make_log
 from tests.storage.indexes import believed
 
@@ -25,17 +31,17 @@ def files(partition: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(partition.iterdir()) if path.is_file()}
 
 
+OPTIONS: dict[str, Any] = {
+    "overrides": ["cleanup.policy=compact", "internal.segment.bytes=120000"],
+    "high_watermark": "end",
+    "ignore_ratio": True,
+    "single_copy": True,
+    "engine": "here",
+}
+
+
 def clean(logs: Path, **choice: Any) -> CleanResult:
-    result = cordwood.clean_in_place(
-        str(logs),
-        overrides=["cleanup.policy=compact", "internal.segment.bytes=120000"],
-        high_watermark="end",
-        ignore_ratio=True,
-        single_copy=True,
-        verify=False,
-        engine="here",
-        **choice,
-    )
+    result = cordwood.clean_in_place(str(logs), verify=False, **(OPTIONS | choice))
     assert not result.with_fate(Fate.FAILED), result.text()
     return result
 
@@ -139,3 +145,151 @@ def test_a_result_says_what_was_read_and_written_for_what_was_new(tmp_path: Path
     assert 0 < second.bytes_new < size / 20 < second.bytes_written
     assert "with key indexes: " in result.text()
     assert f"{second.bytes_written / second.bytes_new:.1f} for each byte that was new" in result.text()
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+def clean_copy(logs: Path, output: Path, **choice: Any) -> CleanResult:
+    result = cordwood.clean(str(logs), output=str(output), **(OPTIONS | choice))
+    assert not result.with_fate(Fate.FAILED), result.text()
+    return result
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def closed(logs: Path, topic: str = "t-0") -> list[int]:
+    return sorted(int(path.stem) for path in (logs / topic).glob("*.log"))[:-1]
+
+
+def indexed(logs: Path, topic: str = "t-0") -> list[int]:
+    """The segments whose indexes are believed; there are no others."""
+    found = list(believed(LogView(str(logs / topic), fs=FS, log_start_offset=0)))
+    assert {base for base, _ in indexes_in(FS, str(logs / topic))} == set(found)
+    return found
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The base offsets of segments that an index spoke for."""
+    found: list[int] = []
+    original = by_index.scan_by_index
+
+    def noted(segment: Segment, *args: Any) -> Any:
+        run = original(segment, *args)
+        found.extend([segment.base_offset] if run is not None else [])
+        return run
+
+    monkeypatch.setattr(scan, "scan_by_index", noted)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_has_indexes_which_the_next_clean_of_it_uses(tmp_path: Path, seed: int) -> None:
+    source, logs, twin = random.Random(seed), tmp_path / "logs", tmp_path / "twin"
+    end = start(logs)
+    for number in range(4):
+        end = grown(logs, source, end)
+        before = everything(logs)
+        clean_copy(logs, tmp_path / f"copy{number}", index=number == 0)
+        assert everything(logs) == before, "what is only read does not change"
+        shutil.rmtree(twin, ignore_errors=True)
+        clean_copy(logs, twin, read_all=True)
+        logs = tmp_path / f"copy{number}"
+        assert files(logs / "t-0") == files(twin / "t-0")
+        assert [path.name for path in (logs / "t-0" / ".cordwood").iterdir()] == ["index"]
+        assert indexed(logs) == closed(logs)
+        assert {path.stat().st_mode & 0o777 for path in (logs / "t-0" / ".cordwood" / "index").iterdir()} == {0o600}
+    end = grown(logs, source, end)
+    assert clean(logs).in_place is not None
+    assert indexed(logs) == closed(logs)
+
+
+def test_a_clean_in_place_of_a_copy_believes_its_indexes(tmp_path: Path, searched: list[int]) -> None:
+    logs, copy = tmp_path / "logs", tmp_path / "copy"
+    end = grown(logs, random.Random(1), start(logs))
+    clean_copy(logs, copy, index=True)
+    assert searched == []
+    believed_before = indexed(copy)
+    grown(copy, random.Random(2), end)
+    clean(copy, engine=None, spark=InThisProcess())
+    assert set(searched) == set(believed_before)
+
+
+def test_a_copy_without_indexes_in_its_source_has_none_unless_asked(tmp_path: Path) -> None:
+    logs, copy = tmp_path / "logs", tmp_path / "copy"
+    grown(logs, random.Random(1), start(logs))
+    clean_copy(logs, copy)
+    assert not (copy / "t-0" / ".cordwood").exists()
+
+
+def test_a_copy_gets_the_indexes_of_partitions_that_are_not_cleaned_unless_stale(tmp_path: Path) -> None:
+    logs, copy = tmp_path / "logs", tmp_path / "copy"
+    grown(logs, random.Random(1), start(logs))
+    shutil.copytree(logs / "t-0", logs / "u-0")
+    cordwood.index(str(logs))
+    mine = indexed(logs, "u-0")
+    # The index of a segment that has changed since, and that of one that is gone.
+    stale, gone = mine[1], logs / "u-0" / ".cordwood" / "index" / f"{7:020d}.keyhashes"
+    shutil.copy(gone.with_name(f"{mine[2]:020d}.keyhashes"), gone)
+    os.truncate(logs / "u-0" / f"{stale:020d}.log", (logs / "u-0" / f"{stale:020d}.log").stat().st_size // 2)
+    clean_copy(logs, copy, topics=["t"])
+    assert indexed(copy, "u-0") == [base for base in mine if base != stale]
+    assert set(closed(copy)) <= set(indexed(copy))
+
+
+def test_indexes_of_a_copy_take_no_more_room_than_they_may(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    grown(logs, random.Random(1), start(logs))
+    clean_copy(logs, tmp_path / "all", index=True)
+    clean_copy(logs, tmp_path / "some", index=True, index_max=3_000)
+    assert sum(indexes(tmp_path / "some")) <= 3_000
+    assert 0 < len(indexes(tmp_path / "some")) < len(indexes(tmp_path / "all"))
+
+
+def test_where_the_disk_has_no_room_for_a_copy_and_its_indexes_there_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = tmp_path / "logs"
+    grown(logs, random.Random(1), start(logs))
+    size = sum(-(-len(data) // 4096) * 4096 for data in everything(logs).values())
+    monkeypatch.setattr(PosixFileSystem, "free_bytes", lambda *_: size + (66 << 12))
+    clean_copy(logs, tmp_path / "copy", index=True)
+    assert indexes(tmp_path / "copy") == [] and closed(tmp_path / "copy")
+
+
+def test_retention_takes_the_indexes_of_a_copy_with_their_segments(tmp_path: Path) -> None:
+    logs, copy = tmp_path / "logs", tmp_path / "copy"
+    grown(logs, random.Random(1), start(logs))
+    cordwood.index(str(logs))
+    overrides = ["cleanup.policy=compact,delete", "retention.bytes=300000"]
+    clean_copy(logs, copy, retention=True, overrides=[*OPTIONS["overrides"], *overrides])
+    assert min(closed(copy)) > 0
+    assert set(closed(copy)) <= set(indexed(copy))
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_a_disk_that_fills_while_a_copy_gets_indexes_leaves_the_copy_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    logs, copy = tmp_path / "logs", tmp_path / "copy"
+    grown(logs, random.Random(1), start(logs))
+    shutil.copytree(logs / "t-0", logs / "u-0")
+    cordwood.index(str(logs))
+    allowed = [left]
+
+    def created(fs: PosixFileSystem, path: str, index: KeyIndex) -> None:
+        allowed[0] -= 1
+        if allowed[0] < 0:
+            Path(path).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "full", path)
+        create_index(fs, path, index)
+
+    monkeypatch.setattr("cordwood.storage.index.copied.create_index", created)
+    clean_copy(logs, copy, topics=["t"])
+    found = indexed(copy, "u-0")
+    # The last segment of the other partition may have got one, too.
+    assert found == indexed(logs, "u-0")[: len(found)] and left - 1 <= len(found) <= left
+    assert set(closed(copy)) <= set(indexed(copy))

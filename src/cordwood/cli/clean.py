@@ -80,7 +80,7 @@ def _check_target(directories: Sequence[str], output: str | None, *, in_place: b
 def _check_mode(values: CopyOptions | InPlaceOptions, mode: str, *, allowed: bool) -> None:
     """Refuse options of the other mode."""
     for one in option_fields(type(values)):
-        if not allowed and getattr(values, one.name) != one.default:
+        if not allowed and one.panel == values.PANEL and getattr(values, one.name) != one.default:
             raise RequestError(f"{one.flag} requires {mode}")
 
 

@@ -39,19 +39,21 @@ def with_options(command: Callable[..., int]) -> Callable[..., int]:
     hints = get_type_hints(command, include_extras=True)
     kinds = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
     parameters: list[inspect.Parameter] = []
+    fields: dict[str, OptionField] = {}
     for one in inspect.signature(command).parameters.values():
         if one.name in kinds:
-            parameters += map(_parameter, option_fields(kinds[one.name]))
+            # Several values may have some options in common.
+            new = {option.name: option for option in option_fields(kinds[one.name]) if option.name not in fields}
+            parameters += map(_parameter, new.values())
+            fields |= new
         else:
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(one.replace(annotation=hints[one.name], kind=kind))
 
     @functools.wraps(command)
     def run(**given: Any) -> int:
-        values = {}
-        for name, kind in kinds.items():
-            of_kind = {one.name: _value(one, given.pop(one.name)) for one in option_fields(kind)}
-            values[name] = build(kind, of_kind)
+        options = {name: _value(one, given.pop(name)) for name, one in fields.items()}
+        values = {name: build(kind, options) for name, kind in kinds.items()}
         return command(**given, **values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@
     check     another process checks the files that a task wrote
     build     copy the other partitions, move the cleaned ones in, write checkpoints
     retain    with --retention, delete old segments of the copy
+    index     put key indexes beside the segments, those that tasks made and those of the source
     publish   the copy gets its name
 
 Nothing is visible before the last step. A failed partition does not stop the others: it is copied as it was, and the
@@ -37,9 +38,9 @@ from cordwood.commands.copies import (
     with_retention,
 )
 from cordwood.commands.opening import open_node, recovery_settings, select_partitions
-from cordwood.commands.options import CopyOptions, PlanOptions, RunOptions
+from cordwood.commands.options import CopyOptions, IndexOptions, PlanOptions, RunOptions
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
-from cordwood.engine.task import Failure, Output
+from cordwood.engine.task import Failure, Indexes, Output
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import mode_of
@@ -52,11 +53,14 @@ from cordwood.storage.changes.copy import (
     check_unchanged,
     copy_partition,
     copy_unchanged,
+    has_room_beside,
     lay_out,
     remove_segments,
     replace_segments,
 )
 from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.index.build import SEGMENT_SHARE
+from cordwood.storage.index.copied import bring_indexes
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -90,13 +94,17 @@ def clean(
         fs = throttled(fs, Limit.of(run.tasks.rate, fs, work.progress))
         restored = recover_crashed(fs, node, copies, work.data, now_ms, link=linked)
         plan = plan_recovered(fs, node, copies, restored, options)
+        made = _indexes_to_make(fs, copies, work, copy.indexes, link=linked)
         with run.jobs(fs, _progress_folder(fs, work, run)) as jobs:
-            outcomes = run_tasks(jobs, plan, dict(not_recovered(copies, restored)), work.outputs, run.on_plan)
+            failed = dict(not_recovered(copies, restored))
+            outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, indexes=made)
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)
 
         built = _build(fs, copies, plan, outcomes, restored, node, now_ms, link=linked)
         _retain(fs, built)
+        if made is not Indexes.NONE:
+            _bring_indexes(fs, built, copy.indexes.index_max)
         results = [_measured(fs, one) for one in built]
         for directory in node.directories:
             check_unchanged(directory)
@@ -139,6 +147,17 @@ def _with_space(fs: TargetStore, copies: Sequence[DirectoryCopy], work: Target, 
         yield
 
 
+def _indexes_to_make(
+    fs: TargetStore, copies: Sequence[DirectoryCopy], work: Target, indexes: IndexOptions, *, link: Link | None
+) -> Indexes:
+    """Which partitions get key indexes; none does where these could take the room of the copies."""
+    sizes = [place.log().size_bytes // SEGMENT_SHARE for copy in copies for place in copy.places]
+    most = sum(size if indexes.index_max is None else min(size, indexes.index_max) for size in sizes)
+    if not has_room_beside(fs, posixpath.dirname(work.path), copies, most, link=link):
+        return Indexes.NONE
+    return Indexes.ALL if indexes.index else Indexes.KEPT_UP
+
+
 # ---- build -----------------------------------------------------------------------------------------------------------
 
 
@@ -151,6 +170,7 @@ class _Built:
     plan: PartitionPlan | None
     result: PartitionResult
     bytes_before: int
+    output: Output | None
 
     @property
     def target(self) -> str:
@@ -177,7 +197,8 @@ def _build(
         loaded = restored.get(copy.path)
         path = place.path if loaded is None else copy.target_of(place)
         outcome = outcomes.get(path)
-        replacement = None if not isinstance(outcome, Output) else outcome.replacement
+        output = outcome if isinstance(outcome, Output) else None
+        replacement = None if output is None else output.replacement
         log = place.log()
         if loaded is not None:
             if replacement is not None:
@@ -188,7 +209,7 @@ def _build(
         result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
         # What was recovered was read in the copy; people know its source.
         result = replace(result, why=name_source(result.why, copy))
-        return _Built(copy, place, plans.get(path), result, log.size_bytes)
+        return _Built(copy, place, plans.get(path), result, log.size_bytes, output)
 
     built = in_parallel(fs.concurrency, one, work)
     for partition in built:
@@ -235,6 +256,21 @@ def _retain(fs: TargetStore, built: Sequence[_Built]) -> None:
         found = one.plan
         if found is not None and found.retention:
             remove_segments(fs, one.target, found.retained_away, found.log_end_offset)
+
+
+def _bring_indexes(fs: TargetStore, built: Sequence[_Built], bytes_max: int | None) -> None:
+    """Give the partitions of the copy their key indexes."""
+
+    def one(partition: _Built) -> None:
+        if not broker_would_load(partition.place.name):
+            return
+        output, log = partition.output, partition.place.log()
+        if output is None:
+            bring_indexes(fs, log, partition.target, bytes_max=bytes_max)
+        else:
+            bring_indexes(fs, log, partition.target, output.indexes, output.replacement.replaced, bytes_max)
+
+    in_parallel(fs.concurrency, one, built)
 
 
 def _measured(fs: TargetStore, built: _Built) -> PartitionResult:

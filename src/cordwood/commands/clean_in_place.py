@@ -70,7 +70,7 @@ def clean_in_place(
             loaded = load(site)
             ledger.failures |= loaded.failures
             plan = plan_node(site.node.listed_again(), sources, options.without_retention())
-            work = Work.of(plan, fs, ledger.failures, indexes=in_place.index, index_max=in_place.index_max)
+            work = Work.of(plan, fs, ledger.failures, in_place.indexes)
             work = refuse_full_disks(site, work, in_place, ledger.failures)
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))

@@ -10,7 +10,7 @@ from cordwood.cleaning.plan import PartitionPlan, Plan
 from cordwood.commands.opening import recovery_settings
 from cordwood.commands.options import PlanOptions
 from cordwood.commands.plan import make_plan, retain_after
-from cordwood.engine.task import Failure, FailureKind, Output, tasks_of
+from cordwood.engine.task import Failure, FailureKind, Indexes, Output, tasks_of
 from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import Link, TargetStore, is_full
 from cordwood.fs.folders import mode_of, remove_tree
@@ -165,6 +165,7 @@ def run_tasks(
     outputs: str,
     on_plan: Callable[[Plan, int], None] | None,
     *,
+    indexes: Indexes = Indexes.NONE,
     discard: bool = False,
 ) -> dict[str, Output | Failure]:
     """What came of each partition that was to be cleaned, by its path.
@@ -177,7 +178,7 @@ def run_tasks(
         NoSpaceError: the disk is full.
         StoreError: the object store failed.
     """
-    tasks = [task for task in tasks_of(plan, jobs.location) if task.path not in failed]
+    tasks = [task for task in tasks_of(plan, jobs.location, indexes) if task.path not in failed]
     if on_plan is not None:
         on_plan(plan, sum(task.size_bytes for task in tasks))
     outcomes = jobs.clean(tasks, outputs, discard=discard)

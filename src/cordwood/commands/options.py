@@ -85,12 +85,35 @@ class TaskOptions(EngineOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexOptions:
+    """The key indexes that a clean leaves."""
+
+    PANEL: ClassVar[str] = "Key indexes"
+
+    index: Annotated[
+        bool,
+        Option(
+            "Make key indexes of what is cleaned, so that the next clean reads only what may change. "
+            "Default: only of partitions that have some."
+        ),
+    ] = False
+    index_max: Annotated[
+        int | None,
+        Option(
+            "Disk space for the key indexes of a partition. Default: a tenth of its log.",
+            metavar="BYTES",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOptions:
     """What only a clean into a copy is asked for."""
 
     PANEL: ClassVar[str] = "Only with --output"
 
     link: Annotated[bool, Option("Hard-link closed segments that do not change, instead of copying them.")] = False
+    indexes: IndexOptions = field(default_factory=IndexOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,20 +134,6 @@ class InPlaceOptions:
             flag_help="Replace old segments without proving first that the new ones are right.",
         ),
     ] = True
-    index: Annotated[
-        bool,
-        Option(
-            "Make key indexes of what is cleaned, so that the next clean reads only what may change. "
-            "Default: only in partitions that have some."
-        ),
-    ] = False
-    index_max: Annotated[
-        int | None,
-        Option(
-            "Disk space for the key indexes of a partition. Default: a tenth of its log.",
-            metavar="BYTES",
-        ),
-    ] = None
     work_space: Annotated[
         int | None,
         Option(
@@ -136,6 +145,7 @@ class InPlaceOptions:
         bool,
         Option("I confirm that no broker on another machine uses this network disk."),
     ] = False
+    indexes: IndexOptions = field(default_factory=IndexOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import Enum, StrEnum
 from uuid import uuid4
 
 from cordwood.cleaning.key_table import MemoryShare
@@ -34,6 +34,14 @@ from cordwood.storage.recovery.replay import Producers
 
 #: The folder, in a task's own folder, in which it says how far it is.
 PROGRESS = "progress"
+
+
+class Indexes(Enum):
+    """Of which partitions a clean makes key indexes."""
+
+    NONE = "none"
+    KEPT_UP = "kept up"  #: of those that have some
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,22 +213,15 @@ def whole_memory(choices: Choices) -> int:
     return memory_bytes() // 4 if choices.memory is None else choices.memory
 
 
-def tasks_of(
-    plan: Plan, location: Location[TargetStore], *, in_place: bool = False, indexes: bool = False
-) -> list[PartitionTask]:
-    """The partitions of a plan that are to be cleaned, of the file system at a location.
-
-    Args:
-        in_place: key indexes that a partition has are kept up to date.
-        indexes: key indexes are made even if it has none.
-    """
+def tasks_of(plan: Plan, location: Location[TargetStore], indexes: Indexes = Indexes.NONE) -> list[PartitionTask]:
+    """The partitions of a plan that are to be cleaned, of the file system at a location."""
     tasks = []
     memory, fs = MemoryShare(whole_memory(plan.choices)), location.open()
     for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
         known = secret_of_most(fs, one.path)
-        makes_index = indexes or (in_place and known is not None)
+        makes_index = indexes is Indexes.ALL or (indexes is Indexes.KEPT_UP and known is not None)
         tasks.append(
             PartitionTask(
                 location=location,

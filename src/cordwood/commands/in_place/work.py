@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cordwood.cleaning.plan import Compaction, Decision, PartitionPlan, Plan
+from cordwood.commands.options import IndexOptions
 from cordwood.engine.partition import Cleaned
-from cordwood.engine.task import Failure, PartitionTask, tasks_of
+from cordwood.engine.task import Failure, Indexes, PartitionTask, tasks_of
 from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.index.build import SEGMENT_SHARE
 
@@ -31,14 +32,12 @@ class Work:
         plan: Plan,
         fs: LocalFileSystem,
         failures: Mapping[str, Failure],
-        *,
-        indexes: bool = False,
-        index_max: int | None = None,
+        indexes: IndexOptions,
     ) -> Work:
-        """What a plan says, without the partitions that failed; `indexes`: see `tasks_of`."""
-        found = tasks_of(plan, fs.location(), in_place=True, indexes=indexes)
+        """What a plan says, without the partitions that failed."""
+        found = tasks_of(plan, fs.location(), Indexes.ALL if indexes.index else Indexes.KEPT_UP)
         tasks = {task.path: task for task in found if task.path not in failures}
-        return cls({one.path: one for one in plan.partitions if one.path in tasks}, tasks, index_max)
+        return cls({one.path: one for one in plan.partitions if one.path in tasks}, tasks, indexes.index_max)
 
     def without(self, paths: Collection[str]) -> Work:
         """The work without some partitions."""

@@ -289,12 +289,7 @@ def check_space(
     free = fs.free_bytes(parent)
     if free is None:
         return
-    device = fs.stat(parent).device
-    needed = _SLACK_BYTES
-    for copy in copies:
-        linked = link is Link.SYMBOLIC or (link is Link.HARD and fs.stat(copy.source.path).device == device)
-        needed += sum(_on_disk(info.size_bytes) for info in copy.source.entries if not info.is_directory)
-        needed += sum(_copy_bytes(copy.source, place, linked=linked) for place in copy.places)
+    needed = _needed_bytes(fs, parent, copies, link)
     if needed <= free:
         return
     if free >= _SLACK_BYTES and (work_folder is None or fs.shares_blocks(work_folder)):
@@ -303,6 +298,24 @@ def check_space(
         f"{parent} has {free:,} bytes free, and the copy needs up to {needed:,}. Nothing was changed. Free at least "
         f"{needed - free:,} bytes there, {advice}"
     )
+
+
+def has_room_beside(
+    fs: TargetStore, parent: str, copies: Iterable[DirectoryCopy], more_bytes: int, *, link: Link | None
+) -> bool:
+    """Whether so many bytes more fit on a disk than its copies take at most."""
+    free = fs.free_bytes(parent)
+    return free is None or _needed_bytes(fs, parent, copies, link) + more_bytes <= free
+
+
+def _needed_bytes(fs: TargetStore, parent: str, copies: Iterable[DirectoryCopy], link: Link | None) -> int:
+    device = fs.stat(parent).device
+    needed = _SLACK_BYTES
+    for copy in copies:
+        linked = link is Link.SYMBOLIC or (link is Link.HARD and fs.stat(copy.source.path).device == device)
+        needed += sum(_on_disk(info.size_bytes) for info in copy.source.entries if not info.is_directory)
+        needed += sum(_copy_bytes(copy.source, place, linked=linked) for place in copy.places)
+    return needed
 
 
 def _copy_bytes(source: LogDirectory, place: LocatedPartition, *, linked: bool) -> int:
