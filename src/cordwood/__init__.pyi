@@ -12,7 +12,12 @@ from cordwood.api import simulate as simulate
 from cordwood.api import table_offsets as table_offsets
 from cordwood.api import transactions as transactions
 from cordwood.api import verify as verify
+from cordwood.api import why as why
 from cordwood.api import write_table as write_table
+from cordwood.cleaning.causes import Cause as Cause
+from cordwood.cleaning.causes import CauseKind as CauseKind
+from cordwood.cleaning.causes import WhyPartition as WhyPartition
+from cordwood.cleaning.causes import WhyResult as WhyResult
 from cordwood.cleaning.found_keys import CheckedFile as CheckedFile
 from cordwood.cleaning.found_keys import ErasureResult as ErasureResult
 from cordwood.cleaning.found_keys import FoundRecord as FoundRecord

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cordwood.cleaning.causes import WhyResult
 from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan
 from cordwood.commands import clean as _clean
@@ -25,6 +26,7 @@ from cordwood.commands import read as _read
 from cordwood.commands import table as _table
 from cordwood.commands import transactions as _transactions
 from cordwood.commands import verify as _verify
+from cordwood.commands import why as _why
 from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.key_options import EraseCheckOptions, GetOptions
 from cordwood.commands.options import (
@@ -36,7 +38,7 @@ from cordwood.commands.options import (
     TransactionOptions,
     VerifyOptions,
 )
-from cordwood.commands.selection import GroupOptions, ListOptions
+from cordwood.commands.selection import GroupOptions, ListOptions, WhyOptions
 from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.progress import OnProgress
@@ -212,6 +214,30 @@ def transactions(
         ConfigError: Kafka would not accept a config.
     """
     return _transactions.list_transactions(paths, options, fs=fs)
+
+
+@_with_arguments
+def why(
+    *paths: str,
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+    options: WhyOptions,
+) -> WhyResult:
+    """Say why the partitions in one broker's directories are as large as they are, and what to do about it.
+
+    Those first that could lose most. Nothing is changed; a broker may be running.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        on_progress: called with how many partitions were looked at, and how many there are.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+    return _why.why(paths, options, on_progress=on_progress, fs=fs)
 
 
 @_with_arguments

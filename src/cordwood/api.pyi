@@ -5,6 +5,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cordwood.cleaning.causes import WhyResult
 from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan
 from cordwood.engine.progress import OnProgress
@@ -180,6 +181,47 @@ def transactions(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         now_ms: Compute ages as of this time (ms since 1970). Default: now.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+
+def why(
+    *paths: str,
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    keys: bool = True,
+    sample_bytes: int = 16777216,
+    read_all: bool = False,
+) -> WhyResult:
+    """Say why the partitions in one broker's directories are as large as they are, and what to do about it.
+
+    Those first that could lose most. Nothing is changed; a broker may be running.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        on_progress: called with how many partitions were looked at, and how many there are.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        keys: Count the keys of compacted partitions, from key indexes or a sample.
+        sample_bytes: Read so much of a log to count its keys, if no key index helps; and at most 64 times as much
+            in all. Default: 16m.
+        read_all: Read all records of all compacted partitions, instead of samples.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.

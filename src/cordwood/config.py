@@ -550,6 +550,12 @@ class TopicConfig(Config):
         return "delete" in self.policy
 
     @property
+    def max_segment_ms(self) -> int:
+        """How old a segment may get before it is rolled, without its jitter."""
+        segment_ms, lag_ms = self.integer("segment.ms"), self.integer("max.compaction.lag.ms")
+        return min(segment_ms, lag_ms) if self.compact and 0 < lag_ms < LONG_MAX else segment_ms
+
+    @property
     def segment_bytes(self) -> ConfigValue:
         """How large a segment may get; `internal.segment.bytes`, made for tests, wins where it is set."""
         internal = self["internal.segment.bytes"]

@@ -19,6 +19,8 @@ fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 print("held", flush=True)
 sys.stdin.read()
 """
+#: The same, as a Java process, which may be a broker.
+HOLD_AS_A_BROKER = HOLD.replace("file =", 'open("/proc/self/comm", "w").write("java"); file =')
 #: The same, as a program whose name is not UTF-8.
 HOLD_WITH_AN_ODD_NAME = HOLD.replace("file =", r'open("/proc/self/comm", "wb").write(b"caf\xe9"); file =')
 #: Another Cordwood.

@@ -54,6 +54,9 @@ class HeaderFacts:
         transactional_batches: markers, and data of transactions.
         expired_batches: whose delete horizon has passed; they may hold tombstones, or are markers, that may go.
         damage: where its batches do not follow each other, in words; empty when they do.
+        expired_bytes: of the expired batches.
+        waiting_bytes: of batches whose delete horizon is still to come.
+        last_horizon_ms: the latest of these horizons; NONE without any.
     """
 
     first_timestamp: int = NONE
@@ -67,6 +70,9 @@ class HeaderFacts:
     transactional_batches: int = 0
     expired_batches: int = 0
     damage: str = ""
+    expired_bytes: int = 0
+    waiting_bytes: int = 0
+    last_horizon_ms: int = NONE
 
 
 @dataclass(frozen=True, slots=True)

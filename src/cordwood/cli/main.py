@@ -48,6 +48,7 @@ VERBS = {
         "List open, long and hanging transactions, and what they hold back.",
     ),
     "check": ("cordwood.cli.check", "Find every inconsistency, with its place; exit status 1 if anything is damaged."),
+    "why": ("cordwood.cli.why", "Say why partitions are so large: what keeps each from being smaller, and what to do."),
     "plan": ("cordwood.cli.plan", "Show what a clean would do to each partition, and why. Changes nothing."),
     "clean": ("cordwood.cli.clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),
     "verify": ("cordwood.cli.verify", "Prove that a clean kept its guarantees, from the logs before and after it."),

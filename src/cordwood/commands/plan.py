@@ -3,14 +3,14 @@
 Here facts are collected: names and sizes, checkpoints, indexes, configs, batch headers. No record is read, no Spark is
 started, nothing is changed. What follows from the facts is decided in `cleaning.selection`.
 
-The first rule of `_NEVER` that applies excludes a partition. A policy counts only if it is set explicitly and beyond
+The first rule of `policy` that applies excludes a partition. A policy counts only if it is set explicitly and beyond
 doubt (`Node.doubt`); so do the limits of retention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import cordwood.report.plan  # noqa: F401 - so that plans can show themselves
 from cordwood.cleaning import retention as retention_rules
@@ -29,7 +29,7 @@ from cordwood.cleaning.plan import (
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.opening import broker_config, limited_by_map, offset_map_size, open_node, select_partitions
 from cordwood.commands.options import PlanOptions
-from cordwood.commands.policy import NEVER_CLEANED, policy_in_doubt
+from cordwood.commands.policy import Obstacle, policy_in_doubt, why_never
 from cordwood.config import TopicConfig
 from cordwood.engine.division import with_divisions
 from cordwood.engine.facts import log_facts
@@ -84,8 +84,30 @@ def plan_node(node: Node, paths: Sequence[str], options: PlanOptions, *, clock: 
     return with_divisions(Plan(now_ms, partitions, choices), local_cores())
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """A plan, and what it was made from.
+
+    Attributes:
+        log: None if it could not be opened.
+        facts: None where none were needed, or they could not be read.
+        obstacle: why it is never cleaned; None: it may be.
+    """
+
+    plan: PartitionPlan
+    log: LogView | None = None
+    facts: LogFacts | None = None
+    obstacle: Obstacle | None = None
+
+
 def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PartitionPlan | None:
     """Plan one partition; None if it is gone."""
+    planned = plan_with_facts(node, place, choices, now_ms)
+    return None if planned is None else planned.plan
+
+
+def plan_with_facts(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PlannedPartition | None:
+    """Plan one partition, and keep the facts; None if it is gone."""
     for _ in range(_ATTEMPTS):
         try:
             return _plan(node, place, choices, now_ms)
@@ -95,13 +117,15 @@ def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms
             return None
         except (RequestError, CorruptFileError) as error:
             reason = Reason(f"damaged: {error}", until="cleanable once it is repaired")
-            return PartitionPlan(place.path, _topic_partition(place), Decision.REFUSE, reason)
+            return PlannedPartition(PartitionPlan(place.path, _topic_partition(place), Decision.REFUSE, reason))
         except OSError as error:
             reason = Reason(
                 f"cannot be read: {error.strerror or error}: {error.filename or place.path}",
                 until="cleanable once it can be read",
             )
-            return PartitionPlan(place.path, _topic_partition(place), Decision.REFUSE, reason, is_unreadable=True)
+            return PlannedPartition(
+                PartitionPlan(place.path, _topic_partition(place), Decision.REFUSE, reason, is_unreadable=True)
+            )
     return None
 
 
@@ -124,36 +148,43 @@ def retain_after(
     return _with_retention(found, node, replace(facts, segments=segments), config, now_ms, included=True)
 
 
-def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PartitionPlan:
-    why_never = next((reason for rule in NEVER_CLEANED if (reason := rule(node, place)) is not None), None)
+def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PlannedPartition:
+    obstacle = why_never(node, place)
     log = place.log()
     start, end = log.log_start_offset, log.next_offset
     left = PartitionPlan(
         place.path,
         _topic_partition(place),
         Decision.LEAVE,
-        why_never or Reason("it has no segments"),
+        Reason("it has no segments") if obstacle is None else obstacle.reason,
         log_start_offset=start,
         log_end_offset=end,
         notes=tuple(_notes(place, log)),
     )
-    if why_never is not None or place.topic is None or not log.segments:
-        return left
+    if obstacle is not None or place.topic is None or not log.segments:
+        return PlannedPartition(left, log, obstacle=obstacle)
     if place.directory.failure is not None and not place.directory.live:
         what = f"a broker takes its log directory offline: {place.directory.failure}"
         reason = Reason(what, until="once the file is repaired or removed")
-        return replace(left, decision=Decision.REFUSE, reason=reason)
+        return PlannedPartition(replace(left, decision=Decision.REFUSE, reason=reason), log)
     if log.ends_below_start and not place.directory.live:
         what = f"it ends at offset {end}, below its log start offset: the next load replaces it by an empty log"
-        return replace(left, reason=Reason(what, f"{start} in log-start-offset-checkpoint"), log_end_offset=start)
-    config = node.config_of(place.topic)
+        reason = Reason(what, f"{start} in log-start-offset-checkpoint")
+        return PlannedPartition(replace(left, reason=reason, log_end_offset=start), log)
+    return _plan_log(node, place, log, left, choices, now_ms)
+
+
+def _plan_log(
+    node: Node, place: LocatedPartition, log: LogView, left: PartitionPlan, choices: Choices, now_ms: int
+) -> PlannedPartition:
+    """The plan of a log that may be cleaned; `left` is the one that leaves it alone."""
     name = left.topic_partition
     assert name is not None, "what has a topic has a name"
-    replicas = node.replica_count(name)
+    config, replicas = node.config_of(name.topic), node.replica_count(name)
     mark = selection.high_watermark(
         place.directory.high_watermarks.get(name),
-        start,
-        end,
+        left.log_start_offset,
+        left.log_end_offset,
         brokers=place.directory.info(META_PROPERTIES) is not None,
         replicas=replicas,
         asked=choices.high_watermark,
@@ -166,19 +197,20 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
         settings=tuple(_settings(config)),
     )
     try:
-        facts = log_facts(place, log, end, mark, now_ms, headers=config.compact)
+        facts = log_facts(place, log, left.log_end_offset, mark, now_ms, headers=config.compact)
     except (OSError, RequestError, CorruptFileError) as error:
         if config.compact or choices.retention or isinstance(error, FileNotFoundError):
             raise
         # Nothing will be done to this partition, so an index that cannot be read is no reason to stop.
         note = f"what --retention would delete is not known: {error}"
-        return _only_delete(replace(left, notes=(*left.notes, note)), config, choices)
+        return PlannedPartition(_only_delete(replace(left, notes=(*left.notes, note)), config, choices), log)
     found = (
         _with_compaction(left, node, facts, config, choices, now_ms)
         if config.compact
         else _only_delete(left, config, choices)
     )
-    return _with_retention(found, node, facts, config, now_ms, included=choices.retention)
+    found = _with_retention(found, node, facts, config, now_ms, included=choices.retention)
+    return PlannedPartition(found, log, facts)
 
 
 def _only_delete(left: PartitionPlan, config: TopicConfig, choices: Choices) -> PartitionPlan:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from cordwood.cleaning.causes import CauseKind
 from cordwood.cleaning.plan import (
     Reason,
     config_reason,
@@ -20,66 +22,98 @@ _KEEPING = ("min.compaction.lag.ms", "delete.retention.ms")
 # ---- what is never cleaned -------------------------------------------------------------------------------------------
 
 
-def _no_name(_node: Node, place: LocatedPartition) -> Reason | None:
-    return Reason("not named like a partition (topic-number)") if place.name is None else None
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a partition is never cleaned."""
+
+    kind: CauseKind
+    reason: Reason
 
 
-def _state(_node: Node, place: LocatedPartition) -> Reason | None:
+def _no_name(_node: Node, place: LocatedPartition) -> Obstacle | None:
+    if place.name is not None:
+        return None
+    return Obstacle(CauseKind.NO_PARTITION, Reason("not named like a partition (topic-number)"))
+
+
+_STATES = {
+    DirectoryState.DELETED: (CauseKind.TO_BE_DELETED, "a -delete directory: about to be removed"),
+    DirectoryState.FUTURE: (CauseKind.FUTURE, "a -future directory: a copy in the making, for another log directory"),
+    DirectoryState.STRAY: (CauseKind.STRAY, "a -stray directory: the cluster does not know it"),
+}
+
+
+def _state(_node: Node, place: LocatedPartition) -> Obstacle | None:
     assert place.name is not None, "asked before"
-    words = {
-        DirectoryState.DELETED: "a -delete directory: about to be removed",
-        DirectoryState.FUTURE: "a -future directory: a copy in the making, for another log directory",
-        DirectoryState.STRAY: "a -stray directory: the cluster does not know it",
-    }
-    return Reason(words[place.name.state]) if place.name.state in words else None
+    if place.name.state not in _STATES:
+        return None
+    kind, what = _STATES[place.name.state]
+    return Obstacle(kind, Reason(what))
 
 
-def _metadata_log(_node: Node, place: LocatedPartition) -> Reason | None:
-    return Reason(f"{CLUSTER_METADATA_TOPIC} is never cleaned") if place.topic == CLUSTER_METADATA_TOPIC else None
+def _metadata_log(_node: Node, place: LocatedPartition) -> Obstacle | None:
+    if place.topic != CLUSTER_METADATA_TOPIC:
+        return None
+    return Obstacle(CauseKind.METADATA_LOG, Reason(f"{CLUSTER_METADATA_TOPIC} is never cleaned"))
 
 
-def _twin(node: Node, place: LocatedPartition) -> Reason | None:
+def _twin(node: Node, place: LocatedPartition) -> Obstacle | None:
     assert place.name is not None, "asked before"
     for other in node.futures(place.name.topic_partition):
-        return Reason(f"it is being moved to {other.path}", until="cleanable once it has been moved")
+        reason = Reason(f"it is being moved to {other.path}", until="cleanable once it has been moved")
+        return Obstacle(CauseKind.MOVING, reason)
     for other in node.duplicates(place.name.topic_partition):
         if other.path != place.path:
-            return Reason(f"it is also in {other.path}, and a broker refuses to start with both")
+            reason = Reason(f"it is also in {other.path}, and a broker refuses to start with both")
+            return Obstacle(CauseKind.DUPLICATE, reason)
     return None
 
 
-def _topic(node: Node, place: LocatedPartition) -> Reason | None:
+def _topic(node: Node, place: LocatedPartition) -> Obstacle | None:
     assert place.topic is not None, "asked before"
-    return why_topic_is_left(node, place.topic)
+    return _topic_obstacle(node, place.topic)
 
 
-def why_topic_is_left(node: Node, topic: str) -> Reason | None:
-    """Why no partition of a topic may be cleaned or deleted from: it is tiered, or its policy is not known for sure."""
+def _topic_obstacle(node: Node, topic: str) -> Obstacle | None:
     if node.metadata is not None and node.metadata.is_tiered(topic):
         where = f"topic {topic} in {node.metadata_path}"
-        return Reason("remote.storage.enable: a part of a tiered topic may be elsewhere", where)
+        reason = Reason("remote.storage.enable: a part of a tiered topic may be elsewhere", where)
+        return Obstacle(CauseKind.TIERED, reason)
     give = "give --config cleanup.policy=…, --server-properties or --metadata"
     try:
         doubt = node.doubt(topic)
         config = node.config_of(topic)
     except ConfigError as error:
-        return Reason(f"cleanup.policy is unknown: {error}")
+        return Obstacle(CauseKind.WRONG_CONFIG, Reason(f"cleanup.policy is unknown: {error}"))
     if doubt is not None:
-        return Reason(f"cleanup.policy is unknown: {doubt}", node.metadata_path or "", give)
+        reason = Reason(f"cleanup.policy is unknown: {doubt}", node.metadata_path or "", give)
+        return Obstacle(CauseKind.UNKNOWN_POLICY, reason)
     if config.flag("remote.storage.enable"):
         said = config["remote.storage.enable"]
-        return config_reason("remote.storage.enable", said, "a part of a tiered topic may be elsewhere")
+        reason = config_reason("remote.storage.enable", said, "a part of a tiered topic may be elsewhere")
+        return Obstacle(CauseKind.TIERED, reason)
     return None
 
 
+def why_topic_is_left(node: Node, topic: str) -> Reason | None:
+    """Why no partition of a topic may be cleaned or deleted from: it is tiered, or its policy is not known for sure."""
+    obstacle = _topic_obstacle(node, topic)
+    return None if obstacle is None else obstacle.reason
+
+
 #: The first that has a reason decides.
-NEVER_CLEANED: Sequence[Callable[[Node, LocatedPartition], Reason | None]] = (
+_NEVER_CLEANED: Sequence[Callable[[Node, LocatedPartition], Obstacle | None]] = (
     _no_name,
     _metadata_log,
     _state,
     _twin,
     _topic,
 )
+
+
+def why_never(node: Node, place: LocatedPartition) -> Obstacle | None:
+    """Why a partition is never cleaned; None if it may be."""
+    return next((found for rule in _NEVER_CLEANED if (found := rule(node, place)) is not None), None)
 
 
 def policy_in_doubt(node: Node, config: TopicConfig) -> Reason | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cordwood.cleaning.next_step import Prospects
 from cordwood.cleaning.plan import Bound, CleanRange
 from cordwood.cleaning.selection import clean_range, first_dirty_offset, high_watermark
-from cordwood.commands.policy import NEVER_CLEANED
+from cordwood.commands.policy import why_never
 from cordwood.engine.facts import segment_facts
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.log.view import LogView
@@ -20,9 +20,8 @@ from cordwood.types import NONE
 
 def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int) -> Prospects:
     """What will happen to the records of a log that has a segment."""
-    for rule in NEVER_CLEANED:
-        if (reason := rule(node, place)) is not None:
-            return Prospects(None, str(reason), {}, None)
+    if (obstacle := why_never(node, place)) is not None:
+        return Prospects(None, str(obstacle.reason), {}, None)
     assert place.name is not None, "a rule is about it"
     name, directory = place.name.topic_partition, place.directory
     config = node.config_of(name.topic)

@@ -75,3 +75,31 @@ class ListOptions:
             flag_help="One line per segment. In an object store, only this reads every segment's batch headers.",
         ),
     ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyOptions:
+    """What `why` is asked for."""
+
+    selection: Selection = field(default_factory=Selection)
+    now_ms: Annotated[
+        int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
+    ] = None
+    keys: Annotated[
+        bool,
+        Option(
+            "Count the keys of compacted partitions, from key indexes or a sample.",
+            flag="--no-keys",
+            flag_help="Do not count keys: no record is read, and what could go is an upper bound.",
+        ),
+    ] = True
+    sample_bytes: Annotated[
+        int,
+        Option(
+            "Read so much of a log to count its keys, if no key index helps; and at most 64 times as much in all. "
+            "Default: 16m.",
+            flag="--sample",
+            metavar="BYTES",
+        ),
+    ] = 16 << 20
+    read_all: Annotated[bool, Option("Read all records of all compacted partitions, instead of samples.")] = False

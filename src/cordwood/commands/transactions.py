@@ -7,7 +7,8 @@ would seem unknown to any coordinator; so open transactions of a live log are lo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import cordwood.report.transactions  # noqa: F401 - so that listings can show themselves
 from cordwood.cleaning.plan import Bound, Choices
@@ -27,10 +28,12 @@ from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
 from cordwood.storage.node.directory import is_wanted
-from cordwood.storage.node.node import LocatedPartition
+from cordwood.storage.node.groups import Coverage
+from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.node.transactions import (
     OpenInLog,
     OpenTransaction,
+    TransactionalId,
     TransactionListing,
     open_transactions,
     transactional_id,
@@ -60,22 +63,68 @@ def list_transactions(
         found += ((place, one) for one in _open_in(place, now_ms, problems))
         if on_progress is not None:
             on_progress(done, len(places))
-    coverage, unread = beside.coverage(TRANSACTION_STATE), list[DataError | OSError]()
-    records = [(one, record) for one, record, _ in beside.state(TRANSACTION_STATE, unread.append)]
-    states = (transactional_id(one, record) for one, record in records)
-    known = sorted((one for one in states if one is not None), key=lambda one: one.transactional_id)
-    is_read = not unread and all(record.type is not None for _, record in records)
+    coordinators = _Coordinators.read(beside)
     logs = []
     for place, one in found:
         if not place.directory.live or _is_still_open(place, one, now_ms):
             held = _first_uncleanable(beside, place, now_ms) if one.is_first else None
             logs.append(replace(one, first_uncleanable_offset=held))
     transactions = [
-        one
-        for one in open_transactions(logs, known, is_whole=coverage.is_whole is True, is_read=is_read, now_ms=now_ms)
-        if one.logs or _may_be_asked_for(one, options.selection)
+        one for one in coordinators.judge(logs, now_ms) if one.logs or _may_be_asked_for(one, options.selection)
     ]
-    return TransactionListing(now_ms, tuple(transactions), tuple(known), coverage, len(places), (*problems, *unread))
+    problems += coordinators.unread
+    return TransactionListing(
+        now_ms, tuple(transactions), coordinators.known, coordinators.coverage, len(places), tuple(problems)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Coordinators:
+    """What the available part of `__transaction_state` says.
+
+    Attributes:
+        known: by name.
+        is_read: all that these know could be read; `unread` says what could not.
+    """
+
+    coverage: Coverage
+    known: tuple[TransactionalId, ...]
+    is_read: bool
+    unread: tuple[DataError | OSError, ...]
+
+    @classmethod
+    def read(cls, beside: Beside) -> _Coordinators:
+        """Read it."""
+        coverage, unread = beside.coverage(TRANSACTION_STATE), list[DataError | OSError]()
+        records = [(one, record) for one, record, _ in beside.state(TRANSACTION_STATE, unread.append)]
+        states = (transactional_id(one, record) for one, record in records)
+        known = sorted((one for one in states if one is not None), key=lambda one: one.transactional_id)
+        is_read = not unread and all(record.type is not None for _, record in records)
+        return cls(coverage, tuple(known), is_read, tuple(unread))
+
+    def judge(self, logs: Sequence[OpenInLog], now_ms: int) -> Iterator[OpenTransaction]:
+        """Bring transactions that are open in logs together with what is known of them."""
+        whole = self.coverage.is_whole is True
+        return open_transactions(logs, self.known, is_whole=whole, is_read=self.is_read, now_ms=now_ms)
+
+
+class Outlooks:
+    """What becomes of the transactions that hold back logs. `__transaction_state` is read once, when it is needed."""
+
+    def __init__(self, node: Node, now_ms: int) -> None:
+        self._beside = Beside(node)
+        self._now_ms = now_ms
+
+    @cached_property
+    def _coordinators(self) -> _Coordinators:
+        return _Coordinators.read(self._beside)
+
+    def holding_back(self, place: LocatedPartition) -> OpenTransaction | None:
+        """The transaction that the last stable offset of a log is that of; None if it has ended since."""
+        problems: list[DataError | OSError] = []
+        first = [log for log in _open_in(place, self._now_ms, problems) if log.is_first]
+        judged = self._coordinators.judge(first, self._now_ms)
+        return next((transaction for transaction in judged if transaction.logs), None)
 
 
 def _may_be_asked_for(transaction: OpenTransaction, selection: Selection) -> bool:

@@ -211,7 +211,8 @@ def _dated(segment: Segment, facts: SegmentFacts, headers: HeaderFacts) -> Segme
 def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> HeaderFacts:
     last = segment is log.segments[-1]
     first, largest, records, markers, expired = NONE, NONE, 0, 0, 0
-    compressed_bytes = plain_records = transactional = 0
+    compressed_bytes = plain_records = transactional = expired_bytes = waiting_bytes = 0
+    horizon = NONE
     seen = wrappers = legacy = False
     damage = ""
     try:
@@ -229,7 +230,9 @@ def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> He
                 old = item["magic"] < 2
                 packed = item["attributes"] & CODEC_MASK != 0
                 hidden, control = old & packed, is_control(item)
-                due = ~old & (item["attributes"] & DELETE_HORIZON != 0) & (item["base_timestamp"] <= now_ms)
+                has_horizon = ~old & (item["attributes"] & DELETE_HORIZON != 0)
+                due = has_horizon & (item["base_timestamp"] <= now_ms)
+                waiting = has_horizon & ~due
                 data = item["record_count"][~control & ~hidden]
                 records += int(np.maximum(data, 0).sum()) + int(hidden.sum())
                 wrappers, legacy = wrappers or bool(hidden.any()), legacy or bool(old.any())
@@ -238,6 +241,9 @@ def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> He
                 markers += int(control.sum())
                 transactional += int((control | is_transactional_data(item)).sum())
                 expired += int(due.sum())
+                expired_bytes += int(item["size_bytes"][due].sum())
+                waiting_bytes += int(item["size_bytes"][waiting].sum())
+                horizon = int(item["base_timestamp"][waiting].max(initial=horizon))
     except RequestError as error:
         damage = str(error)
     return HeaderFacts(
@@ -252,4 +258,7 @@ def _headers(log: LogView, segment: Segment, replay: _Replay, now_ms: int) -> He
         transactional,
         expired,
         damage,
+        expired_bytes,
+        waiting_bytes,
+        horizon,
     )

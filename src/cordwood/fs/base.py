@@ -27,7 +27,7 @@ import posixpath
 import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
@@ -56,6 +56,9 @@ class FileInfo:
     """What `list` and `stat` return about a file or directory. Times are in nanoseconds since the epoch.
 
     A store without devices, inodes, owners or permissions leaves those fields 0.
+
+    Attributes:
+        allocated_bytes: of the blocks that it takes on the disk, as `du` counts; None: the store has none.
     """
 
     name: str
@@ -67,6 +70,12 @@ class FileInfo:
     mode: int = 0
     uid: int = 0
     gid: int = 0
+    allocated_bytes: int | None = field(default=None, compare=False)
+
+    @property
+    def disk_bytes(self) -> int:
+        """What it takes on the disk. A sparse index takes less than its size, a small file a whole block."""
+        return self.size_bytes if self.allocated_bytes is None else self.allocated_bytes
 
 
 class PutMode(Enum):

@@ -61,6 +61,8 @@ _PIECE_BYTES = 1 << 30
 _CANNOT_COPY = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF}
 #: Operations on small files mostly wait for fsync, so several run concurrently.
 _CONCURRENCY = 8
+#: Unit of `st_blocks`, whatever blocks the file system has.
+_STATUS_BLOCK_BYTES = 512
 
 
 class PosixFile(File):
@@ -448,6 +450,7 @@ def _info(name: str, status: os.stat_result) -> FileInfo:
         mode=stat.S_IMODE(status.st_mode),
         uid=status.st_uid,
         gid=status.st_gid,
+        allocated_bytes=_STATUS_BLOCK_BYTES * status.st_blocks,
     )
 
 

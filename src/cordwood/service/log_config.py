@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from cordwood.config import LONG_MAX, TopicConfig
+from cordwood.config import TopicConfig
 from cordwood.types import Codec
 
 _LEVELS = {
@@ -57,7 +57,7 @@ class LogConfig:
         codec = None if word == "producer" else Codec.NONE if word == "uncompressed" else Codec[word.upper()]
         segment_bytes = config.segment_bytes.value
         assert isinstance(segment_bytes, int)
-        segment_ms, max_lag_ms = number("segment.ms"), number("max.compaction.lag.ms")
+        segment_ms = number("segment.ms")
         return cls(
             compact=config.compact,
             delete=config.delete,
@@ -68,7 +68,7 @@ class LogConfig:
             flush_messages=number("flush.messages"),
             flush_ms=number("flush.ms"),
             index_interval_bytes=number("index.interval.bytes"),
-            max_compaction_lag_ms=max_lag_ms,
+            max_compaction_lag_ms=number("max.compaction.lag.ms"),
             max_message_bytes=number("max.message.bytes"),
             min_cleanable_dirty_ratio=config.real("min.cleanable.dirty.ratio"),
             min_compaction_lag_ms=number("min.compaction.lag.ms"),
@@ -82,5 +82,5 @@ class LogConfig:
             segment_index_bytes=number("segment.index.bytes"),
             segment_jitter_ms=min(number("segment.jitter.ms"), segment_ms),
             segment_ms=segment_ms,
-            max_segment_ms=min(segment_ms, max_lag_ms) if config.compact and 0 < max_lag_ms < LONG_MAX else segment_ms,
+            max_segment_ms=config.max_segment_ms,
         )

@@ -1,0 +1,667 @@
+"""What keeps a partition from being smaller: facts in, causes out.
+
+A log has three ways to lose bytes, and each part of it waits for something else:
+
+    log start ……… first dirty ………… first uncleanable ………… active segment ……… end
+    └ tombstones ┘└ cleaner, ratio ┘└ transaction, lag, … ┘└ its next roll ┘      compaction
+    └ retention.ms, retention.bytes, from the oldest segment on                   retention
+    └ files that no log needs: left over, foreign, of a directory that goes       files
+
+Each cause says how many bytes it holds back at most. Those of one way are parts of the same log, so the most that a
+partition could lose is the sum over the ways, and no more than what it takes on the disk. The first cause is the
+largest, with two exceptions: a policy that does not fit how the topic is used comes before all others; and if nothing
+could free a tenth of the disk, the cause is what the log has to keep.
+
+What a clean and retention do is decided in `selection` and `retention`; causes are made from their plans and reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cordwood.cleaning.causes import (
+    Cause,
+    CauseKind,
+    CleanerFacts,
+    Evidence,
+    PartitionFacts,
+    Way,
+    WhyPartition,
+)
+from cordwood.cleaning.plan import (
+    Bound,
+    Compaction,
+    Decision,
+    LogFacts,
+    Reason,
+    SegmentFacts,
+    config_reason,
+    utc,
+)
+from cordwood.cleaning.retention import plan_retention
+from cordwood.cleaning.selection import segments_between
+from cordwood.storage.index.key_sample import KeyCounts, KeySource
+from cordwood.storage.node.transactions import OpenTransaction, Outlook
+from cordwood.text import bytes_text, duration_text, names_text, number
+
+#: A log that was due for so long while its broker ran is not going to be cleaned.
+PATIENCE_MS = 30 * 60_000
+#: Retention that deletes nothing within this time is far away.
+FAR_MS = 7 * 86_400_000
+#: What could go is little if it is less than this share of what is on the disk.
+_LITTLE = 0.1
+#: Keys never repeat if no more than this share of the records is superseded, or was ever removed.
+_NO_REPEATS = 0.01
+#: How many records it takes to say so.
+_RECORDS_MIN = 100
+#: Records without a key that are more than this share of the records make a policy of compaction a mistake.
+_KEYLESS = 0.5
+#: The indexes of a log are worth a word from this size on, if they are larger than the log.
+_INDEX_BYTES_MIN = 1 << 20
+
+
+def causes_of(facts: PartitionFacts) -> tuple[Cause, ...]:
+    """What keeps a partition from being smaller, the main cause first; at least one."""
+    found = [cause for rule in _RULES for cause in rule(facts)]
+    found = [cause for cause in found if cause.bytes_max > 0 or cause.kind in _ALWAYS]
+    if not found:
+        found = [_kept(facts)]
+    elif _is_little(facts, found):
+        found.append(_kept(facts))
+    order = list(CauseKind)
+    return tuple(sorted(found, key=lambda cause: (_rank(cause), -cause.bytes_max, order.index(cause.kind))))
+
+
+def _rank(cause: Cause) -> int:
+    """Before all others, then what a log has to keep, which is only told if nothing else matters, then the others."""
+    return 0 if cause.kind in _FIRST else 1 if cause.kind in _KEPT else 2
+
+
+def _is_little(facts: PartitionFacts, causes: Sequence[Cause]) -> bool:
+    """Whether it would not matter much if all that could go went."""
+    if any(cause.kind in _FIRST for cause in causes):
+        return False
+    files = sum(cause.bytes_max for cause in causes if cause.way is Way.FILES)
+    size = files + (0 if facts.log is None else _sum(facts.log.segments))
+    return could_lose(facts, causes) < _LITTLE * size
+
+
+def could_lose(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
+    """The most bytes that a partition could lose."""
+    log_bytes = 0 if facts.log is None else sum(one.size_bytes for one in facts.log.segments)
+    by_way = {way: sum(one.bytes_max for one in causes if one.way is way) for way in Way}
+    of_log = max(min(by_way[Way.COMPACTION], log_bytes or by_way[Way.COMPACTION]), by_way[Way.RETENTION])
+    return min(facts.usage.total_bytes, by_way[Way.FILES] + of_log)
+
+
+def of_reason(kind: CauseKind, reason: Reason, bytes_max: int, next_step: str = "") -> Cause:
+    """A cause that a plan has a reason for."""
+    evidence = (Evidence(reason.what, reason.source),) if reason.source else ()
+    return Cause(kind, reason.what, bytes_max, next_step, reason.until, evidence)
+
+
+# ---- what the partition is -------------------------------------------------------------------------------------------
+
+#: For what is never cleaned: what to do, and whether all of it could go.
+_NEVER: Mapping[CauseKind, tuple[str, bool]] = {
+    CauseKind.NO_PARTITION: ("nothing that Kafka knows is in it; look at it, and move it elsewhere", True),
+    CauseKind.TO_BE_DELETED: ("start the broker, which removes it (file.delete.delay.ms); or remove it by hand", True),
+    CauseKind.STRAY: ("make sure that the cluster does not need it, then remove it: no broker will", True),
+    CauseKind.FUTURE: ("let the move between log directories finish, or cancel it", True),
+    CauseKind.MOVING: ("let the move between log directories finish, or cancel it", False),
+    CauseKind.DUPLICATE: ("find out which of both is right (cordwood check), and remove the other", True),
+    CauseKind.METADATA_LOG: ("nothing: controllers delete it behind their snapshots", False),
+    CauseKind.OFFLINE: ("repair or remove the file; cordwood check shows what is wrong", False),
+    CauseKind.WRONG_CONFIG: ("correct the config: Kafka would refuse it, too", False),
+    CauseKind.UNKNOWN_POLICY: ("give --metadata, --server-properties or --config cleanup.policy=…", False),
+    CauseKind.TIERED: ("local.retention.ms and local.retention.bytes say how much stays on this disk", False),
+}
+
+
+def _never_cleaned(facts: PartitionFacts) -> Iterator[Cause]:
+    if facts.kind is None:
+        return
+    next_step, all_goes = _NEVER[facts.kind]
+    cause = of_reason(facts.kind, facts.plan.reason, facts.usage.total_bytes if all_goes else 0, next_step)
+    evidence = [Evidence("its directory", facts.plan.path), *cause.evidence]
+    if facts.kind is CauseKind.TIERED and facts.config is not None:
+        evidence += [facts.of_config(name) for name in ("local.retention.ms", "local.retention.bytes")]
+    yield replace(cause, evidence=tuple(evidence), way=Way.FILES)
+
+
+def _broken(facts: PartitionFacts) -> Iterator[Cause]:
+    """What keeps all of it from being looked at."""
+    plan, size = facts.plan, facts.usage.total_bytes
+    if plan.is_unreadable:
+        yield of_reason(CauseKind.UNREADABLE, plan.reason, 0, "make its files readable, and check the disk")
+    elif plan.decision is Decision.REFUSE and plan.compaction is None and facts.kind is None:
+        yield of_reason(CauseKind.DAMAGED, plan.reason, size, f"cordwood check {plan.path} shows what is wrong")
+    elif facts.kind is None and facts.log is None and plan.log_end_offset <= plan.log_start_offset:
+        yield of_reason(CauseKind.EMPTY, plan.reason, 0)
+
+
+# ---- compaction ------------------------------------------------------------------------------------------------------
+
+
+def _policy_misfits(facts: PartitionFacts) -> Iterator[Cause]:
+    """Records that a policy of compaction is wrong for."""
+    keys, log = facts.keys, facts.log
+    if keys is None or log is None or facts.plan.compaction is None:
+        return
+    counted = _counted(keys)
+    if keys.records and keys.keyless > _KEYLESS * keys.records:
+        share = keys.keyless / keys.records
+        yield Cause(
+            CauseKind.NULL_KEYS,
+            f"{share:.0%} of its records have no key, and a compacted topic cannot keep them: its next clean removes "
+            "them",
+            round(share * facts.plan.compaction.log_bytes),
+            "if they are needed, set cleanup.policy=delete before it is cleaned",
+            evidence=(counted, facts.of_config("cleanup.policy")),
+        )
+    elif keys.keyed >= _RECORDS_MIN and keys.superseded_share <= _NO_REPEATS and _never_lost_records(log):
+        yield Cause(
+            CauseKind.UNIQUE_KEYS,
+            "its keys never repeat, so that compaction can remove nothing",
+            facts.plan.compaction.log_bytes,
+            "set cleanup.policy=delete with a retention, write tombstones, or key the records by what they are about",
+            evidence=(counted, facts.of_config("cleanup.policy")),
+        )
+
+
+def _never_lost_records(log: LogFacts) -> bool:
+    """Whether the closed segments still have a record for about each of their offsets: no clean has removed any."""
+    closed, headers = log.segments[:-1], log.headers[:-1]
+    if not closed:
+        return True
+    if any(one.wrappers for one in headers):
+        return False
+    offsets = log.segments[-1].base_offset - max(log.log_start_offset, closed[0].base_offset)
+    records = sum(one.records + one.markers for one in headers)
+    return records >= (1 - _NO_REPEATS) * offsets
+
+
+def _cleaner(facts: PartitionFacts) -> Iterator[Cause]:
+    """Why what could be cleaned is not: the cleaner does not, or not yet."""
+    plan, compaction = facts.plan, facts.plan.compaction
+    if compaction is None or facts.log is None or facts.config is None:
+        return
+    size = facts.compactable(compaction.total_bytes if compaction.cleanable_bytes else 0)
+    dirty = Evidence(
+        f"first dirty offset {compaction.range.first_dirty_offset}, "
+        f"first uncleanable offset {compaction.range.first_uncleanable_offset}",
+        compaction.first_dirty_reason,
+    )
+    if not facts.cleaner.enabled.value:
+        said = config_reason(facts.cleaner.enabled.name, facts.cleaner.enabled)
+        yield Cause(
+            CauseKind.CLEANER_OFF,
+            f"its broker does not clean at all: {said.what}",
+            facts.compactable(compaction.log_bytes),
+            "set log.cleaner.enable=true, and restart the broker; or run cordwood clean",
+            evidence=(Evidence(said.what, said.source), dirty),
+        )
+        return
+    if plan.decision is Decision.REFUSE:
+        yield replace(
+            of_reason(CauseKind.DAMAGED, plan.reason, facts.compactable(compaction.log_bytes)),
+            what=f"Kafka's cleaner gives up on it: what it would read is {plan.reason.what}",
+            next_step=f"cordwood check {plan.path} shows all damage; restore the segment from a replica",
+            evidence=(Evidence(plan.reason.what), dirty),
+        )
+    elif facts.cleaner.failure:
+        yield Cause(
+            CauseKind.CLEANER_CHECKPOINT,
+            f"the cleaner's checkpoint cannot be read: {facts.cleaner.failure}",
+            size,
+            "remove the file: without it cleaning begins at the log start",
+            evidence=(Evidence(facts.cleaner.failure, facts.cleaner.checkpoint_path), dirty),
+        )
+    elif plan.decision is Decision.CLEAN:
+        yield replace(
+            _due(facts, compaction, size), evidence=(_as_evidence(plan.reason), dirty, *_signs(facts.cleaner))
+        )
+    elif compaction.cleanable_bytes and _is_due(facts, compaction):
+        yield of_reason(
+            CauseKind.DOUBT, plan.reason, size, "give what is unknown with --config, or repair the metadata"
+        )
+    elif compaction.cleanable_bytes:
+        ratio = of_reason(CauseKind.DIRTY_RATIO, plan.reason, size, "a lower min.cleanable.dirty.ratio cleans earlier")
+        yield replace(ratio, evidence=(*ratio.evidence, dirty, *facts.if_set("max.compaction.lag.ms")))
+
+
+def _is_due(facts: PartitionFacts, compaction: Compaction) -> bool:
+    assert facts.config is not None, "it is compacted"
+    ratio = compaction.cleanable_ratio or 0.0
+    return compaction.must_compact_now or ratio > facts.config.real("min.cleanable.dirty.ratio")
+
+
+def _as_evidence(reason: Reason) -> Evidence:
+    return Evidence(reason.what, reason.source)
+
+
+def _signs(cleaner: CleanerFacts) -> Iterator[Evidence]:
+    if cleaner.checkpoint_ms is not None:
+        yield Evidence(f"the cleaner's checkpoint was written at {utc(cleaner.checkpoint_ms)}", cleaner.checkpoint_path)
+    if not cleaner.live and cleaner.alive_ms is not None:
+        yield Evidence(f"the last sign of a running broker is of {utc(cleaner.alive_ms)}")
+
+
+def _due(facts: PartitionFacts, compaction: Compaction, size: int) -> Cause:
+    """A log that is due for a clean: why it has not been cleaned yet."""
+    cleaner, now_ms = facts.cleaner, facts.now_ms
+    since = due_since(facts, compaction)
+    alive = now_ms if cleaner.live else cleaner.alive_ms
+    dirty = f"{bytes_text(compaction.cleanable_bytes)} of it is dirty"
+    if alive is None or alive - since < PATIENCE_MS:
+        if cleaner.live:
+            return Cause(
+                CauseKind.DUE,
+                f"a clean is due: {dirty}",
+                size,
+                "wait for the cleaner",
+                "the next rounds of the cleaner",
+            )
+        what = f"a clean is due, and no broker runs that would do it: {dirty}"
+        return Cause(CauseKind.NO_BROKER, what, size, "start the broker, or run cordwood clean", "after its start")
+    waited = f"it is due since {utc(since)}, while its broker ran" + ("" if cleaner.live else f" until {utc(alive)}")
+    if cleaner.checkpoint_ms is not None and cleaner.checkpoint_ms - since >= PATIENCE_MS:
+        what = f"the cleaner passes it over, as it does after an error: {waited}, and other logs were cleaned meanwhile"
+        step = "look for this partition in log-cleaner.log (uncleanable-partitions-count); a restart tries it again"
+        return Cause(CauseKind.GIVEN_UP, what, size, step)
+    moved = (
+        "was never written" if cleaner.checkpoint_ms is None else f"has not moved since {utc(cleaner.checkpoint_ms)}"
+    )
+    what = f"the cleaner seems to be dead: {waited}, but its checkpoint {moved}"
+    step = "look for the end of kafka-log-cleaner-thread in log-cleaner.log; a restart of the broker starts it again"
+    return Cause(CauseKind.CLEANER_DEAD, what, size, step)
+
+
+def due_since(facts: PartitionFacts, compaction: Compaction) -> int:
+    """Since when a log has been due at the latest: the last write to any segment that can be cleaned, and its lag."""
+    assert facts.log is not None and facts.config is not None, "it is due"
+    reach = compaction.range
+    some = segments_between(facts.log.segments, reach.first_dirty_offset, reach.first_uncleanable_offset)
+    lag_ms = facts.config.integer("min.compaction.lag.ms")
+    rolled = max(one.mtime_ms for one in some)
+    if lag_ms > 0:
+        rolled = max(rolled, max(one.largest_timestamp for one in some) + lag_ms)
+    ratio = compaction.cleanable_ratio or 0.0
+    is_by_ratio = ratio > facts.config.real("min.cleanable.dirty.ratio")
+    return rolled if is_by_ratio else max(rolled, facts.now_ms - compaction.overdue_ms)
+
+
+def _bound(facts: PartitionFacts) -> Iterator[Cause]:
+    """What closed segments wait for that cannot be cleaned yet."""
+    compaction, log = facts.plan.compaction, facts.log
+    if compaction is None or log is None:
+        return
+    reach = compaction.range
+    if reach.bound is Bound.ACTIVE_SEGMENT:
+        return
+    closed = [one for one in log.segments[:-1] if one.base_offset >= reach.first_uncleanable_offset]
+    # What is below it could go because of newer records that wait.
+    size = facts.compactable(compaction.log_bytes if not compaction.cleanable_bytes else _sum(closed))
+    if reach.bound is Bound.LAST_STABLE_OFFSET:
+        yield _transaction(facts, compaction, size)
+    elif reach.bound is Bound.HIGH_WATERMARK:
+        step = "let the followers catch up; or, if there are none, give --high-watermark end"
+        yield of_reason(CauseKind.HIGH_WATERMARK, compaction.bound_reason, size, step)
+    else:
+        lag = of_reason(CauseKind.MIN_LAG, compaction.bound_reason, size, "a shorter min.compaction.lag.ms")
+        yield replace(lag, by_itself=compaction.bound_reason.until)
+
+
+_OF_OUTLOOK = {
+    Outlook.HANGING: (CauseKind.HANGING_TRANSACTION, "hangs, so that no coordinator will ever end it"),
+    Outlook.LONG: (CauseKind.LONG_TRANSACTION, "is open for longer than its timeout"),
+    Outlook.OPEN: (CauseKind.OPEN_TRANSACTION, "is open"),
+    Outlook.ENDING: (CauseKind.OPEN_TRANSACTION, "is decided, and its marker is still to be written"),
+    Outlook.UNKNOWN: (CauseKind.UNKNOWN_TRANSACTION, "is open, and its coordinator's log is not all here"),
+}
+_OUTLOOK_STEPS = {
+    CauseKind.HANGING_TRANSACTION: "abort it: kafka-transactions.sh abort",
+    CauseKind.LONG_TRANSACTION: "look at its coordinator, which should have aborted it",
+    CauseKind.UNKNOWN_TRANSACTION: "cordwood transactions, with the directories of __transaction_state",
+    CauseKind.OPEN_TRANSACTION: "wait for its end",
+}
+
+
+def _transaction(facts: PartitionFacts, compaction: Compaction, size: int) -> Cause:
+    assert facts.log is not None, "it has a bound"
+    first, found = facts.log.open_transactions[0], facts.transaction
+    kind, what = _OF_OUTLOOK[Outlook.UNKNOWN if found is None else _outlook(facts, found)]
+    whose = f"producer {first.producer_id}"
+    evidence = [
+        Evidence(f"open since offset {first.first_offset}", facts.plan.path),
+        _as_evidence(compaction.bound_reason),
+    ]
+    until = ""
+    if found is not None and found.known is not None:
+        whose = f"{found.known.transactional_id} (producer {first.producer_id})"
+        timeout = duration_text(found.known.timeout_ms)
+        evidence.append(
+            Evidence(f"state {found.known.state}, timeout {timeout}", f"__transaction_state-{found.known.coordinator}")
+        )
+        if kind is CauseKind.OPEN_TRANSACTION and found.start_timestamp_ms is not None:
+            until = f"its coordinator aborts it at {utc(found.start_timestamp_ms + found.known.timeout_ms)}"
+    since = ""
+    if found is not None and found.start_timestamp_ms is not None:
+        since = f" since {utc(found.start_timestamp_ms)}"
+    text = f"a transaction of {whose} {what}{since}: nothing from offset {facts.log.last_stable_offset} on is cleaned"
+    return Cause(kind, text, size, _OUTLOOK_STEPS[kind], until, tuple(evidence))
+
+
+def _outlook(facts: PartitionFacts, found: OpenTransaction) -> Outlook:
+    here = [one.outlook for one in found.logs if one.partition == facts.plan.topic_partition]
+    return here[0] if here else found.outlook
+
+
+def _active(facts: PartitionFacts) -> Iterator[Cause]:
+    """The active segment, which is never cleaned."""
+    compaction, log, config = facts.plan.compaction, facts.log, facts.config
+    if compaction is None or log is None or config is None:
+        return
+    active = log.segments[-1]
+    if not active.size_bytes:
+        return
+    is_all = not compaction.cleanable_bytes and compaction.range.bound is Bound.ACTIVE_SEGMENT
+    # New values in it may supersede old ones in what is clean.
+    size = facts.compactable(compaction.log_bytes if is_all else active.size_bytes)
+    last = log.log_end_offset - 1
+    size_text = bytes_text(active.size_bytes)
+    what = f"its active segment, {size_text} from offset {active.base_offset} to {last}, is never cleaned"
+    yield Cause(
+        CauseKind.ACTIVE_SEGMENT,
+        what,
+        size,
+        "a smaller segment.bytes or segment.ms rolls it earlier",
+        rolls_at(facts, active),
+        (
+            facts.of_config(config.segment_bytes.name),
+            facts.of_config("segment.ms"),
+            *facts.if_set("max.compaction.lag.ms"),
+        ),
+    )
+
+
+def rolls_at(facts: PartitionFacts, active: SegmentFacts) -> str:
+    """When an active segment rolls: by size, or with the first record that is so much younger than its first batch."""
+    assert facts.config is not None, "it is known"
+    limit = facts.config.segment_bytes.value
+    assert isinstance(limit, int)
+    left = f"it rolls after {bytes_text(max(0, limit - active.size_bytes))} more"
+    if facts.active_first_ms < 0:
+        return left
+    return f"{left}, or with the first record from {utc(facts.active_first_ms + facts.config.max_segment_ms)} on"
+
+
+def _tombstones(facts: PartitionFacts) -> Iterator[Cause]:
+    """Tombstones and markers that a clean has seen: their time has come, or not."""
+    log, compaction = facts.log, facts.plan.compaction
+    if log is None or compaction is None:
+        return
+    expired, waiting = (sum(getattr(one, name) for one in log.headers) for name in ("expired_bytes", "waiting_bytes"))
+    if expired and not compaction.cleanable_bytes:
+        batches = sum(one.expired_batches for one in log.headers)
+        yield Cause(
+            CauseKind.EXPIRED_TOMBSTONES,
+            f"tombstones or markers in {bytes_text(expired)} ({batches:,} of its batches) may go, but nothing is dirty",
+            expired,
+            facts.plan.hint or "cordwood clean --first-dirty 0",
+            "its next clean removes them",
+            (facts.of_config("delete.retention.ms"),),
+        )
+    if waiting:
+        last = max(one.last_horizon_ms for one in log.headers)
+        yield Cause(
+            CauseKind.TOMBSTONES,
+            f"tombstones or markers in {bytes_text(waiting)} wait for their time, the last until {utc(last)}",
+            waiting,
+            "a shorter delete.retention.ms, for tombstones that come later",
+            f"cleans from {utc(last)} on remove them",
+            (facts.of_config("delete.retention.ms"),),
+        )
+
+
+# ---- retention -------------------------------------------------------------------------------------------------------
+
+_LIMITS = ("retention.ms", "retention.bytes")
+
+
+def _retention(facts: PartitionFacts) -> Iterator[Cause]:
+    """What a broker's retention has deleted, or would delete, by limits that are set or are Kafka's defaults."""
+    log, config = facts.log, facts.config
+    if log is None or config is None or facts.kind is not None:
+        return
+    size = _sum(log.segments)
+    if not config.policy:
+        step = "set cleanup.policy to compact or delete"
+        yield Cause(
+            CauseKind.KEPT_FOREVER,
+            "its cleanup.policy is empty, so that everything is kept",
+            size,
+            step,
+            evidence=(facts.of_config("cleanup.policy"),),
+            way=Way.RETENTION,
+        )
+    yield from _below_start(facts, log)
+    if not config.delete:
+        return
+    limits = {name: config.integer(name) for name in _LIMITS}
+    evidence = tuple(facts.of_config(name) for name in _LIMITS)
+    if max(limits.values()) < 0:
+        what = "retention is off: neither retention.ms nor retention.bytes limits it"
+        step = "set retention.ms or retention.bytes"
+        yield Cause(CauseKind.RETENTION_OFF, what, size, step, evidence=evidence, way=Way.RETENTION)
+        return
+    yield from (replace(cause, evidence=(*evidence, *cause.evidence)) for cause in _limited(facts, log, limits))
+
+
+def _below_start(facts: PartitionFacts, log: LogFacts) -> Iterator[Cause]:
+    """Records below the log start offset, which no consumer gets."""
+    start, first = log.log_start_offset, log.segments[0]
+    if start <= first.base_offset:
+        return
+    ends = [*(one.base_offset for one in log.segments[1:]), log.log_end_offset]
+    below = 0.0
+    for segment, end in zip(log.segments, ends, strict=True):
+        share = (min(end, start) - segment.base_offset) / max(1, end - segment.base_offset)
+        below += max(0.0, share) * segment.size_bytes
+    what = f"about {bytes_text(round(below))} are below the log start offset {start}, and go with their segments"
+    step = "nothing: a segment goes once all of it is below"
+    evidence = (Evidence(f"log start offset {start}", "log-start-offset-checkpoint"),)
+    yield Cause(CauseKind.BELOW_START, what, round(below), step, evidence=evidence, way=Way.RETENTION)
+
+
+def _limited(facts: PartitionFacts, log: LogFacts, limits: dict[str, int]) -> Iterator[Cause]:
+    """Retention with a limit: it is due, or held back, or not yet there."""
+    now_ms, cleaner = facts.now_ms, facts.cleaner
+    start, end, mark = log.log_start_offset, log.log_end_offset, log.high_watermark
+    taken = plan_retention(log.segments, start, end, mark.offset, limits, now_ms)
+    if due := sum(size for name, _, size in taken if name in limits):
+        rules = " and ".join(name for name, _, _ in taken if name in limits)
+        run = "a broker deletes it in its next check" if cleaner.live else "no broker runs that would delete it"
+        step = (
+            "wait for log.retention.check.interval.ms"
+            if cleaner.live
+            else "start the broker, or run cordwood clean --retention"
+        )
+        what = f"{bytes_text(due)} are beyond {rules}, and {run}"
+        yield Cause(CauseKind.RETENTION_DUE, what, due, step, run, way=Way.RETENTION)
+    unreplicated = plan_retention(log.segments, start, end, end, limits, now_ms)
+    if held := sum(size for name, _, size in unreplicated if name in limits) - due:
+        beyond = f"{bytes_text(held)} are beyond its retention"
+        what = f"{beyond}, but may not be replicated: the high watermark is {mark.offset}"
+        step = "let the followers catch up; or, if there are none, give --high-watermark end"
+        yield Cause(
+            CauseKind.NOT_REPLICATED, what, held, step, evidence=(_as_evidence_of_mark(log),), way=Way.RETENTION
+        )
+    if due or held or limits["retention.ms"] < 0:
+        return
+    yield from _by_time(facts, log, limits["retention.ms"])
+
+
+def _as_evidence_of_mark(log: LogFacts) -> Evidence:
+    return Evidence(f"high watermark {log.high_watermark.offset}", log.high_watermark.source)
+
+
+def _by_time(facts: PartitionFacts, log: LogFacts, limit_ms: int) -> Iterator[Cause]:
+    """When retention by time deletes the oldest segment, which is before all others."""
+    oldest, size, now_ms = log.segments[0], _sum(log.segments), facts.now_ms
+    if not size:
+        return
+    goes_ms = oldest.largest_timestamp + limit_ms
+    evidence = (Evidence(f"segment {oldest.base_offset} has records up to {utc(oldest.largest_timestamp)}"),)
+    until = f"its oldest segment goes at {utc(goes_ms)}"
+    if oldest.largest_timestamp > now_ms:
+        what = (
+            f"its oldest segment claims to have records of {utc(oldest.largest_timestamp)}, so that nothing is deleted"
+        )
+        step = "set message.timestamp.type=LogAppendTime or a lower message.timestamp.after.max.ms; or delete records"
+        yield Cause(CauseKind.FUTURE_TIMES, what, size, step, until, evidence, Way.RETENTION)
+    elif goes_ms - now_ms > FAR_MS:
+        what = f"retention deletes nothing before {utc(goes_ms)}: retention.ms is {duration_text(limit_ms)}"
+        yield Cause(CauseKind.RETENTION_FAR, what, size, "a shorter retention.ms", until, evidence, Way.RETENTION)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _files(facts: PartitionFacts) -> Iterator[Cause]:
+    """Files that no log needs."""
+    usage, where = facts.usage, facts.plan.path
+    if facts.kind in (CauseKind.TO_BE_DELETED, CauseKind.STRAY, CauseKind.FUTURE, CauseKind.NO_PARTITION):
+        return  # all of it goes
+    if usage.leftovers:
+        what = f"{number(len(usage.leftover_files), 'file')} left over from a deletion or a clean that did not finish"
+        step = "start the broker, which removes them; a clean in place does, too"
+        evidence = (Evidence(names_text(usage.leftover_files), where),)
+        yield Cause(CauseKind.LEFTOVERS, what, usage.leftovers, step, "the next load", evidence, Way.FILES)
+    if usage.foreign:
+        what = f"{number(len(usage.foreign_files), 'file')} that are no log's: {names_text(usage.foreign_files)}"
+        evidence = (Evidence(names_text(usage.foreign_files), where),)
+        step = "look at them, and move them elsewhere: nothing removes them"
+        yield Cause(CauseKind.FOREIGN_FILES, what, usage.foreign, step, "", evidence, Way.FILES)
+    if usage.indexes > max(usage.logs, _INDEX_BYTES_MIN):
+        count = 0 if facts.log is None else len(facts.log.segments)
+        what = f"its indexes take {bytes_text(usage.indexes)}, more than its {number(count, 'segment')}"
+        step = "larger segment.bytes and segment.ms make fewer segments"
+        yield Cause(CauseKind.INDEXES, what, usage.indexes, step, "", (), Way.FILES)
+    if usage.key_indexes:
+        what = f"key indexes of Cordwood take {bytes_text(usage.key_indexes)}"
+        step = "cordwood index --remove, if they are not used"
+        yield Cause(CauseKind.KEY_INDEXES, what, usage.key_indexes, step, "", (), Way.FILES)
+
+
+# ---- what it has to keep ---------------------------------------------------------------------------------------------
+
+
+def _kept(facts: PartitionFacts) -> Cause:
+    """What a log has to keep: the newest records of its keys, or what is younger than its retention."""
+    log, config, keys = facts.log, facts.config, facts.keys
+    size = 0 if log is None else _sum(log.segments)
+    if not size or log is None or config is None:
+        what = "it holds next to nothing" if facts.kind is None else "it has to be kept"
+        return Cause(CauseKind.EMPTY, what, 0)
+    if config.compact:
+        counted = () if keys is None else (_counted(keys),)
+        many = "" if keys is None else f": about {number(keys.keys_in_log, 'key')}{_sizes(keys)}"
+        what = f"it is that large{many}, and few records are superseded"
+        step = "less data: fewer or smaller values, compression, tombstones for keys that are no longer needed"
+        return Cause(CauseKind.LIVE_DATA, what, 0, step, "", counted)
+    goes_ms = log.segments[0].largest_timestamp + config.integer("retention.ms")
+    by_time = f"the oldest segment goes at {utc(goes_ms)}" if config.integer("retention.ms") >= 0 else ""
+    what = "it is within its retention" + (f": {by_time}" if by_time else ", retention.bytes")
+    evidence = tuple(facts.of_config(name) for name in _LIMITS)
+    return Cause(CauseKind.WITHIN_RETENTION, what, 0, "a shorter retention", by_time, evidence, Way.RETENTION)
+
+
+def _counted(keys: KeyCounts) -> Evidence:
+    read = f", {bytes_text(keys.read_bytes)} of {bytes_text(keys.log_bytes)}" if keys.source is KeySource.SAMPLE else ""
+    about = "about " if keys.source is KeySource.SAMPLE else ""
+    what = f"{about}{number(keys.keys_in_log, 'key')}, {about}{keys.superseded_share:.0%} of their records superseded"
+    without = f", {number(keys.keyless, 'record')} without a key" if keys.keyless else ""
+    return Evidence(what + without, f"{keys.source}{read}")
+
+
+def _sizes(keys: KeyCounts) -> str:
+    if keys.key_bytes is None or keys.value_bytes is None or not keys.keyed:
+        return ""
+    key, value = (bytes_text(round(size / keys.keyed)) for size in (keys.key_bytes, keys.value_bytes))
+    return f" of {key}, with values of {value}"
+
+
+def _sum(segments: Sequence[SegmentFacts]) -> int:
+    return sum(one.size_bytes for one in segments)
+
+
+#: Causes that are told although they hold back nothing that is known.
+_ALWAYS = {*_NEVER, CauseKind.UNREADABLE, CauseKind.EMPTY}
+#: Those that come first whatever they hold back.
+_KEPT = {CauseKind.LIVE_DATA, CauseKind.WITHIN_RETENTION, CauseKind.EMPTY}
+_FIRST = {*_ALWAYS, CauseKind.NULL_KEYS, CauseKind.UNIQUE_KEYS} - {CauseKind.EMPTY}
+
+_RULES: Sequence[Callable[[PartitionFacts], Iterator[Cause]]] = (
+    _never_cleaned,
+    _broken,
+    _policy_misfits,
+    _cleaner,
+    _bound,
+    _active,
+    _tombstones,
+    _retention,
+    _files,
+)
+
+
+# ---- what will be done -----------------------------------------------------------------------------------------------
+
+
+def broker_will(facts: PartitionFacts, cause: Cause) -> str:
+    """What a broker will do with a partition, and when."""
+    plan, cleaner = facts.plan, facts.cleaner
+    if not cleaner.enabled.value and plan.compaction is not None:
+        return "cleans nothing"
+    if plan.decision is Decision.CLEAN:
+        if cause.kind in (CauseKind.CLEANER_DEAD, CauseKind.GIVEN_UP):
+            return "cleans it after a restart"
+        return "cleans it in its next rounds" if cleaner.live else "cleans it soon after its start"
+    until = next((one for one in (cause.by_itself, plan.reason.until) if one), "")
+    if plan.decision is Decision.REFUSE:
+        return "gives up on it"
+    return f"nothing yet: {until}" if until else "nothing"
+
+
+def offline_could(facts: PartitionFacts) -> str:
+    """What a clean without a broker could do now."""
+    plan, compaction = facts.plan, facts.plan.compaction
+    deleted = sum(taken.size_bytes for taken in (*plan.retention, *plan.only_with_retention))
+    also = f"; --retention deletes {bytes_text(deleted)}" if deleted else ""
+    if plan.decision is Decision.REFUSE or facts.kind is not None:
+        return f"nothing: {plan.reason.what}" if facts.kind is None else "nothing"
+    if compaction is None or not compaction.cleanable_bytes:
+        hint = f"nothing is cleanable; {plan.hint}" if plan.hint else "nothing is cleanable"
+        return f"cordwood clean --retention deletes {bytes_text(deleted)}" if deleted else hint
+    gone = facts.compactable(compaction.bounds.bytes_max)
+    about = "at most" if facts.keys is None else "about"
+    force = "" if plan.decision is Decision.CLEAN else " --ignore-ratio"
+    reads = bytes_text(compaction.bounds.bytes_max)
+    return f"cordwood clean{force} reads {reads} and removes {about} {bytes_text(gone)}{also}"
+
+
+def why_partition(facts: PartitionFacts) -> WhyPartition:
+    """Why a partition is as large as it is."""
+    causes = causes_of(facts)
+    return WhyPartition(
+        facts.plan.path,
+        facts.plan.topic_partition,
+        facts.usage,
+        could_lose(facts, causes),
+        causes,
+        broker_will(facts, causes[0]),
+        offline_could(facts),
+        facts.keys,
+        facts.plan.notes,
+    )

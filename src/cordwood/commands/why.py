@@ -1,0 +1,175 @@
+"""`why`: what keeps each partition of a broker from being smaller, and what to do about it.
+
+    partition ─► plan ─────────┐   commands.plan: names, sizes, checkpoints, indexes, configs, batch headers
+       ├───────► disk usage ───┤   storage.node.disk_usage
+       ├───────► keys ─────────┼─► causes    cleaning.why: pure
+       ├───────► cleaner ──────┤   when its checkpoint was written, and when a broker was last alive
+       └───────► transaction ──┘   commands.transactions, only if one holds back the cleaner
+
+Partitions are looked at one after the other, the largest first, so that the keys of these are counted before the
+reading that is allowed is used up. Of each only its causes are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import cordwood.report.why  # noqa: F401 - so that results can show themselves
+from cordwood.cleaning.causes import CauseKind, CleanerFacts, PartitionFacts, WhyPartition, WhyResult
+from cordwood.cleaning.plan import Bound, Choices, Decision
+from cordwood.cleaning.why import why_partition
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.coordinators import OnLogs
+from cordwood.commands.opening import broker_config, open_node, select_partitions
+from cordwood.commands.plan import PlannedPartition, plan_with_facts
+from cordwood.commands.selection import WhyOptions
+from cordwood.commands.transactions import Outlooks
+from cordwood.config import ConfigValue
+from cordwood.errors import DataError, NotFoundError
+from cordwood.fs.base import Store
+from cordwood.fs.by_url import file_system_for
+from cordwood.storage.formats.filenames import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    DirectoryState,
+    FileKind,
+    parse_file,
+)
+from cordwood.storage.index.key_sample import KeyCounts, KeySource, count_keys
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.node.directory import LogDirectory
+from cordwood.storage.node.disk_usage import DiskUsage, usage_of
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.types import NONE
+
+#: All samples together are at most so many times that of one log.
+_SAMPLES_MAX = 64
+#: A broker writes these again and again while it runs.
+_SIGNS_OF_LIFE = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_START_OFFSETS)
+
+
+def why(
+    paths: Sequence[str],
+    options: WhyOptions,
+    *,
+    on_progress: OnLogs | None = None,
+    fs: Store | None = None,
+    clock: Clock = system_clock,
+) -> WhyResult:
+    """Why the partitions in one broker's directories are as large as they are; see `cordwood.why`."""
+    now_ms = clock() if options.now_ms is None else options.now_ms
+    chosen = options.selection
+    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties])
+    node = open_node(fs, paths, chosen)
+    places = sorted(select_partitions(node.places, paths, chosen), key=lambda place: -_log_bytes(fs, place))
+    enabled = broker_config(node, ["log.cleaner.enable"])["log.cleaner.enable"]
+    look = _Look(node, options, now_ms, enabled, Outlooks(node, now_ms))
+    found = []
+    for done, place in enumerate(places, 1):
+        partition = look.at(place)
+        found += [] if partition is None else [partition]
+        if on_progress is not None:
+            on_progress(done, len(places))
+    ranked = sorted(found, key=lambda partition: (-partition.could_lose_bytes, -partition.usage.total_bytes))
+    return WhyResult(now_ms, tuple(ranked), tuple(look.not_counted))
+
+
+def _log_bytes(fs: Store, place: LocatedPartition) -> int:
+    """Bytes of a partition's logs; 0 if it is gone, or cannot be read."""
+    try:
+        files = ((parse_file(info.name), info) for info in fs.list(place.path))
+        return sum(info.size_bytes for file, info in files if file is not None and file.kind is FileKind.LOG)
+    except OSError:
+        return 0
+
+
+@dataclass
+class _Look:
+    """Looks at one partition after the other.
+
+    Attributes:
+        not_counted: names of partitions whose keys were not counted, because enough was read.
+    """
+
+    node: Node
+    options: WhyOptions
+    now_ms: int
+    enabled: ConfigValue
+    outlooks: Outlooks
+    not_counted: list[str] = field(default_factory=list)
+    _read_bytes: int = 0
+
+    def at(self, place: LocatedPartition) -> WhyPartition | None:
+        """Why a partition is as large as it is; None if it is gone."""
+        planned = plan_with_facts(self.node, place, Choices(), self.now_ms)
+        if planned is None:
+            return None
+        log, compaction = planned.log, planned.plan.compaction
+        held = compaction is not None and compaction.range.bound is Bound.LAST_STABLE_OFFSET
+        try:
+            facts = PartitionFacts(
+                plan=planned.plan,
+                usage=DiskUsage() if log is None else usage_of(self.node.fs, log),
+                cleaner=self._cleaner(place.directory),
+                now_ms=self.now_ms,
+                kind=_kind(place, planned),
+                log=planned.facts,
+                config=None if planned.facts is None or place.topic is None else self.node.config_of(place.topic),
+                active_first_ms=NONE if log is None or planned.facts is None else _first_timestamp(log),
+                transaction=self.outlooks.holding_back(place) if held else None,
+                keys=None if log is None or compaction is None else self._keys(planned, log),
+            )
+        except (FileNotFoundError, NotFoundError):
+            return None  # a running broker deleted it
+        return why_partition(facts)
+
+    def _keys(self, planned: PlannedPartition, log: LogView) -> KeyCounts | None:
+        if not self.options.keys or planned.plan.decision is Decision.REFUSE:
+            return None
+        budget = min(self.options.sample_bytes, _SAMPLES_MAX * self.options.sample_bytes - self._read_bytes)
+        try:
+            counts = count_keys(log, budget, read_all=self.options.read_all)
+        except (OSError, DataError):
+            return None
+        if counts is None and log.size_bytes:
+            self.not_counted.append(planned.plan.name)
+        if counts is not None and counts.source is not KeySource.INDEX:
+            self._read_bytes += counts.read_bytes
+        return counts
+
+    def _cleaner(self, directory: LogDirectory) -> CleanerFacts:
+        written = [info.mtime_ns // 1_000_000 for name in _SIGNS_OF_LIFE if (info := directory.info(name)) is not None]
+        checkpoint, failure = directory.info(CLEANER_OFFSETS), directory.cleaner_failure
+        return CleanerFacts(
+            enabled=self.enabled,
+            live=directory.live,
+            alive_ms=max(written, default=None),
+            checkpoint_path=f"{directory.path}/{CLEANER_OFFSETS}",
+            checkpoint_ms=None if checkpoint is None else checkpoint.mtime_ns // 1_000_000,
+            failure="" if failure is None else str(failure),
+        )
+
+
+def _kind(place: LocatedPartition, planned: PlannedPartition) -> CauseKind | None:
+    if planned.obstacle is not None:
+        return planned.obstacle.kind
+    is_current = place.name is not None and place.name.state is DirectoryState.CURRENT
+    if is_current and planned.plan.decision is Decision.REFUSE and not place.directory.live and place.directory.failure:
+        return CauseKind.OFFLINE
+    return None
+
+
+def _first_timestamp(log: LogView) -> int:
+    """The largest time of the active segment's first batch, by which it rolls; NONE without any."""
+    segment = log.segments[-1]
+    try:
+        with segment.open() as file:
+            for item in read_headers(file, base_offset=segment.base_offset, search=False):
+                return NONE if isinstance(item, Gap) else int(item["max_timestamp"][0])
+    except OSError:
+        pass
+    return NONE

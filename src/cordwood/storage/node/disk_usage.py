@@ -1,0 +1,115 @@
+"""What a partition's directory takes on the disk, by what its files are.
+
+Bytes are those of blocks, as `du` counts them: the indexes of an active segment are mostly holes, and take less than
+their sizes. Directories count, too. An object store has no blocks; there, sizes count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from cordwood.fs.base import FileInfo, Store
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, parse_file, parse_key_index
+from cordwood.storage.log.recovery import INDEX_KINDS, Recovery, Verb
+from cordwood.storage.log.view import LogView
+
+
+class FileUse(StrEnum):
+    """What a file in a partition's directory is for; each has a field of `DiskUsage`."""
+
+    LOG = "logs"
+    INDEX = "indexes"
+    STATE = "states"  #: producer snapshots, leader epochs, partition.metadata; snapshots of the metadata log
+    KEY_INDEX = "key_indexes"
+    LEFTOVER = "leftovers"  #: the next load, or the next clean, removes it
+    FOREIGN = "foreign"  #: Kafka has no use for it, and nothing removes it
+    DIRECTORY = "directories"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Bytes on the disk, by use; `leftover_files` and `foreign_files` name the files of these uses."""
+
+    logs: int = 0
+    indexes: int = 0
+    states: int = 0
+    key_indexes: int = 0
+    leftovers: int = 0
+    foreign: int = 0
+    directories: int = 0
+    leftover_files: tuple[str, ...] = ()
+    foreign_files: tuple[str, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return sum(int(getattr(self, use)) for use in FileUse)
+
+
+assert {str(use) for use in FileUse} == {one.name for one in fields(DiskUsage)} - {"leftover_files", "foreign_files"}
+
+#: Device and inode of each file that was counted.
+Counted = set[tuple[int, int]]
+
+
+def usage_of(fs: Store, log: LogView, counted: Counted | None = None) -> DiskUsage:
+    """What the directory of a log takes.
+
+    Args:
+        counted: of files that have more than one name only the first counts; filled.
+    """
+    counted = set() if counted is None else counted
+    sums: Counter[str] = Counter()
+    names: dict[FileUse, list[str]] = {FileUse.LEFTOVER: [], FileUse.FOREIGN: []}
+    for use, name, info in _files(fs, log):
+        identity = info.device, info.inode
+        if info.inode and identity in counted:
+            continue
+        counted.add(identity)
+        sums[use] += info.disk_bytes
+        if use in names:
+            names[use].append(name)
+    if not fs.reads_by_request(log.path):
+        sums[FileUse.DIRECTORY] += fs.stat(log.path).disk_bytes
+    return DiskUsage(**sums, leftover_files=tuple(names[FileUse.LEFTOVER]), foreign_files=tuple(names[FileUse.FOREIGN]))
+
+
+def _files(fs: Store, log: LogView) -> Iterator[tuple[FileUse, str, FileInfo]]:
+    removed = {action.file for action in log.recovery.actions if action.verb is Verb.DELETE}
+    for info in log.entries:
+        if info.is_directory:
+            is_ours = info.name == WORK_FOLDER
+            yield FileUse.DIRECTORY if is_ours else FileUse.FOREIGN, f"{info.name}/", info
+            yield from _below(fs, log.path, info.name, FileUse.LEFTOVER if is_ours else FileUse.FOREIGN)
+        else:
+            yield _use(info.name, removed, log.recovery), info.name, info
+
+
+def _use(name: str, removed: set[str], recovery: Recovery) -> FileUse:
+    if name in removed:
+        return FileUse.LEFTOVER
+    file = parse_file(name)
+    if name in recovery.foreign or file is None:
+        return FileUse.FOREIGN
+    if file.kind is FileKind.LOG:
+        return FileUse.LOG
+    return FileUse.INDEX if file.kind in INDEX_KINDS else FileUse.STATE
+
+
+def _below(fs: Store, root: str, folder: str, use: FileUse) -> Iterator[tuple[FileUse, str, FileInfo]]:
+    """The files in a folder of a partition, which Kafka does not have; key indexes are not left over."""
+    try:
+        listed = fs.list(f"{root}/{folder}")
+    except (FileNotFoundError, PermissionError):
+        return
+    for info in listed:
+        name = f"{folder}/{info.name}"
+        if info.is_directory:
+            yield FileUse.DIRECTORY, f"{name}/", info
+            yield from _below(fs, root, name, use)
+        else:
+            is_index = use is FileUse.LEFTOVER and parse_key_index(info.name) is not None
+            yield FileUse.KEY_INDEX if is_index else use, name, info
