@@ -11,7 +11,7 @@ import pytest
 from cordwood.api import clean
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Division, Plan
-from cordwood.engine.division import RUN_BYTES_MIN, with_divisions, with_probing
+from cordwood.engine.division import RUN_BYTES_MIN, tasks_at_once, with_divisions, with_probing
 from cordwood.engine.task import tasks_of
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -55,9 +55,14 @@ def test_a_partition_larger_than_the_others_together_is_divided(tmp_path: Path) 
     assert small == Division()
     lines = list(report.lines(plan))
     start = lines.index("cleaned by many tasks:")
-    assert (
-        lines[start + 1] == "  t-0: about 3 tasks that scan 67.1 MB each: otherwise, some of the 4 cores would be idle"
-    )
+    assert lines[start + 1] == "  t-0: about 3 tasks that scan 67.1 MB each: otherwise, some cores would be idle"
+
+
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (2, 1), (3, 2), (4, 3), (8, 5), (16, 10)])
+def test_large_partitions_leave_cores_to_the_threads_of_tasks(cores: int, at_once: int) -> None:
+    assert tasks_at_once([2_000_000_000], cores) == at_once
+    assert tasks_at_once([50_000_000] * 100, cores) == cores
+    assert tasks_at_once([], cores) == cores
 
 
 def test_a_partition_whose_keys_take_more_than_a_task_has_is_divided_on_one_core(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ from cordwood.spark.runner import running_on_spark
 path = sys.argv[1]
 with running_on_spark(master="local[1]") as runner:
     run_each(runner, lambda item: open(path, "a").write(item), ["c", "a", "b"], [1, 3, 2])
-with running_on_spark(master="local[2]") as runner:
+with running_on_spark(master="local[2]", tasks=3) as runner:
+    print(runner.cores)
+with running_on_spark(tasks=3) as runner:
     print(runner.cores)
 """
 
@@ -104,8 +106,8 @@ def test_each_step_has_a_process_of_its_own_and_no_session_is_made() -> None:
 
 
 @pytest.mark.slow
-def test_as_many_tasks_run_as_there_are_cores_the_largest_first(tmp_path: Path) -> None:
-    assert run(ORDERED, str(tmp_path / "begun")) == "2\n"
+def test_as_many_tasks_run_as_are_told_or_as_there_are_cores_the_largest_first(tmp_path: Path) -> None:
+    assert run(ORDERED, str(tmp_path / "begun")) == "2\n3\n"
     assert (tmp_path / "begun").read_text() == "abc"
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from cordwood.engine.division import tasks_at_once
 from cordwood.errors import RequestError
+from cordwood.fs.machine import local_cores
 from cordwood.option import Option
 from cordwood.spark.session import begun, runs_here
 from cordwood.spark.settings import LOCAL_MASTER
@@ -17,7 +18,7 @@ from cordwood.spark.settings import LOCAL_MASTER
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cordwood.jobs.runner import Runner, Start
+    from cordwood.jobs.runner import Runner
 
 HERE, SPARK = "here", "spark"
 
@@ -91,22 +92,22 @@ class Where:
         """Begin with what takes long in `start`, which takes it up in the block; if nothing does, it ends there."""
         return begun(self.master, self.archive) if self.is_spark and self.spark is None else nullcontext()
 
-    @property
-    def start(self) -> Start:
-        """Starts what runs tasks."""
-        return functools.partial(_started, self)
+    def start(self, sizes: Sequence[int] = ()) -> AbstractContextManager[Runner]:
+        """Start what runs tasks; see `jobs.runner.Start`."""
+        return _started(self, sizes)
 
 
 @contextmanager
-def _started(where: Where) -> Iterator[Runner]:
+def _started(where: Where, sizes: Sequence[int]) -> Iterator[Runner]:
+    tasks = tasks_at_once(sizes, local_cores())
     # One of them is never needed, and planning does without both.
     if where.is_spark:
         from cordwood.spark.runner import running_on_spark
 
-        with running_on_spark(where.spark, master=where.master, archive=where.archive) as runner:
+        with running_on_spark(where.spark, master=where.master, archive=where.archive, tasks=tasks) as runner:
             yield runner
     else:
         from cordwood.pool.runner import running_in_pool
 
-        with running_in_pool() as runner:
+        with running_in_pool(tasks) as runner:
             yield runner

@@ -72,14 +72,14 @@ def verify(
         if retention and starts[1] > starts[0]:
             excused.append(f"{posixpath.basename(mine.path)} started at {starts[0]}, and starts at {starts[1]}")
         pairs.append(one)
+    sizes = [sum(place.log().size_bytes for place in twin) for twin in twins]
     if on_start is not None:
-        size_bytes = sum(place.log().size_bytes for twin in twins for place in twin)
-        on_start(f"{number(len(pairs), 'partition')} to compare", size_bytes)
+        on_start(f"{number(len(pairs), 'partition')} to compare", sum(sizes))
     # Tasks count in files of this machine: the store may be one that cannot be written to.
     local = PosixFileSystem()
     with temporary_directory(local, "cordwood-verify-") as folder:
         fs = throttled_store(fs, Limit.of(options.tasks.rate, local, folder))
-        with Where.of(options.tasks, spark, options.tasks.archive).start() as runner:
+        with Where.of(options.tasks, spark, options.tasks.archive).start(sizes) as runner:
             if not fs.location().in_this_process:
                 needs = "Name a folder that all machines share with TMPDIR"
                 runner.check(local, folder, paths_on_disk(fs, (one.before.path for one in pairs)), needs)

@@ -6,6 +6,7 @@ of them in chunks; or, if little is dirty, by looking them up in a table of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cordwood.cleaning.key_table import MemoryShare
@@ -25,6 +26,23 @@ _RUNS_PER_CORE = 2
 #: Records are looked up if at most one of so many is dirty. Each dirty record is then read twice, which takes about as
 #: long as sorting eight clean ones into chunks.
 _LITTLE = 8
+#: A task that reads so much, or more, has threads that read and decode ahead of it.
+_THREADED_BYTES = 64 << 20
+#: How many cores it keeps busy, on average.
+_CORES_OF_A_TASK = 1.6
+
+
+def tasks_at_once(sizes: Sequence[int], cores: int) -> int:
+    """How many tasks run at once, so that all cores are busy and no two tasks want the same one.
+
+    With more, they take turns, and drive each other's bytes from the caches. On two cores one task at a time cleans
+    2 GB as soon as two do, in a fifth less CPU time.
+
+    Args:
+        sizes: bytes that the tasks read.
+    """
+    threaded = sum(size for size in sizes if size >= _THREADED_BYTES)
+    return max(1, int(cores / _CORES_OF_A_TASK + 0.5)) if 2 * threaded > sum(sizes) else cores
 
 
 def with_probing(task: PartitionTask, cores: int) -> PartitionTask:
@@ -69,9 +87,10 @@ def run_bytes(size_bytes: int, cores: int) -> int:
 
 
 def with_divisions(plan: Plan, cores: int) -> Plan:
-    """Return a plan that says how each partition's clean is divided if `cores` tasks run at once."""
+    """Return a plan that says how each partition's clean is divided on so many cores of this machine."""
     chosen = [one.compaction for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
-    total_bytes = sum(read_bytes(one) for one in chosen)
+    sizes = [read_bytes(one) for one in chosen]
+    total_bytes, cores = sum(sizes), tasks_at_once(sizes, cores)
     at_once = max(1, min(cores, len(chosen)))
     memory, least = (MemoryShare(whole_memory(plan.choices) // count, count) for count in (at_once, cores))
 
@@ -119,5 +138,5 @@ def _reason(
         if needed > memory.size_bytes:
             return f"its keys take up to {bytes_text(needed)}, and a task has {bytes_text(memory.size_bytes)}"
     if cores > 1 and size_bytes > max(STAGED_BYTES_MIN, total_bytes // (2 * cores)):
-        return f"otherwise, some of the {cores} cores would be idle"
+        return "otherwise, some cores would be idle"
     return ""

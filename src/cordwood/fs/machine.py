@@ -23,7 +23,7 @@ def memory_bytes() -> int:
 
 
 def local_cores() -> int:
-    """How many cores this process or its container may use; `local[*]` runs that many tasks at once."""
+    """How many cores this process or its container may use, as Java counts them for `local[*]`."""
     return container_cores(PosixFileSystem(), len(os.sched_getaffinity(0)))
 
 

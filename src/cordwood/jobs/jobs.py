@@ -65,10 +65,10 @@ class Jobs:
     ) -> None:
         self._open.__exit__(kind, error, trace)
 
-    def runner(self) -> Runner:
-        """Return the runner; the first call starts it."""
+    def runner(self, sizes: Sequence[int] = ()) -> Runner:
+        """Return the runner; the first call starts it, for tasks that read so many bytes."""
         if self._runner is None:
-            self._runner = self._open.enter_context(self._start())
+            self._runner = self._open.enter_context(self._start(sizes))
             if self._task_timeout is not None:
                 self._open.enter_context(given_up_after(self.fs, self.progress, self._task_timeout))
             self._open.enter_context(progress.Watch(self.fs, self.progress, self._on_progress))
@@ -76,7 +76,7 @@ class Jobs:
 
     def each(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
         """See `engine.exchange.Each`."""
-        return run_each(self.runner(), do, items, sizes) if items else []
+        return run_each(self.runner(sizes), do, items, sizes) if items else []
 
     def clean(
         self, tasks: Sequence[PartitionTask], outputs: str | None, *, discard: bool = False
@@ -90,7 +90,7 @@ class Jobs:
         """
         if not tasks:
             return []
-        runner = self.runner()
+        runner = self.runner([task.size_bytes for task in tasks])
         if not self._is_checked:
             runner.check(self.fs, self.progress, paths_on_disk(self.fs, (task.path for task in tasks)))
             self._is_checked = True

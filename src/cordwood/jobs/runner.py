@@ -59,8 +59,9 @@ class Runner(Protocol):
         ...
 
 
-#: Starts what runs tasks, and ends it with the `with` block.
-Start = Callable[[], AbstractContextManager[Runner]]
+#: Starts what runs tasks, and ends it with the `with` block. How many bytes the first tasks read may
+#: decide how many of them run at once.
+Start = Callable[[Sequence[int]], AbstractContextManager[Runner]]
 
 
 @dataclass(frozen=True, slots=True)

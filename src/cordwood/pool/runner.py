@@ -13,7 +13,6 @@ from typing import Any
 
 from cordwood.errors import RequestError, TasksHangError
 from cordwood.fs.base import TargetStore
-from cordwood.fs.machine import local_cores
 from cordwood.jobs.hanging import looking
 from cordwood.jobs.runner import Numbered, Step
 from cordwood.pool.processes import Processes, Worker
@@ -25,13 +24,13 @@ _LOOK_SECONDS = 0.2
 
 
 @contextlib.contextmanager
-def running_in_pool(cores: int | None = None) -> Iterator[PoolRunner]:
+def running_in_pool(cores: int) -> Iterator[PoolRunner]:
     """What runs tasks in a pool, which ends at once with the block.
 
     Args:
-        cores: tasks that run at a time; None: as many as this process may use.
+        cores: tasks that run at a time.
     """
-    runner = PoolRunner(cores or local_cores())
+    runner = PoolRunner(cores)
     try:
         # Now, as this process may soon have threads, which make that slower.
         runner.start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from cordwood.clock import Clock, monotonic_clock
@@ -108,7 +109,7 @@ class CleanRunner:
         what = f"clean {clean.task.path}"
         spark = runner if isinstance(runner, SparkRunner) else None
 
-        def start() -> AbstractContextManager[Runner]:
+        def start(_: Sequence[int]) -> AbstractContextManager[Runner]:
             return nullcontext(runner)
 
         def look(_: object) -> None:

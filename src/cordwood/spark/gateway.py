@@ -28,6 +28,7 @@ from cordwood.spark.forking import VARIABLE, ForkServer, socket_in
 from cordwood.spark.java import find_java
 from cordwood.spark.launch import archive_for, command_for, connect, spark_home, start_java
 from cordwood.spark.requirements import NOT_INSTALLED, check_version
+from cordwood.spark.settings import LOCAL_MASTER, LOCAL_TASKS
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -88,11 +89,17 @@ class Gateway:
             self.kill()
             raise
 
-    def connect(self) -> None:
-        """Begin to connect to Java, and to start Spark there."""
+    def connect(self, tasks: int | None = None) -> None:
+        """Begin to connect to Java, and to start Spark there.
+
+        Args:
+            tasks: see `session.running`.
+        """
         with self._lock:
             if self._connecting is not None:
                 return
+            if tasks is not None and self._settings["spark.master"] == LOCAL_MASTER:
+                self._all_settings["spark.master"] = LOCAL_TASKS.format(tasks)
             # While this process has one thread: a fork has no other.
             if self._has_forks and self._error is None and can_fork():
                 daemon.load()

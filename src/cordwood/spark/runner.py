@@ -47,13 +47,14 @@ def running_on_spark(
     master: str = LOCAL_MASTER,
     archive: str | None = None,
     settings: Mapping[str, str] | None = None,
+    tasks: int | None = None,
 ) -> Iterator[SparkRunner]:
     """What runs tasks on Spark; see `session.running`.
 
     One of our own runs them as RDDs, as Java takes 4 to 5 seconds to load Catalyst, which RDDs do not need. A user's
     session may be one of Spark Connect, or of a platform without RDDs.
     """
-    with running(given, master=master, archive=archive, settings=settings) as spark:
+    with running(given, master=master, archive=archive, settings=settings, tasks=tasks) as spark:
         yield ContextRunner(spark) if isinstance(spark, Gateway) else SessionRunner(spark)
 
 

@@ -44,6 +44,7 @@ def running(
     master: str = LOCAL_MASTER,
     archive: str | None = None,
     settings: Mapping[str, str] | None = None,
+    tasks: int | None = None,
 ) -> Iterator[SparkSession | Gateway]:
     """Spark: the user's session, which stays, or one of our own, which ends with the block.
 
@@ -54,6 +55,7 @@ def running(
         archive: the environment of executors on a cluster, as `cordwood pack` makes it; None: they have the Python of
             PYSPARK_PYTHON, or one at the same path as this process.
         settings: of our own, in place of some of `SETTINGS`.
+        tasks: how many our own runs at once if the master is LOCAL_MASTER; None: as many as there are cores.
 
     Raises:
         RequestError: the archive is missing, or of no use to a local master; Spark or Java is missing, or does not
@@ -72,7 +74,7 @@ def running(
                 raise
             return
     mine = {**settings_for(master, archive), **(settings or {})}
-    with without_words_of_py4j(), own(mine, worker_python(master, archive)) as gateway:
+    with without_words_of_py4j(), own(mine, worker_python(master, archive), tasks) as gateway:
         yield gateway
     if gateway.lacks_archive:
         make_in_background()
@@ -98,11 +100,12 @@ def begun(master: str = LOCAL_MASTER, archive: str | None = None) -> Iterator[No
 
 
 @contextlib.contextmanager
-def own(settings: Mapping[str, str], python: str) -> Iterator[Gateway]:
+def own(settings: Mapping[str, str], python: str, tasks: int | None = None) -> Iterator[Gateway]:
     """One of our own: what was begun, or a new one.
 
     Args:
         python: of its workers.
+        tasks: see `running`.
     """
     waiting = _begun.get() or []
     gateway = waiting.pop() if waiting else None
@@ -111,6 +114,7 @@ def own(settings: Mapping[str, str], python: str) -> Iterator[Gateway]:
         gateway = None
     gateway = gateway or _new(settings, python)
     try:
+        gateway.connect(tasks)
         gateway.wait()
     except BaseException:
         _end(gateway)

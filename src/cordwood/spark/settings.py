@@ -12,6 +12,8 @@ from cordwood.forks import MALLOC
 #: As many tasks as there are cores. The 4: plain local mode never retries a task, so that a Python worker that is
 #: killed (for memory, say) would fail all.
 LOCAL_MASTER = "local[*,4]"
+#: The same, with so many tasks.
+LOCAL_TASKS = "local[{},4]"
 
 SETTINGS: Mapping[str, str] = {
     # Workers fork from a process that has the kernels loaded; loading them takes longer than many a task.

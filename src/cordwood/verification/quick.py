@@ -7,18 +7,21 @@ bytes of records, and decodes those of the state after only where they differ.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from cordwood.errors import DataError
-from cordwood.kernels.layout import BATCH_ROW, BatchRows, U8Array
+from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.kernels.side_by_side import COMPARED, MORE_AFTER, are_plain, compare_plain
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.verification.facts import Int64Array
 from cordwood.verification.judging import Judge
 from cordwood.verification.pairs import Count
 from cordwood.verification.producers import ProducerNotes
+from cordwood.verification.ranges import Range
 from cordwood.verification.reading import RangeWindows
 from cordwood.verification.sampling import Sample
 
@@ -26,6 +29,8 @@ from cordwood.verification.sampling import Sample
 _LARGE_BYTES = 32 << 20
 #: So many batches are judged at a time.
 _BATCHES = 1 << 14
+#: A smaller range is compared in less time than threads take to start and end.
+_THREADS_BYTES_MIN = 8 << 20
 
 
 class OddError(Exception):
@@ -37,19 +42,25 @@ class _Window:
     """Plain batches, see `are_plain`.
 
     Attributes:
+        window: of the batches that are in the range.
         address: where position 0 of the file would be.
         newest: int64[batches], for `compare_plain`.
         mtime_ms: when their segment was last modified.
     """
 
-    data: U8Array
+    window: BatchWindow
     address: int
-    batches: BatchRows
     newest: Int64Array
     mtime_ms: int
 
+    @property
+    def batches(self) -> BatchRows:
+        """Those that are in the range."""
+        return self.window.batches
 
-_NOTHING = _Window(np.empty(0, np.uint8), 0, np.empty(0, BATCH_ROW), np.empty(0, np.int64), 0)
+
+_NO_BATCHES = BatchWindow(0, np.empty(0, np.uint8), np.empty(0, BATCH_ROW), lambda *_: iter(()))
+_NOTHING = _Window(_NO_BATCHES, 0, np.empty(0, np.int64), 0)
 
 
 def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, notes: ProducerNotes) -> None:
@@ -58,14 +69,38 @@ def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, note
     Raises:
         OddError: what was found so far is of no use.
     """
-    if after is None:
-        _compare_same(before, judge, notes)
-    else:
-        _compare_both(before, after, judge, notes)
+    with _threads_for(before.part) as threads:
+        if after is None:
+            _compare_same(_windows(threads, before), judge, notes)
+        else:
+            _compare_both(_windows(threads, before), _windows(threads, after), judge, notes)
 
 
-def _compare_same(windows: RangeWindows, judge: Judge, notes: ProducerNotes) -> None:
-    for window in _plain(windows):
+def _threads_for(part: Range) -> AbstractContextManager[Executor | None]:
+    """A thread for each state, to read it while this one compares; None for a range so small that they do not pay."""
+    return nullcontext() if part.size_bytes < _THREADS_BYTES_MIN else ThreadPoolExecutor(2)
+
+
+def _windows(threads: Executor | None, windows: RangeWindows) -> Iterator[_Window]:
+    """The windows of a state, of which some batches are read by the plain reader, too."""
+    sample, plain = Sample(windows.facts), _plain(windows)
+    for window in plain if threads is None else _ahead(threads, plain):
+        _check_sample(sample, window.window)
+        yield window
+        del window
+
+
+def _ahead(threads: Executor, windows: Iterator[_Window]) -> Iterator[_Window]:
+    """The windows, each of which is read while the one before it is compared."""
+    coming = threads.submit(next, windows, None)
+    while (window := coming.result()) is not None:
+        coming = threads.submit(next, windows, None)
+        yield window
+        del window
+
+
+def _compare_same(before: Iterator[_Window], judge: Judge, notes: ProducerNotes) -> None:
+    for window in before:
         _, _, records = _compare(window, 0, _NOTHING, 0, judge, is_same=True)
         judge.facts.count(Count.UNCHANGED_BYTES, window.batches["size_bytes"].sum())
         for count in (Count.RECORDS_SAME, Count.RECORDS_BEFORE, Count.RECORDS_AFTER):
@@ -73,11 +108,10 @@ def _compare_same(windows: RangeWindows, judge: Judge, notes: ProducerNotes) -> 
         notes.add(window.batches, window.batches)
 
 
-def _compare_both(before: RangeWindows, after: RangeWindows, judge: Judge, notes: ProducerNotes) -> None:
-    theirs = _plain(after)
+def _compare_both(before: Iterator[_Window], theirs: Iterator[_Window], judge: Judge, notes: ProducerNotes) -> None:
     now, now_at, is_last = _NOTHING, 0, False
     pending = _Pending(judge, notes)
-    for was in _plain(before):
+    for was in before:
         at = 0
         while at < was.batches.size:
             first = now_at
@@ -94,7 +128,6 @@ def _compare_both(before: RangeWindows, after: RangeWindows, judge: Judge, notes
 
 def _plain(windows: RangeWindows) -> Iterator[_Window]:
     """The windows of a state."""
-    sample = Sample(windows.facts)
     last_offset = -1
     try:
         for segment, item in windows:
@@ -104,10 +137,10 @@ def _plain(windows: RangeWindows) -> Iterator[_Window]:
             if item.data.size > _LARGE_BYTES or not are_plain(batches, item.position + item.data.size, last_offset):
                 raise OddError
             last_offset = int(batches["last_offset"][-1])
-            _check_sample(sample, BatchWindow(item.position, item.data, batches, item.read))
             address = item.data.ctypes.data - item.position
-            yield _Window(item.data, address, batches, np.empty(batches.size, np.int64), segment.mtime_ms)
-            del item
+            window = BatchWindow(item.position, item.data, batches, item.read)
+            yield _Window(window, address, np.empty(batches.size, np.int64), segment.mtime_ms)
+            del item, window
     except (DataError, OSError):
         raise OddError from None
 
