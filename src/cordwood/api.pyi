@@ -26,6 +26,7 @@ def ls(
     overrides: Sequence[str] = (),
     server_properties: str | None = None,
     metadata: str | None = None,
+    index_dir: str | None = None,
     index_entries: bool = False,
 ) -> Listing:
     """List the partitions of one broker's directories.
@@ -40,6 +41,7 @@ def ls(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         index_entries: Read all batch headers in object stores, too, and count the entries of indexes.
 
     Raises:
@@ -58,6 +60,7 @@ def get(
     overrides: Sequence[str] = (),
     server_properties: str | None = None,
     metadata: str | None = None,
+    index_dir: str | None = None,
     last: bool = False,
     key_as: str = "utf8",
     value_as: str = "utf8",
@@ -81,6 +84,7 @@ def get(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         last: Only the newest committed record of each key. Older segments may stay unread.
         key_as: What keys are, as they are given and shown: utf8, json, bytes, hex, short, int, long, float, double,
             uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with schemas from a folder. Text that begins with hex:
@@ -247,6 +251,7 @@ def plan(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
+    index_dir: str | None = None,
 ) -> Plan:
     """Show what a clean of one broker's directories would do, without reading records or changing anything.
 
@@ -272,6 +277,7 @@ def plan(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -301,6 +307,7 @@ def plan_exact(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
+    index_dir: str | None = None,
     engine: str | None = None,
     master: str = "local[*,4]",
 ) -> ExactPlan:
@@ -335,6 +342,7 @@ def plan_exact(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
         master: Spark master URL of a new session. Default: this machine.
@@ -367,6 +375,7 @@ def clean(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
+    index_dir: str | None = None,
     link: bool = False,
     index: bool = False,
     index_max: int | None = None,
@@ -407,6 +416,7 @@ def clean(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         link: Hard-link closed segments that do not change, instead of copying them.
         index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
             of partitions that have some.
@@ -449,6 +459,7 @@ def clean_in_place(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
+    index_dir: str | None = None,
     keep_old: str | None = None,
     verify: bool = True,
     work_space: int | None = None,
@@ -490,6 +501,7 @@ def clean_in_place(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
         verify: Prove that new segments are right before they replace old ones.
         work_space: Disk space for new segments before old ones are removed. Default: all free space.

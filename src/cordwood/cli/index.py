@@ -8,13 +8,29 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_OK, named
-from cordwood.cli.options import Directories, Json, Partitions, Topics
+from cordwood.cli.options import Directories, Json, Partitions, Topics, parse_size
 from cordwood.commands.index import index
 
 
 def main(
     directories: Directories,
     drop: Annotated[bool, typer.Option("--drop", help="Remove all key indexes.")] = False,
+    index_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--index-dir",
+            metavar="DIR4",
+            help="Folder for the indexes, with a folder for each partition; DIR is only read then. Default: in DIR.",
+        ),
+    ] = None,
+    index_max: Annotated[
+        str | None,
+        typer.Option(
+            "--index-max",
+            metavar="BYTES",
+            help="Disk space for the indexes of a partition. Default: a tenth of its log.",
+        ),
+    ] = None,
     topic: Topics = None,
     partition: Partitions = None,
     no_broker_elsewhere: Annotated[
@@ -34,6 +50,8 @@ def main(
     result = index(
         *map(named, directories),
         drop=drop,
+        index_dir=index_dir,
+        index_max=None if index_max is None else parse_size(index_max, "--index-max"),
         topics=topic or (),
         partitions=partition or (),
         no_broker_elsewhere=no_broker_elsewhere,

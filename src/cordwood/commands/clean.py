@@ -80,13 +80,13 @@ def clean(
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start; see `cordwood.clean`."""
     started = time.monotonic()
-    selection = options.selection
-    fs = fs or file_system_for([*paths, output, selection.metadata, selection.server_properties])
+    fs = fs or file_system_for([*paths, output, *options.paths])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node.places, sources, options.selection)  # or refuse it before a directory is recovered for it
+    root = options.index_place.root(fs, [place.path for place in node.places])
     linked = Link.HARD if copy.link else None
     work = fs.target(output, read_only)
     copies = lay_out(fs, node, sources, work.data)
@@ -97,14 +97,14 @@ def clean(
         made = _indexes_to_make(fs, copies, work, copy.indexes, link=linked)
         with run.jobs(fs, _progress_folder(fs, work, run)) as jobs:
             failed = dict(not_recovered(copies, restored))
-            outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, indexes=made)
+            outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, indexes=made, index_root=root)
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)
 
         built = _build(fs, copies, plan, outcomes, restored, node, now_ms, link=linked)
         _retain(fs, built)
         if made is not Indexes.NONE:
-            _bring_indexes(fs, built, copy.indexes.index_max)
+            _bring_indexes(fs, built, root, copy.indexes.index_max)
         results = [_measured(fs, one) for one in built]
         for directory in node.directories:
             check_unchanged(directory)
@@ -258,13 +258,13 @@ def _retain(fs: TargetStore, built: Sequence[_Built]) -> None:
             remove_segments(fs, one.target, found.retained_away, found.log_end_offset)
 
 
-def _bring_indexes(fs: TargetStore, built: Sequence[_Built], bytes_max: int | None) -> None:
+def _bring_indexes(fs: TargetStore, built: Sequence[_Built], root: str | None, bytes_max: int | None) -> None:
     """Give the partitions of the copy their key indexes."""
 
     def one(partition: _Built) -> None:
         if not broker_would_load(partition.place.name):
             return
-        output, log = partition.output, partition.place.log()
+        output, log = partition.output, partition.place.log().with_indexes_in(root)
         if output is None:
             bring_indexes(fs, log, partition.target, bytes_max=bytes_max)
         else:

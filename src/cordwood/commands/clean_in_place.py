@@ -70,7 +70,8 @@ def clean_in_place(
             loaded = load(site)
             ledger.failures |= loaded.failures
             plan = plan_node(site.node.listed_again(), sources, options.without_retention())
-            work = Work.of(plan, fs, ledger.failures, in_place.indexes)
+            root = options.index_place.root(fs, [place.path for place in site.places])
+            work = Work.of(plan, fs, ledger.failures, in_place.indexes, root)
             work = refuse_full_disks(site, work, in_place, ledger.failures)
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))

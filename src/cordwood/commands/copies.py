@@ -166,11 +166,13 @@ def run_tasks(
     on_plan: Callable[[Plan, int], None] | None,
     *,
     indexes: Indexes = Indexes.NONE,
+    index_root: str | None = None,
     discard: bool = False,
 ) -> dict[str, Output | Failure]:
     """What came of each partition that was to be cleaned, by its path.
 
     Args:
+        indexes, index_root: see `tasks_of`.
         failed: partitions that cannot be cleaned, even if planned; they are among the outcomes.
         discard: count what would be written instead of writing it.
 
@@ -178,7 +180,7 @@ def run_tasks(
         NoSpaceError: the disk is full.
         StoreError: the object store failed.
     """
-    tasks = [task for task in tasks_of(plan, jobs.location, indexes) if task.path not in failed]
+    tasks = [task for task in tasks_of(plan, jobs.location, indexes, index_root) if task.path not in failed]
     if on_plan is not None:
         on_plan(plan, sum(task.size_bytes for task in tasks))
     outcomes = jobs.clean(tasks, outputs, discard=discard)

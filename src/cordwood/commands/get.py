@@ -46,13 +46,16 @@ def get(
     if not keys:
         raise RequestError("no key was given")
     folders = [decoder.partition(":")[2] or None for decoder in (options.key_as, options.value_as)]
-    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, *folders])
+    fs = fs or file_system_for(
+        [*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir, *folders]
+    )
     raw = [key for one in keys for key in parse_key(one, options.key_as, fs)]
     node = open_node(fs, paths, chosen)
     places = [place for place in select_partitions(node.places, paths, chosen) if _may_have_keys(place)]
     if not places:
         raise NotFoundError(f"There is no partition of any topic in {', '.join(paths)}")
-    search = _Search(node, options, clock() if options.now_ms is None else options.now_ms, on_progress)
+    root = options.index_place.root(fs, [place.path for place in places])
+    search = _Search(node, options, clock() if options.now_ms is None else options.now_ms, root, on_progress)
     order = {key: at for at, key in enumerate(dict.fromkeys(raw))}
     for topic in sorted({place.topic or "" for place in places}):
         search.topic([place for place in places if place.topic == topic], list(order))
@@ -93,6 +96,7 @@ class _Search:
     node: Node
     options: GetOptions
     now_ms: int
+    index_root: str | None
     on_progress: OnProgress | None
     found: list[tuple[LocatedPartition, KeyRecord, NextStep]] = field(default_factory=list)
     searched: list[SearchedLog] = field(default_factory=list)
@@ -130,7 +134,7 @@ class _Search:
         return 0 if known is None else len(known.partitions)
 
     def _logs(self, wanted: Sequence[tuple[LocatedPartition, Sequence[bytes]]]) -> None:
-        opened = [(place, place.log(), keys) for place, keys in wanted]
+        opened = [(place, place.log().with_indexes_in(self.index_root), keys) for place, keys in wanted]
         self._all_bytes += sum(log.size_bytes for _, log, _ in opened)
         for place, log, keys in opened:
             if log.segments:

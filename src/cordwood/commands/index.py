@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import cordwood.report.index  # noqa: F401 - so that a result can show itself
 from cordwood.commands.opening import select_partitions
-from cordwood.commands.selection import Selection
-from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.by_url import local_path
+from cordwood.commands.selection import IndexPlace, Selection
+from cordwood.fs.base import LocalFileSystem, Store
+from cordwood.fs.by_url import file_system_for, local_path
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.posix import PosixFileSystem
@@ -25,18 +25,24 @@ _MEMORY_SHARE = 4
 def index(
     *paths: str,
     drop: bool = False,
+    index_dir: str | None = None,
+    index_max: int | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     no_broker_elsewhere: bool = False,
     fs: LocalFileSystem | None = None,
 ) -> IndexResult:
-    """Make the key indexes of partitions, in `.cordwood/index` of their directories, or remove them.
+    """Make the key indexes of partitions, or remove them.
 
     Indexes that are up to date stay. No file of the log changes.
 
     Args:
         paths: log directories, folders of several, or partition directories.
         drop: remove all indexes.
+        index_dir: the folder for the indexes, with a folder for each partition; the directories are only read then, so
+            a broker may be running, and they may be in an object store. Default: `.cordwood/index` of each partition.
+        index_max: bytes that the indexes of a partition may take; those of its newest segments are left out. Default: a
+            tenth of its log.
         topics: only topics with these names, or matching these globs.
         partitions: only partitions with these numbers or names, or matching these globs.
         no_broker_elsewhere: no broker on another machine uses this network disk.
@@ -47,21 +53,29 @@ def index(
         RequestError: a path is a file, or belongs to another user.
         LockedError: a broker or another program holds one of the log directories.
     """
-    fs = fs or PosixFileSystem()
-    sources = [local_path(path) for path in paths]
     selection = Selection(topics=topics, partitions=partitions)
-
-    def places() -> list[LocatedPartition]:
-        selected = select_partitions(list_places(fs, sources)[1], sources, selection)
-        return [place for place in selected if broker_would_load(place.name)]
-
     with ExitStack() as held:
-        for path in directories_to_lock(fs, (place.path for place in places())):
-            check_local(fs, path, no_broker_elsewhere=no_broker_elsewhere)
-            held.enter_context(fs.lock_directory(path))
-        # Listed again: before the locks, another process may have changed the directories.
-        found = places()
-        check_ownership(fs, [place.path for place in found])
+        if index_dir is not None:
+            index_dir = local_path(index_dir)
+            found = _places(fs or file_system_for([*paths, index_dir]), paths, selection)
+            fs = fs or PosixFileSystem()
+        else:
+            fs, paths = fs or PosixFileSystem(), tuple(map(local_path, paths))
+            for path in directories_to_lock(fs, (place.path for place in _places(fs, paths, selection))):
+                check_local(fs, path, no_broker_elsewhere=no_broker_elsewhere)
+                held.enter_context(fs.lock_directory(path))
+            # Listed again: before the locks, another process may have changed the directories.
+            found = _places(fs, paths, selection)
+            check_ownership(fs, [place.path for place in found])
+        root = IndexPlace(index_dir=index_dir).root(fs, [place.path for place in found])
         memory = memory_bytes() // _MEMORY_SHARE
-        logs = [place.log() for place in found]
-        return IndexResult(tuple(drop_indexes(fs, log) if drop else index_partition(fs, log, memory) for log in logs))
+        logs = [place.log().with_indexes_in(root) for place in found]
+        return IndexResult(
+            tuple(drop_indexes(fs, log) if drop else index_partition(fs, log, memory, index_max) for log in logs)
+        )
+
+
+def _places(fs: Store, paths: Sequence[str], selection: Selection) -> list[LocatedPartition]:
+    sources = [fs.absolute_path(path) for path in paths]
+    selected = select_partitions(list_places(fs, sources)[1], sources, selection)
+    return [place for place in selected if broker_would_load(place.name)]

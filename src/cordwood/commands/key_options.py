@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from cordwood.commands.selection import Selection
+from cordwood.commands.selection import IndexPlace, Selection
 from cordwood.option import Option
 
 _DECODERS = (
@@ -19,6 +19,7 @@ class GetOptions:
     """What `get` is asked for."""
 
     selection: Selection = field(default_factory=Selection)
+    index_place: IndexPlace = field(default_factory=IndexPlace)
     last: Annotated[bool, Option("Only the newest committed record of each key. Older segments may stay unread.")] = (
         False
     )

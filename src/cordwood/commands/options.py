@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from cordwood.cleaning.plan import Choices, Plan
 from cordwood.clock import Clock
 from cordwood.commands.engines import EngineOptions, Where
-from cordwood.commands.selection import Selection
+from cordwood.commands.selection import IndexPlace, Selection
 from cordwood.errors import RequestError
 from cordwood.option import Option
 
@@ -38,11 +38,17 @@ class PlanOptions:
         int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
     ] = None
     choices: Choices = field(default_factory=Choices)
+    index_place: IndexPlace = field(default_factory=IndexPlace)
 
     def at(self, clock: Clock) -> tuple[PlanOptions, int]:
         """The options with their time, which is the clock's unless given; and this time."""
         now_ms = clock() if self.now_ms is None else self.now_ms
         return replace(self, now_ms=now_ms), now_ms
+
+    @property
+    def paths(self) -> tuple[str | None, ...]:
+        """The paths that are named beside those of logs."""
+        return self.selection.metadata, self.selection.server_properties, self.index_place.index_dir
 
     def without_retention(self) -> PlanOptions:
         """The same options, for a plan whose retention is computed after the clean."""

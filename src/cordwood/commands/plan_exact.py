@@ -46,11 +46,12 @@ def plan_exact(
 ) -> ExactPlan:
     """Plan a clean, and run it without writing, for exact figures instead of bounds; see `cordwood.plan_exact`."""
     started = time.monotonic()
-    fs = fs or file_system_for([*paths, options.selection.metadata, options.selection.server_properties])
+    fs = fs or file_system_for([*paths, *options.paths])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
     asked = select_partitions(node.places, sources, options.selection)
+    root = options.index_place.root(fs, [place.path for place in asked])
     # No other user can read this folder: it will hold recovered records.
     with temporary_directory(fs, "cordwood-plan-") as folder, _planned_in(fs, folder) as work:
         copies = lay_out(fs, node, sources, work.data, locked_too=True)
@@ -63,7 +64,7 @@ def plan_exact(
         plan = plan_recovered(fs, node, copies, restored, options)
         with run.jobs(fs, work.progress) as jobs:
             failed = dict(not_recovered(copies, restored))
-            outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, discard=True)
+            outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, index_root=root, discard=True)
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)
         plan = _with_exact_work_space(plan, outcomes)

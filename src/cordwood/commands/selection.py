@@ -5,11 +5,13 @@ They are not in `commands.options`, which imports modules that commands which on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
+from cordwood.fs.base import Store
 from cordwood.option import Option
+from cordwood.storage.index.place import check_root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,31 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPlace:
+    """Where the key indexes of partitions are."""
+
+    PANEL: ClassVar[str] = "Key indexes"
+
+    index_dir: Annotated[
+        str | None,
+        Option(
+            "Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.",
+            metavar="DIR4",
+        ),
+    ] = None
+
+    def root(self, fs: Store, partitions: Collection[str]) -> str | None:
+        """The folder, as `LogView` takes it, for the indexes of some partitions.
+
+        Raises:
+            RequestError: it cannot be the place of all of them.
+        """
+        root = None if self.index_dir is None else fs.absolute_path(self.index_dir)
+        check_root(fs, root, partitions)
+        return root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
     """What `groups` is asked for."""
 
@@ -67,6 +94,7 @@ class ListOptions:
     """What `ls` is asked for."""
 
     selection: Selection = field(default_factory=Selection)
+    index_place: IndexPlace = field(default_factory=IndexPlace)
     index_entries: Annotated[
         bool,
         Option(

@@ -124,8 +124,10 @@ def _role(path: str, partition: PartitionDirectory | None, *, kept: bool, work: 
     name = posixpath.basename(path)
     if kept:
         return Role.KEPT
+    if parse_key_index(name) is not None:
+        return Role.KEY_INDEX
     if work:
-        return Role.KEY_INDEX if parse_key_index(name) is not None else Role.WORK
+        return Role.WORK
     file = parse_file(name)
     if partition is None or file is None:
         return Role.OTHER

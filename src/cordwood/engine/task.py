@@ -54,6 +54,7 @@ class PartitionTask:
         size_bytes: what will be read, about.
         records: how many there are to read, at most; None: that is not known.
         dirty_part: which part of the log is dirty, about; 1: that is not known.
+        index_root: see `LogView`.
         transactional: whether there are markers, or data of transactions.
         work: the task's own folder for outputs, with a folder `PROGRESS` in it; its removal means that the result is
             no longer wanted. None: where the outputs of all tasks go, or the partition's work folder.
@@ -75,6 +76,7 @@ class PartitionTask:
     probing: bool = False
     index_secret: bytes | None = field(default=None, repr=False)
     fresh_secret: bytes | None = field(default=None, repr=False)
+    index_root: str | None = None
     producers: Producers | None = None
     work: str | None = None
 
@@ -213,14 +215,20 @@ def whole_memory(choices: Choices) -> int:
     return memory_bytes() // 4 if choices.memory is None else choices.memory
 
 
-def tasks_of(plan: Plan, location: Location[TargetStore], indexes: Indexes = Indexes.NONE) -> list[PartitionTask]:
-    """The partitions of a plan that are to be cleaned, of the file system at a location."""
+def tasks_of(
+    plan: Plan, location: Location[TargetStore], indexes: Indexes = Indexes.NONE, index_root: str | None = None
+) -> list[PartitionTask]:
+    """The partitions of a plan that are to be cleaned, of the file system at a location.
+
+    Args:
+        index_root: see `LogView`.
+    """
     tasks = []
     memory, fs = MemoryShare(whole_memory(plan.choices)), location.open()
     for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
-        known = secret_of_most(fs, one.path)
+        known = secret_of_most(fs, one.path, index_root)
         makes_index = indexes is Indexes.ALL or (indexes is Indexes.KEPT_UP and known is not None)
         tasks.append(
             PartitionTask(
@@ -237,6 +245,7 @@ def tasks_of(plan: Plan, location: Location[TargetStore], indexes: Indexes = Ind
                 transactional=compaction.transactional_batches > 0,
                 index_secret=None if plan.choices.read_all else known,
                 fresh_secret=new_secret() if makes_index else None,
+                index_root=index_root,
             )
         )
     return tasks
@@ -260,7 +269,8 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     counted = Counted(written, fs, f"{task.progress(progress)}/{attempt}")
     try:
         written.make_directory(folder)
-        log = LogView(task.path, fs=counted, log_start_offset=task.log_start_offset)
+        start, root = task.log_start_offset, task.index_root
+        log = LogView(task.path, fs=counted, log_start_offset=start, index_root=root)
         request = task.request
         secret = None if discard else request.new_index_secret
         indexes = None

@@ -47,7 +47,7 @@ def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, 
     site.confirm_locks()
 
     def swap(at: int) -> None:
-        _swap(site, tasks[at], outcomes[at], ledger, work.index_max)
+        _swap(site, tasks[at], outcomes[at], ledger, work)
 
     in_parallel(site.fs.concurrency, swap, range(len(tasks)))
     _record(site, [task.path for task in tasks if ledger.progress[task.path].complete], ledger)
@@ -138,7 +138,7 @@ def _not_proved(path: str, verdict: Verdict) -> str:
 # ---- swap, record ----------------------------------------------------------------------------------------------------
 
 
-def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Ledger, index_max: int | None) -> None:
+def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Ledger, work: Work) -> None:
     """Swap in the groups of a partition, in ascending order."""
     path = task.path
     if isinstance(outcome, Output):
@@ -146,11 +146,12 @@ def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Le
         if task.part is None:
             # Rounds of Kafka's offset map end with groups of their own.
             progress.groups = len(outcome.cleaned.replaced)
-        forget_indexes(site.fs, path, outcome.replacement.replaced)
+        for root in {None, work.index_root}:
+            forget_indexes(site.fs, path, outcome.replacement.replaced, root)
         for part in outcome.by_group():
             swap_in(site.fs, path, part, keep=site.keep)
             progress.done += 1
-        _take_over_indexes(site, path, outcome, index_max)
+        _take_over_indexes(site, path, outcome, work)
         progress.done += len(outcome.cleaned.kept)
         progress.add(outcome.cleaned)
     else:
@@ -166,18 +167,18 @@ def _note_written(site: Site, outcomes: Sequence[Output | Failure], ledger: Ledg
             ledger.bytes_written += index_bytes + sum(size for _, size in output.files)
 
 
-def _take_over_indexes(site: Site, path: str, output: Output, index_max: int | None) -> None:
+def _take_over_indexes(site: Site, path: str, output: Output, work: Work) -> None:
     """Key indexes of the segments as they are now; those of segments that are gone are removed.
 
     The segments are in place. So if the disk is full, only the next clean has no use of the indexes.
     """
     with contextlib.suppress(OSError):
-        take_over_indexes(site.fs, path, output.indexes)
+        take_over_indexes(site.fs, path, output.indexes, work.index_root)
         parsed = [parse_file(info.name) for info in site.fs.list(path)]
         segments = {file.offset for file in parsed if file is not None and file.kind is FileKind.LOG}
-        remove_indexes(site.fs, path, but=segments)
-        if index_max is not None:
-            limit_indexes(site.fs, path, index_max)
+        remove_indexes(site.fs, path, segments, work.index_root)
+        if work.index_max is not None:
+            limit_indexes(site.fs, path, work.index_max, work.index_root)
 
 
 def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:

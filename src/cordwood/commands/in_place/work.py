@@ -20,11 +20,13 @@ class Work:
     Attributes:
         tasks: each one's whole task, from which waves take parts.
         index_max: the most that the key indexes of a partition may take; None: what is worth it.
+        index_root: see `LogView`.
     """
 
     plans: Mapping[str, PartitionPlan]
     tasks: Mapping[str, PartitionTask]
     index_max: int | None = None
+    index_root: str | None = None
 
     @classmethod
     def of(
@@ -33,11 +35,14 @@ class Work:
         fs: LocalFileSystem,
         failures: Mapping[str, Failure],
         indexes: IndexOptions,
+        index_root: str | None,
     ) -> Work:
         """What a plan says, without the partitions that failed."""
-        found = tasks_of(plan, fs.location(), Indexes.ALL if indexes.index else Indexes.KEPT_UP)
+        found = tasks_of(plan, fs.location(), Indexes.ALL if indexes.index else Indexes.KEPT_UP, index_root)
         tasks = {task.path: task for task in found if task.path not in failures}
-        return cls({one.path: one for one in plan.partitions if one.path in tasks}, tasks, indexes.index_max)
+        return cls(
+            {one.path: one for one in plan.partitions if one.path in tasks}, tasks, indexes.index_max, index_root
+        )
 
     def without(self, paths: Collection[str]) -> Work:
         """The work without some partitions."""

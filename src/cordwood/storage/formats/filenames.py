@@ -212,14 +212,18 @@ def parse_file(name: str) -> PartitionFile | None:
     return PartitionFile(FileKind.FOREIGN, temporary=temporary) if temporary is Temporary.DELETED else None
 
 
-def index_folder(partition: str) -> str:
-    """The folder of the key indexes of a partition, by the path of its directory."""
-    return f"{partition}/{WORK_FOLDER}/{INDEX_FOLDER}"
+def index_folder(partition: str, root: str | None = None) -> str:
+    """The folder of the key indexes of a partition, by the path of its directory.
+
+    Args:
+        root: a folder that has such a folder for each of several partitions; None: it is in the partition's directory.
+    """
+    return f"{partition}/{WORK_FOLDER}/{INDEX_FOLDER}" if root is None else f"{root}/{partition.rpartition('/')[2]}"
 
 
-def key_index_path(partition: str, base_offset: int) -> str:
-    """The path of a segment's key index."""
-    return f"{index_folder(partition)}/{key_index_name(base_offset)}"
+def key_index_path(partition: str, base_offset: int, root: str | None = None) -> str:
+    """The path of a segment's key index; `root`: see `index_folder`."""
+    return f"{index_folder(partition, root)}/{key_index_name(base_offset)}"
 
 
 def key_index_name(base_offset: int) -> str:

@@ -39,7 +39,7 @@ def bring_indexes(
         if (file := parse_file(info.name)) is not None and file.kind is FileKind.LOG
     }
     paths = {parse_key_index(posixpath.basename(path)): path for path in made}
-    has_some = {base_offset for base_offset, _ in indexes_in(source.fs, source.path)} - set(replaced)
+    has_some = {base_offset for base_offset, _ in indexes_in(source.fs, source.path, source.index_root)} - set(replaced)
     segments = {segment.base_offset: segment for segment in source.segments if segment.base_offset in has_some}
     taken = 0
     for base_offset, size_bytes in sorted(sizes.items()):

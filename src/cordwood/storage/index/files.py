@@ -8,12 +8,16 @@ cleaned it. An index is believed if all of this is right, and otherwise it is as
     the header of the last batch that is covered      Kafka's cleaner moves it, whenever it removes a record
     position and checksum of some batches between     what would not move the last one
 
+`root` is the folder that the indexes of several partitions are in, each in a folder with its name; without one they are
+in the partition's own directory.
+
 An index that is believed and wrong could hide a record that a newer one supersedes. It could not let a wrong record go:
 every candidate is compared by the bytes of its key.
 """
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -36,9 +40,9 @@ from cordwood.storage.log.segment import Segment
 _SAMPLES = 64
 
 
-def secret_of_most(fs: Store, partition: str) -> bytes | None:
+def secret_of_most(fs: Store, partition: str, root: str | None = None) -> bytes | None:
     """The secret that most indexes of a partition have, whether they are believed or not; None: there are none."""
-    secrets = Counter(_secret(fs, info.name) for _, info in indexes_in(fs, partition))
+    secrets = Counter(_secret(fs, info.name) for _, info in indexes_in(fs, partition, root))
     del secrets[None]
     return max(secrets, key=lambda secret: secrets[secret], default=None)
 
@@ -53,25 +57,31 @@ def _secret(fs: Store, path: str) -> bytes | None:
 
 def has_index(segment: Segment, secret: bytes | None) -> bool:
     """Whether a segment has an index with this secret; that it is believed is not said."""
-    return secret is not None and _secret(segment.fs, key_index_path(segment.directory, segment.base_offset)) == secret
+    return secret is not None and _secret(segment.fs, segment.key_index_path) == secret
 
 
-def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex) -> None:
+def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex, root: str | None = None) -> None:
     """Write the index of a segment, in the place of the one that may be there.
 
     Its bytes are on disk before it gets its name. It is readable for the owner of the log only, and belongs to that
     user, as do new folders around it: a broker could not delete the partition otherwise.
     """
-    owner = fs.stat(partition)
-    folder = _make_folder(fs, partition, owner)
-    path = key_index_path(partition, index.header.base_offset)
+    owner = None if root is not None and not fs.exists(partition) else fs.stat(partition)
+    folder = _make_folder(fs, partition, root, owner)
+    path = key_index_path(partition, index.header.base_offset, root)
+    beside = _beside(fs, path)
+    create_index(fs, beside, index)
+    _own(fs, beside, owner, is_elsewhere=root is not None)
+    fs.rename(beside, path)
+    fs.sync_directory(folder)
+
+
+def _beside(fs: LocalFileSystem, path: str) -> str:
+    """Where a file is written that then gets this name; nothing is there."""
     beside = f"{path}{Temporary.TMP}"
     if fs.exists(beside):
         fs.unlink(beside)  # a link that somebody put there must not be followed
-    create_index(fs, beside, index)
-    _own(fs, beside, owner)
-    fs.rename(beside, path)
-    fs.sync_directory(folder)
+    return beside
 
 
 def create_index(fs: TargetStore, path: str, index: KeyIndex) -> None:
@@ -83,34 +93,59 @@ def create_index(fs: TargetStore, path: str, index: KeyIndex) -> None:
         file.sync()
 
 
-def take_over_indexes(fs: LocalFileSystem, partition: str, paths: Sequence[str]) -> None:
+def take_over_indexes(fs: LocalFileSystem, partition: str, paths: Sequence[str], root: str | None = None) -> None:
     """Move indexes that `create_index` wrote into the folder of a partition, each once its segment is in place."""
     if not paths:
         return
     owner = fs.stat(partition)
-    folder = _make_folder(fs, partition, owner)
+    folder = _make_folder(fs, partition, root, owner)
     for path in paths:
-        _own(fs, path, owner)
-        fs.rename(path, f"{folder}/{posixpath.basename(path)}")
+        new = f"{folder}/{posixpath.basename(path)}"
+        if root is not None:
+            # It may be on another disk.
+            path = _copied(fs, path, _beside(fs, new))
+        _own(fs, path, owner, is_elsewhere=root is not None)
+        fs.rename(path, new)
     fs.sync_directory(folder)
 
 
-def _make_folder(fs: LocalFileSystem, partition: str, owner: FileInfo) -> str:
-    folder = index_folder(partition)
-    if not fs.exists(folder):
+def _copied(fs: LocalFileSystem, path: str, beside: str) -> str:
+    try:
+        fs.copy(path, beside, mode=OWNER_WRITES)
+        fs.sync_file(beside)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fs.unlink(beside)
+        raise
+    return beside
+
+
+def _make_folder(fs: LocalFileSystem, partition: str, root: str | None, owner: FileInfo | None) -> str:
+    folder = index_folder(partition, root)
+    if fs.exists(folder):
+        return folder
+    if root is None:
         work = make_work_folder(fs, partition)
         _own(fs, work, owner)
         fs.make_directory(folder)
         _own(fs, folder, owner)
         fs.sync_directory(work)
         fs.sync_directory(partition)
+    else:
+        if not fs.exists(root):
+            fs.make_directory(root)
+        fs.make_directory(folder)
+        _own(fs, folder, owner, is_elsewhere=True)
+        fs.sync_directory(root)
     return folder
 
 
-def _own(fs: LocalFileSystem, path: str, owner: FileInfo) -> None:
+def _own(fs: LocalFileSystem, path: str, owner: FileInfo | None, *, is_elsewhere: bool = False) -> None:
+    """Give a file to the owner of a log; one that is elsewhere stays with its maker, if only the owner could do it."""
     info = fs.stat(path)
-    if (info.uid, info.gid) != (owner.uid, owner.gid):
-        fs.set_owner(path, owner.uid, owner.gid)
+    if owner is not None and (info.uid, info.gid) != (owner.uid, owner.gid):
+        with contextlib.suppress(*[PermissionError] if is_elsewhere else []):
+            fs.set_owner(path, owner.uid, owner.gid)
 
 
 def read_index(segment: Segment) -> KeyIndex:
@@ -120,7 +155,7 @@ def read_index(segment: Segment) -> KeyIndex:
         OSError: there is none, or it cannot be read.
         CorruptFileError: it is torn, or not of this segment as it is now.
     """
-    path = key_index_path(segment.directory, segment.base_offset)
+    path = segment.key_index_path
     index = decode(read_file(segment.fs, path), path)
     with segment.open() as file:
         check_identity(index, segment, file, path)
@@ -186,41 +221,53 @@ def _size_and_crc(data: bytes) -> tuple[int, int] | None:
     return PREFIX_BYTES + size, crc
 
 
-def indexes_in(fs: Store, partition: str) -> Iterator[tuple[int, FileInfo]]:
+def indexes_in(fs: Store, partition: str, root: str | None = None) -> Iterator[tuple[int, FileInfo]]:
     """The key indexes of a partition, whether they are believed or not, by the base offsets of their segments."""
-    folder = index_folder(partition)
+    folder = index_folder(partition, root)
     for info in fs.list(folder) if fs.exists(folder) else ():
         base_offset = parse_key_index(info.name)
         if base_offset is not None:
             yield base_offset, replace(info, name=f"{folder}/{info.name}")
 
 
-def forget_indexes(fs: LocalFileSystem, partition: str, segments: Collection[int]) -> None:
+def forget_indexes(fs: LocalFileSystem, partition: str, segments: Collection[int], root: str | None = None) -> None:
     """Remove the indexes of segments that are about to be replaced; on return they are gone from the disk, too.
 
     Whatever happens then, there is never a new segment beside the index of an old one.
     """
-    gone = [info.name for base_offset, info in indexes_in(fs, partition) if base_offset in segments]
+    gone = [info.name for base_offset, info in indexes_in(fs, partition, root) if base_offset in segments]
     for path in gone:
         fs.unlink(path)
     if gone:
-        fs.sync_directory(index_folder(partition))
+        fs.sync_directory(index_folder(partition, root))
 
 
-def limit_indexes(fs: LocalFileSystem, partition: str, bytes_max: int) -> None:
+def limit_indexes(fs: LocalFileSystem, partition: str, bytes_max: int, root: str | None = None) -> None:
     """Remove the indexes of a partition that take more than that together, those of the newest segments."""
     taken = 0
-    for _, info in sorted(indexes_in(fs, partition), key=lambda found: found[0]):
+    for _, info in sorted(indexes_in(fs, partition, root), key=lambda found: found[0]):
         taken += info.size_bytes
         if taken > bytes_max:
             fs.unlink(info.name)
 
 
-def remove_indexes(fs: LocalFileSystem, partition: str, but: Collection[int] = ()) -> int:
+def remove_indexes(fs: LocalFileSystem, partition: str, but: Collection[int] = (), root: str | None = None) -> int:
     """Remove the indexes of a partition but those of some segments; return how many. The folder goes with the last."""
-    gone = [info for base_offset, info in indexes_in(fs, partition) if base_offset not in but]
+    gone = [info for base_offset, info in indexes_in(fs, partition, root) if base_offset not in but]
     for info in gone:
         fs.unlink(info.name)
-    if not but and fs.exists(index_folder(partition)):
-        remove_tree(fs, index_folder(partition))
+    folder = index_folder(partition, root)
+    if not but and fs.exists(folder):
+        if root is None:
+            remove_tree(fs, folder)
+        else:
+            # A folder that a user has named may hold more than indexes.
+            for info in fs.list(folder):
+                if (
+                    info.name.endswith(Temporary.TMP)
+                    and parse_key_index(info.name.removesuffix(Temporary.TMP)) is not None
+                ):
+                    fs.unlink(f"{folder}/{info.name}")
+            with contextlib.suppress(OSError):
+                fs.remove_directory(folder)
     return len(gone)

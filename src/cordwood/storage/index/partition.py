@@ -44,24 +44,36 @@ class IndexResult(Presentable):
     partitions: tuple[IndexedPartition, ...]
 
 
-def index_partition(fs: LocalFileSystem, log: LogView, memory_bytes: int) -> IndexedPartition:
-    """Make the indexes that are missing, and remove those that are not believed or have no segment."""
+def index_partition(
+    fs: LocalFileSystem, log: LogView, memory_bytes: int, bytes_max: int | None = None
+) -> IndexedPartition:
+    """Make the indexes that are missing, and remove those that are not believed or have no segment.
+
+    Args:
+        memory_bytes: that the keys of a segment may take.
+        bytes_max: that the indexes may take, the oldest segments first; None: what is worth it.
+    """
     segments = [segment for segment in log.segments if segment.size_bytes]
-    before = {base_offset for base_offset, _ in indexes_in(fs, log.path)}
+    before = {base_offset for base_offset, _ in indexes_in(fs, log.path, log.index_root)}
     believed = dict(_believed(segments))
     secret = next((header.secret for header in believed.values()), None) or new_secret()
-    indexed, made = set(), 0
+    indexed, made, left_bytes = set(), 0, 1 << 62 if bytes_max is None else bytes_max
     for segment in segments:
         header = believed.get(segment.base_offset)
-        if header is not None and header.secret == secret and header.covered_bytes == segment.size_bytes:
-            indexed.add(segment.base_offset)
+        is_current = header is not None and header.secret == secret and header.covered_bytes == segment.size_bytes
+        index = None if is_current else build(segment, secret, memory_bytes)
+        if header is None or not is_current:
+            header = None if index is None or not is_worth_keeping(index) else index.header
+        if header is None:
             continue
-        index = build(segment, secret, memory_bytes)
-        if index is not None and is_worth_keeping(index):
-            write_index(fs, log.path, index)
-            indexed.add(segment.base_offset)
+        left_bytes -= header.file_bytes
+        if left_bytes < 0:
+            break
+        indexed.add(segment.base_offset)
+        if index is not None:
+            write_index(fs, log.path, index, log.index_root)
             made += 1
-    remove_indexes(fs, log.path, but=indexed)
+    remove_indexes(fs, log.path, indexed, log.index_root)
     return _indexed(fs, log, len(indexed), made, len(before - indexed))
 
 
@@ -75,7 +87,7 @@ def _believed(segments: list[Segment]) -> Iterator[tuple[int, Header]]:
 
 def drop_indexes(fs: LocalFileSystem, log: LogView) -> IndexedPartition:
     """Remove all indexes of a partition."""
-    return _indexed(fs, log, 0, 0, remove_indexes(fs, log.path))
+    return _indexed(fs, log, 0, 0, remove_indexes(fs, log.path, root=log.index_root))
 
 
 def _indexed(fs: LocalFileSystem, log: LogView, indexed: int, made: int, removed: int) -> IndexedPartition:
@@ -85,6 +97,6 @@ def _indexed(fs: LocalFileSystem, log: LogView, indexed: int, made: int, removed
         indexed,
         made,
         removed,
-        sum(info.size_bytes for _, info in indexes_in(fs, log.path)),
+        sum(info.size_bytes for _, info in indexes_in(fs, log.path, log.index_root)),
         log.size_bytes,
     )

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError
 from cordwood.fs.base import ReadableFile
-from cordwood.storage.formats.filenames import key_index_path
 from cordwood.storage.formats.key_index import (
     BLOCK_BYTES,
     HEADER,
@@ -54,7 +53,7 @@ class SparseIndex:
             CorruptFileError: it is torn, or not of this segment as it is now.
         """
         self._log = log
-        self._path = key_index_path(segment.directory, segment.base_offset)
+        self._path = segment.key_index_path
         self._file = segment.fs.open(self._path)
         try:
             self._open()

@@ -11,7 +11,7 @@ from cordwood.errors import CorruptBatchError, DataError
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid
 from cordwood.storage.formats import offset_index, time_index, transaction_index
-from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.filenames import FileKind, key_index_path
 from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.order import BatchOrder, in_order
@@ -28,12 +28,14 @@ class Segment:
 
     Attributes:
         following: the next segment of its log.
+        index_root: see `LogView`.
     """
 
     fs: Store
     directory: str
     files: SegmentFiles
     following: SegmentFiles | None = None
+    index_root: str | None = None
 
     @property
     def base_offset(self) -> int:
@@ -58,6 +60,11 @@ class Segment:
     def open(self) -> ReadableFile:
         """The `.log` file."""
         return self.fs.open(self.path)
+
+    @property
+    def key_index_path(self) -> str:
+        """Where its key index is, if it has one."""
+        return key_index_path(self.directory, self.base_offset, self.index_root)
 
     def index_path(self, kind: FileKind) -> str | None:
         """Path of an index file, if there is one."""

@@ -17,12 +17,14 @@ class LogSource:
         location: of the store that it is in.
         log_start_offset: from the log directory's checkpoint.
         live: a broker writes to it.
+        index_root: see `LogView`.
     """
 
     location: Location[Store]
     path: str
     log_start_offset: int
     live: bool
+    index_root: str | None = None
 
     def open(self) -> LogView:
         """The log."""
@@ -30,4 +32,5 @@ class LogSource:
 
     def on(self, store: Store) -> LogView:
         """The log in a store that stands for its own, such as one that counts what is read."""
-        return LogView(self.path, fs=store, live=self.live, log_start_offset=self.log_start_offset)
+        start, root = self.log_start_offset, self.index_root
+        return LogView(self.path, fs=store, live=self.live, log_start_offset=start, index_root=root)

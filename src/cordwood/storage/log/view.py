@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import copy
 import functools
 import posixpath
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +57,7 @@ class LogView:
         log_start_offset: lowest offset that a consumer gets, from the log directory's checkpoint, else from the first
             segment.
         live: a broker writes to it.
+        index_root: the folder with a folder for its key indexes; None: they are in its own directory.
     """
 
     def __init__(
@@ -64,8 +67,10 @@ class LogView:
         fs: Store,
         live: bool = False,
         log_start_offset: int | None = None,
+        index_root: str | None = None,
     ) -> None:
         self.fs = fs
+        self.index_root = index_root
         self.path = path.rstrip("/") or "/"
         self.live = live
         self.name: PartitionDirectory | None
@@ -75,6 +80,13 @@ class LogView:
             self.name = None
         self._checkpointed_start = log_start_offset
         self._list()
+
+    def with_indexes_in(self, root: str | None) -> Self:
+        """The same log, whose key indexes are in a folder elsewhere; None: in its own directory."""
+        found = copy.copy(self)
+        found.index_root = root
+        found.segments = tuple(replace(segment, index_root=root) for segment in self.segments)
+        return found
 
     def _list(self) -> None:
         last: OSError | None = None
@@ -90,7 +102,8 @@ class LogView:
             raise NotFoundError(f"{self.path} is gone, or changes too fast to be read") from last
         listed = self.recovery.segments
         following = [*listed[1:], None]
-        self.segments = tuple(map(functools.partial(Segment, self.fs, self.path), listed, following))
+        one = functools.partial(Segment, self.fs, self.path, index_root=self.index_root)
+        self.segments = tuple(map(one, listed, following))
 
     def list_again(self) -> None:
         """List the files as they are now, after one of them has vanished.

@@ -258,7 +258,13 @@ class Listing:
 
 
 def list_partitions(
-    node: Node, paths: Sequence[str], topics: Sequence[str], partitions: Sequence[str], *, index_entries: bool
+    node: Node,
+    paths: Sequence[str],
+    topics: Sequence[str],
+    partitions: Sequence[str],
+    *,
+    index_entries: bool,
+    index_root: str | None = None,
 ) -> Listing:
     """List the partitions of a node that was opened on some paths; see `commands.read.ls`.
 
@@ -268,7 +274,7 @@ def list_partitions(
     wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
     if not wanted and (topics or partitions):
         raise NotFoundError(f"No partition in {', '.join(paths)} matches {', '.join([*topics, *partitions])}")
-    listed = [_partition(node, place, index_entries) for place in wanted]
+    listed = [_partition(node, place, index_entries, index_root) for place in wanted]
     return Listing(
         directories=tuple(_directory(directory) for directory in node.directories),
         partitions=tuple(one for one in listed if one is not None),
@@ -317,7 +323,9 @@ def _directory(directory: LogDirectory) -> DirectoryListing:
 # ---- partitions ------------------------------------------------------------------------------------------------------
 
 
-def _partition(node: Node, place: LocatedPartition, index_entries: bool) -> PartitionListing | None:
+def _partition(
+    node: Node, place: LocatedPartition, index_entries: bool, index_root: str | None
+) -> PartitionListing | None:
     """A partition; None if it is gone."""
     unreadable: tuple[str, ...]
     for _ in range(_ATTEMPTS):
@@ -365,12 +373,12 @@ def _partition(node: Node, place: LocatedPartition, index_entries: bool) -> Part
         recovery=tuple(str(action) for action in recovery),
         notes=tuple(_notes(node, place)),
         unreadable=unreadable,
-        index_bytes=_index_bytes(node, place),
+        index_bytes=_index_bytes(node, place, index_root),
     )
 
 
-def _index_bytes(node: Node, place: LocatedPartition) -> int:
-    folder = index_folder(place.path)
+def _index_bytes(node: Node, place: LocatedPartition, root: str | None) -> int:
+    folder = index_folder(place.path, root)
     if node.fs.reads_by_request(folder):  # a bucket has none, and asking takes a request
         return 0
     try:
