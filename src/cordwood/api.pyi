@@ -28,6 +28,7 @@ def ls(
     metadata: str | None = None,
     index_dir: str | None = None,
     index_entries: bool = False,
+    sort: str | None = None,
 ) -> Listing:
     """List the partitions of one broker's directories.
 
@@ -43,6 +44,8 @@ def ls(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         index_entries: Read all batch headers in object stores, too, and count the entries of indexes.
+        sort: In this order: disk, size (of logs), dirty, clean, records or segments, the largest first; newest or
+            oldest (record) first; or name. Default: name.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -205,6 +208,7 @@ def why(
     keys: bool = True,
     sample_bytes: int = 16777216,
     read_all: bool = False,
+    index_dir: str | None = None,
 ) -> WhyResult:
     """Say why the partitions in one broker's directories are as large as they are, and what to do about it.
 
@@ -226,6 +230,7 @@ def why(
         sample_bytes: Read so much of a log to count its keys, if no key index helps; and at most 64 times as much
             in all. Default: 16m.
         read_all: Read all records of all compacted partitions, instead of samples.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.

@@ -31,6 +31,68 @@ def document(*words: object, exits: int = 0) -> dict[str, Any]:
     return dict(json.loads(run(*words, "--json", exits=exits)))
 
 
+def du(path: Path) -> int:
+    """What a directory takes on the disk."""
+    return int(subprocess.run(["du", "-s", "-B1", path], capture_output=True, text=True, check=True).stdout.split()[0])
+
+
+@pytest.mark.parametrize("name", ["kraft-after", "kraft-jbod-before", "kraft-crashed-swapping", "legacy-v1-before"])
+def test_all_bytes_on_disk_are_what_du_sees(name: str) -> None:
+    broker = fixture(name)
+    listing = document(broker)
+    for partition in listing["partitions"]:
+        assert partition["disk_bytes"] == du(Path(partition["path"]))
+    for directory in listing["directories"]:
+        partitions = [one for one in listing["partitions"] if one["path"].startswith(f"{directory['path']}/")]
+        total = directory["own_bytes"] + sum(one["disk_bytes"] for one in partitions)
+        others = [path for path in Path(directory["path"]).iterdir() if path.is_dir()]
+        unlisted = sum(du(path) for path in others if str(path) not in {one["path"] for one in partitions})
+        assert total + unlisted == du(Path(directory["path"]))
+
+
+def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
+    broker = copy_of(fixture("kraft-jbod-before") / "a", tmp_path / "broker")
+    log = next((broker / "disk-1-0").glob("*.log"))
+    os.link(log, broker / "disk-1-0" / "twin.bin")
+    (partition,) = document(broker, "--partition", "disk-1-0")["partitions"]
+    assert partition["disk_bytes"] == du(broker / "disk-1-0")
+
+
+@pytest.mark.parametrize(
+    ("order", "key"),
+    [
+        ("disk", lambda one: -one["disk_bytes"]),
+        ("size", lambda one: -one["bytes"]),
+        ("dirty", lambda one: -(one["dirty_bytes"] or 0)),
+        ("clean", lambda one: -(one["clean_bytes"] or 0)),
+        ("records", lambda one: -one["records"]),
+        ("segments", lambda one: -one["segments"]),
+        ("oldest", lambda one: (one["oldest_ms"] is None, one["oldest_ms"] or 0)),
+        ("newest", lambda one: (one["newest_ms"] is None, -(one["newest_ms"] or 0))),
+    ],
+)
+def test_partitions_and_topics_stand_in_the_order_that_is_asked_for(order: str, key: Any) -> None:
+    listing = document(fixture("kraft-after"), "--sort", order)
+    usual = document(fixture("kraft-after"))
+    for rows in ("partitions", "topics"):
+        assert listing[rows] == sorted(usual[rows], key=key)
+        assert len({str(key(one)) for one in listing[rows]}) > 2
+    assert "--sort shape: give one of name, disk" in run(fixture("kraft-after"), "--sort", "shape", exits=2)
+
+
+def test_topics_have_the_sums_of_their_partitions() -> None:
+    listing = document(fixture("kraft-after"))
+    orders = next(one for one in listing["topics"] if one["topic"] == "orders")
+    partitions = [one for one in listing["partitions"] if one["topic"] == "orders"]
+    assert orders["partitions"] == len(partitions) > 1
+    for name in ("segments", "bytes", "disk_bytes", "records", "clean_bytes", "dirty_bytes"):
+        assert orders[name] == sum(one[name] for one in partitions) > 0
+    lines = run(fixture("kraft-after"), "--by-topic").splitlines()
+    assert " ".join(lines[3].split()).startswith("TOPIC PARTITIONS SEGMENTS BYTES ON DISK RECORDS POLICY CLEAN DIRTY")
+    assert len([line for line in lines if line.startswith("orders ")]) == 1
+    assert "give one of them" in run(fixture("kraft-after"), "--by-topic", "--segments", exits=2)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_json_of_every_fixture_has_the_bytes_and_segments_that_its_broker_left(name: str) -> None:
     damaged = name == "kraft-crashed-torn"
@@ -58,6 +120,7 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
     ]
     (partition,) = found["partitions"]
     first, *_, last = partition.pop("by_segment")
+    usage, disk_bytes = partition["usage"], du(broker / "a" / "disk-1-0")
     assert partition == {
         "path": f"{broker}/a/disk-1-0",
         "topic": "disk-1",
@@ -76,6 +139,9 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
         "clean_bytes": 1467,
         "dirty_bytes": 2298,
         "index_bytes": 0,
+        "disk_bytes": disk_bytes,
+        "disk_share": pytest.approx(disk_bytes / os.statvfs(broker).f_blocks / os.statvfs(broker).f_frsize),
+        "usage": usage,
         "codecs": ["none"],
         "oldest_ms": 1795242951624,
         "newest_ms": 1795242952090,
@@ -112,8 +178,10 @@ def test_the_table_is_aligned_and_ends_with_totals_and_notes() -> None:
         f"metadata: {broker}/a/__cluster_metadata-0, up to offset 92",
         "",
     ]
+    # Blocks differ between disks; `test_all_bytes_on_disk_are_what_du_sees` is about them.
+    lines = [re.sub(r"(?<=kB)  +[\d.]+ kB(?=  +0  )|, [\d.]+ kB on disk", "", line) for line in lines]
     assert [" ".join(line.split()) for line in lines[4:8]] == [
-        "PARTITION STATE SEGMENTS BYTES START NEXT RECORDS POLICY CLEAN DIRTY CODECS OLDEST (UTC) NEWEST (UTC)",
+        "PARTITION STATE SEGMENTS BYTES ON DISK START NEXT RECORDS POLICY CLEAN DIRTY CODECS OLDEST (UTC) NEWEST (UTC)",
         "disk-0-0 - 5 12.0 kB 0 185 185 compact (topic) 0 B 12.0 kB none 2026-11-21 06:35:50 2026-11-21 06:35:52",
         "disk-0-1 - 5 11.8 kB 0 174 174 compact (topic) 0 B 11.8 kB none 2026-11-21 06:35:50 2026-11-21 06:35:52",
         "disk-0-1 future 2 4.8 kB 0 68 68 compact (topic) - - none 2026-11-21 06:35:50 2026-11-21 06:35:51",
@@ -225,8 +293,8 @@ def test_a_log_directory_without_partitions_is_an_empty_table(tmp_path: Path) ->
     (tmp_path / "meta.properties").write_text("node.id=7\nversion=1\ncluster.id=c\n")
     lines = run(tmp_path).splitlines()
     assert lines[0] == f"{tmp_path}: node 7, not in use"
-    assert lines[3].startswith("PARTITION  STATE  SEGMENTS  BYTES")
-    assert lines[4:] == ["", "0 partitions, 0 segments, 0 B, 0 records"]
+    assert lines[3].startswith("PARTITION  STATE  SEGMENTS  BYTES  ON DISK")
+    assert lines[4:] == ["", "0 partitions, 0 segments, 0 B, 0 B on disk, 0 records"]
 
 
 @pytest.mark.parametrize(

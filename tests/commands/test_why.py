@@ -670,6 +670,13 @@ def test_key_indexes_count_all_keys_without_reading_the_log(tmp_path: Path) -> N
     assert (counts.read_bytes, counts.keys_in_log, counts.keyed) == (0, 4_999, 40_000)
 
 
+def test_key_indexes_may_be_elsewhere(tmp_path: Path) -> None:
+    paths, given = made(tmp_path, Case(lambda broker: many_keys(broker, 5_000, 40_000), KIND.DUE, ""))
+    cordwood.index(paths[0], topics=["t"], index_dir=str(tmp_path / "indexes"))
+    counts = found(cordwood.why(*paths, **given, index_dir=str(tmp_path / "indexes")), "t-0").keys
+    assert counts is not None and counts.source is KeySource.INDEX
+
+
 def test_more_keys_than_are_kept_are_counted_by_a_part_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_sample, "_HASHES_MAX", 4_000)
     counts = why_of(tmp_path, lambda broker: many_keys(broker, 20_000, 40_000)).keys

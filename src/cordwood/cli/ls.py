@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
+
+import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.commands.read import ls
 from cordwood.commands.selection import ListOptions
+from cordwood.errors import RequestError
 from cordwood.report import listing as report
 
 
@@ -15,6 +19,9 @@ from cordwood.report import listing as report
 def main(
     directories: Directories,
     options: ListOptions,
+    by_topic: Annotated[
+        bool, typer.Option("--by-topic", help="A line per topic, with the sums of its partitions.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """List partitions: offsets, sizes, records, policy, dirty bytes, codecs, times and state.
@@ -24,11 +31,13 @@ def main(
     and damage take a request per segment, so they are left out without --segments.
     """
     segments = options.index_entries
+    if segments and by_topic:
+        raise RequestError("--segments and --by-topic: give one of them")
     listing = ls([named(directory) for directory in directories], options)
     if as_json:
         print(json.dumps(report.document(listing, segments=segments), indent=1))
     else:
-        print("\n".join(report.lines(listing, segments=segments)))
+        print("\n".join(report.lines(listing, segments=segments, by_topic=by_topic)))
     if any(one.damage for one in listing.partitions):
         return EXIT_DAMAGE
     return EXIT_REQUEST if any(one.unreadable for one in listing.partitions) else EXIT_OK

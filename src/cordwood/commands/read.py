@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from cordwood.commands.selection import ListOptions
+from cordwood.errors import RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check, Finding
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.log.view import open_log_as
-from cordwood.storage.node.listing import Listing, list_partitions
+from cordwood.storage.node.listing import Listing, PartitionListing, TopicListing, list_partitions
 from cordwood.storage.node.node import Node
 
 
@@ -29,9 +32,26 @@ def open_log(path: str, *, index_dir: str | None = None, fs: Store | None = None
     return log.with_indexes_in(None if index_dir is None else log.fs.absolute_path(index_dir))
 
 
+#: What `ls` sorts by, each with what the first has least of.
+_ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
+    "name": lambda _: 0,
+    "disk": lambda one: -one.disk_bytes,
+    "size": lambda one: -one.size_bytes,
+    "dirty": lambda one: -(one.dirty_bytes or 0),
+    "clean": lambda one: -(one.clean_bytes or 0),
+    "records": lambda one: -one.records,
+    "segments": lambda one: -one.segment_count,
+    "newest": lambda one: math.inf if one.newest_ms is None else -one.newest_ms,
+    "oldest": lambda one: math.inf if one.oldest_ms is None else one.oldest_ms,
+}
+
+
 def ls(paths: Sequence[str], options: ListOptions, *, fs: Store | None = None) -> Listing:
     """List the partitions of one broker's directories; see `cordwood.ls`."""
     one = options.selection
+    order = _ORDERS.get(options.sort or "name")
+    if order is None:
+        raise RequestError(f"--sort {options.sort}: give one of {', '.join(_ORDERS)}")
     node = Node.open(
         fs or file_system_for([*paths, one.metadata, one.server_properties, options.index_place.index_dir]),
         paths,
@@ -41,7 +61,17 @@ def ls(paths: Sequence[str], options: ListOptions, *, fs: Store | None = None) -
     )
     root = options.index_place.root(node.fs, [place.path for place in node.places])
     entries = options.index_entries
-    return list_partitions(node, paths, one.topics, one.partitions, index_entries=entries, index_root=root)
+    found = list_partitions(node, paths, one.topics, one.partitions, index_entries=entries, index_root=root)
+    by_topic: dict[str, list[PartitionListing]] = {}
+    for partition in found.partitions:
+        if partition.topic_partition is not None:
+            by_topic.setdefault(partition.topic_partition.topic, []).append(partition)
+    topics = [TopicListing.of(name, some) for name, some in by_topic.items()]
+    return replace(
+        found,
+        partitions=tuple(sorted(found.partitions, key=order)),
+        topics=tuple(sorted(topics, key=order)),
+    )
 
 
 def check(*paths: str, fs: Store | None = None) -> list[Finding]:

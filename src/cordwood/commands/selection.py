@@ -103,6 +103,14 @@ class ListOptions:
             flag_help="One line per segment. In an object store, only this reads every segment's batch headers.",
         ),
     ] = False
+    sort: Annotated[
+        str | None,
+        Option(
+            "In this order: disk, size (of logs), dirty, clean, records or segments, the largest first; newest or "
+            "oldest (record) first; or name. Default: name.",
+            metavar="ORDER",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,3 +139,4 @@ class WhyOptions:
         ),
     ] = 16 << 20
     read_all: Annotated[bool, Option("Read all records of all compacted partitions, instead of samples.")] = False
+    index_place: IndexPlace = field(default_factory=IndexPlace)

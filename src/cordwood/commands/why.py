@@ -63,11 +63,12 @@ def why(
     """Why the partitions in one broker's directories are as large as they are; see `cordwood.why`."""
     now_ms = clock() if options.now_ms is None else options.now_ms
     chosen = options.selection
-    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties])
+    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
     node = open_node(fs, paths, chosen)
     places = sorted(select_partitions(node.places, paths, chosen), key=lambda place: -_log_bytes(fs, place))
     enabled = broker_config(node, ["log.cleaner.enable"])["log.cleaner.enable"]
-    look = _Look(node, options, now_ms, enabled, Outlooks(node, now_ms))
+    root = options.index_place.root(fs, [place.path for place in places])
+    look = _Look(node, options, now_ms, enabled, Outlooks(node, now_ms), root)
     found = []
     for done, place in enumerate(places, 1):
         partition = look.at(place)
@@ -100,6 +101,7 @@ class _Look:
     now_ms: int
     enabled: ConfigValue
     outlooks: Outlooks
+    index_root: str | None
     not_counted: list[str] = field(default_factory=list)
     _read_bytes: int = 0
 
@@ -132,7 +134,7 @@ class _Look:
             return None
         budget = min(self.options.sample_bytes, _SAMPLES_MAX * self.options.sample_bytes - self._read_bytes)
         try:
-            counts = count_keys(log, budget, read_all=self.options.read_all)
+            counts = count_keys(log.with_indexes_in(self.index_root), budget, read_all=self.options.read_all)
         except (OSError, DataError):
             return None
         if counts is None and log.size_bytes:

@@ -317,6 +317,10 @@ class Store(Protocol):
         """Whether each read of a file is a request to a server, so that few reads matter more than few bytes."""
         return False
 
+    def disk_size(self, path: str) -> int | None:
+        """How many bytes the disk of a path holds, used or free; None if that is unknown, or has no limit."""
+        return None
+
     def lock_holder(self, path: str) -> LockHolder | None:
         """The process that holds the lock of a log directory; None: no process holds it, or the holder is unknown.
 

@@ -314,6 +314,11 @@ class PosixFileSystem(LocalFileSystem):
         return disk.f_bavail * disk.f_frsize
 
     @override
+    def disk_size(self, path: str) -> int | None:
+        disk = os.statvfs(path)
+        return disk.f_blocks * disk.f_frsize or None
+
+    @override
     def target(self, path: str, sources: Sequence[str]) -> Target:
         return Workspace(self, path, sources)
 

@@ -85,6 +85,7 @@ class WrappedStore(Store):
     real_path = _of_store(Store.real_path)
     reads_by_request = _of_store(Store.reads_by_request)
     path_on_disk = _of_store(Store.path_on_disk)
+    disk_size = _of_store(Store.disk_size)
     lock_holder = _of_store(Store.lock_holder)
 
 

@@ -7,12 +7,13 @@ too long for its column has a line of its own. The document is exact where the t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cordwood.config import SourceKind, show
 from cordwood.errors import DataError
-from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing
-from cordwood.text import Column, bytes_text, number, printable, table, time_text
+from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing, TopicListing
+from cordwood.text import Cells, Column, bytes_text, cells_of, number, printable, table, time_text
 
 #: Where a policy was set, in a word.
 SHORT_SOURCE = {
@@ -41,6 +42,8 @@ def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
                 "node_id": one.node_id,
                 "cluster_id": one.cluster_id,
                 "problems": [str(error) for error in one.problems],
+                "own_bytes": one.own_bytes,
+                "disk_size_bytes": one.disk_size_bytes,
             }
             for one in listing.directories
         ],
@@ -52,10 +55,12 @@ def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
             "problems": [str(error) for error in listing.metadata_problems],
         },
         "partitions": [_partition(one, segments) for one in listing.partitions],
+        "topics": [_topic(one) for one in listing.topics],
         "totals": {
             "partitions": len(listing.partitions),
             "segments": sum(len(one.segments) for one in listing.partitions),
             "bytes": sum(one.size_bytes for one in listing.partitions),
+            "disk_bytes": sum(one.disk_bytes for one in listing.partitions),
             "records": sum(one.records for one in listing.partitions) if _headers_read(listing) else None,
             "records_exact": all(one.records_exact for one in listing.partitions),
         },
@@ -82,6 +87,9 @@ def _partition(listing: PartitionListing, segments: bool) -> dict[str, Any]:
         "clean_bytes": listing.clean_bytes,
         "dirty_bytes": listing.dirty_bytes,
         "index_bytes": listing.index_bytes,
+        "disk_bytes": listing.disk_bytes,
+        "disk_share": listing.disk_share,
+        "usage": asdict(listing.usage),
         "codecs": list(listing.codecs) if listing.headers_read else None,
         "oldest_ms": listing.oldest_ms,
         "newest_ms": listing.newest_ms,
@@ -91,6 +99,24 @@ def _partition(listing: PartitionListing, segments: bool) -> dict[str, Any]:
         "unreadable": list(listing.unreadable),
     }
     return values | {"by_segment": [_segment(segment) for segment in listing.segments]} if segments else values
+
+
+def _topic(topic: TopicListing) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "partitions": topic.partitions,
+        "segments": topic.segment_count,
+        "bytes": topic.size_bytes,
+        "disk_bytes": topic.disk_bytes,
+        "disk_share": topic.disk_share,
+        "records": topic.records if topic.headers_read else None,
+        "records_exact": topic.records_exact,
+        "policies": [None if one.value is None else list(one.value) for one in topic.policies],
+        "clean_bytes": topic.clean_bytes,
+        "dirty_bytes": topic.dirty_bytes,
+        "oldest_ms": topic.oldest_ms,
+        "newest_ms": topic.newest_ms,
+    }
 
 
 def _segment(segment: SegmentListing) -> dict[str, Any]:
@@ -136,11 +162,20 @@ def _index(partition: PartitionListing) -> str:
     return bytes_text(partition.index_bytes) + share
 
 
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+#: Of the disk; shown if any partition takes a thousandth of it.
+_SHARE, _SHARE_MIN = "SHARE", 0.001
+
 _PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
     (Column("PARTITION"), lambda one: printable(one.name)),
     (Column("STATE"), lambda one: ", ".join(one.states) or "-"),
     (Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
     (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+    (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
+    (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
     (Column("START", right=True), lambda one: str(one.log_start_offset)),
     (Column("NEXT", right=True), lambda one: str(one.next_offset)),
     (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
@@ -158,6 +193,21 @@ _KEY_INDEX = "KEY INDEX"
 #: What comes from batch headers.
 _OF_HEADERS = ("RECORDS", "CODECS", "OLDEST (UTC)", "NEWEST (UTC)")
 
+_TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
+    (Column("TOPIC"), lambda one: printable(one.name)),
+    (Column("PARTITIONS", right=True), lambda one: f"{one.partitions:,}"),
+    (Column("SEGMENTS", right=True), lambda one: f"{one.segment_count:,}"),
+    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+    (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
+    (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
+    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (Column("POLICY"), lambda one: "; ".join(map(_policy, one.policies))),
+    (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
+    (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
+    (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
+    (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
+)
+
 _SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
     (Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
     (Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
@@ -171,8 +221,8 @@ _SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
 )
 
 
-def lines(listing: Listing, *, segments: bool) -> Iterable[str]:
-    """The listing as lines for people."""
+def lines(listing: Listing, *, segments: bool, by_topic: bool = False) -> Iterable[str]:
+    """The listing as lines for people: one per partition, segment or topic."""
     for directory in listing.directories:
         node = "" if directory.node_id is None else f"node {directory.node_id}, "
         yield f"{printable(directory.path)}: {node}{directory.summary}"
@@ -186,19 +236,27 @@ def lines(listing: Listing, *, segments: bool) -> Iterable[str]:
             for one in listing.partitions
             for segment in one.segments
         ]
+        yield from table(columns, rows)
     else:
-        hidden: tuple[str, ...] = () if _headers_read(listing) else _OF_HEADERS
-        if not any(one.index_bytes for one in listing.partitions):
-            hidden += (_KEY_INDEX,)
-        shown = [one for one in _PARTITION_COLUMNS if one[0].title not in hidden]
-        columns = [column for column, _ in shown]
-        rows = [[cell(one) for _, cell in shown] for one in listing.partitions]
-    yield from table(columns, rows)
+        hidden = set(_hidden(listing))
+        of: Cells = _TOPIC_COLUMNS if by_topic else _PARTITION_COLUMNS
+        shown = [one for one in of if one[0].title not in hidden]
+        yield from table(*cells_of(shown, listing.topics if by_topic else listing.partitions))
     yield ""
     yield _totals(listing)
     if not _headers_read(listing):
         yield "records, codecs, times and damage: give --segments, which reads every segment"
     yield from _footnotes(listing)
+
+
+def _hidden(listing: Listing) -> Iterable[str]:
+    """The titles of columns that would say nothing."""
+    if not _headers_read(listing):
+        yield from _OF_HEADERS
+    if not any(one.index_bytes for one in listing.partitions):
+        yield _KEY_INDEX
+    if not any((one.disk_share or 0) >= _SHARE_MIN for one in listing.partitions):
+        yield _SHARE
 
 
 def _metadata_lines(listing: Listing) -> Iterable[str]:
@@ -219,6 +277,7 @@ def _totals(listing: Listing) -> str:
         number(len(partitions), "partition"),
         number(sum(len(one.segments) for one in partitions), "segment"),
         bytes_text(sum(one.size_bytes for one in partitions)),
+        f"{bytes_text(sum(one.disk_bytes for one in partitions))} on disk",
     ]
     if _headers_read(listing):
         records = _count(sum(one.records for one in partitions), all(one.records_exact for one in partitions))

@@ -195,7 +195,7 @@ def _position_below(segment: Segment, position: int) -> int:
 
 def _from_indexes(log: LogView, segments: Sequence[Segment], budget_bytes: int) -> KeyCounts | None:
     """Counts from key indexes that cover the log but for `budget_bytes`; None if they do not."""
-    if not any(True for _ in indexes_in(log.fs, log.path)):
+    if not any(True for _ in indexes_in(log.fs, log.path, log.index_root)):
         return None
     tally: _Tally | None = None
     rest: list[tuple[Segment, int]] = []

@@ -15,6 +15,7 @@ from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, parse_file, parse_key_index
 from cordwood.storage.log.recovery import INDEX_KINDS, Recovery, Verb
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.directory import LogDirectory
 
 
 class FileUse(StrEnum):
@@ -75,6 +76,14 @@ def usage_of(fs: Store, log: LogView, counted: Counted | None = None) -> DiskUsa
     if not fs.reads_by_request(log.path):
         sums[FileUse.DIRECTORY] += fs.stat(log.path).disk_bytes
     return DiskUsage(**sums, leftover_files=tuple(names[FileUse.LEFTOVER]), foreign_files=tuple(names[FileUse.FOREIGN]))
+
+
+def own_bytes(directory: LogDirectory) -> int:
+    """What a log directory and its own files take, without its partitions and other directories in it."""
+    files = sum(info.disk_bytes for info in directory.entries if not info.is_directory)
+    if directory.fs.reads_by_request(directory.path):
+        return files
+    return files + directory.fs.stat(directory.path).disk_bytes
 
 
 def _files(fs: Store, log: LogView) -> Iterator[tuple[FileUse, str, FileInfo]]:

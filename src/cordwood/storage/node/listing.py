@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, GapKind, read_headers
 from cordwood.storage.node.directory import LogDirectory, is_wanted
+from cordwood.storage.node.disk_usage import Counted, DiskUsage, own_bytes, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.types import Codec, TopicPartition
 
@@ -46,6 +48,8 @@ from cordwood.types import Codec, TopicPartition
 WRAPPER_BYTES_MAX = 1 << 20
 _WRAPPER_DECOMPRESSED_BYTES_MAX = 64 << 20
 _ATTEMPTS = 5
+
+_Number = TypeVar("_Number", int, float)
 
 
 class State(StrEnum):
@@ -136,6 +140,8 @@ class PartitionListing:
         notes: what else there is to say.
         unreadable: what of it cannot be read, and why.
         index_bytes: of its key indexes, whether they are believed or not.
+        usage: what all its files take on the disk.
+        disk_share: of the whole disk; None where its size is not known.
     """
 
     path: str
@@ -151,6 +157,8 @@ class PartitionListing:
     notes: tuple[str, ...]
     unreadable: tuple[str, ...] = ()
     index_bytes: int = 0
+    usage: DiskUsage = field(default_factory=DiskUsage)
+    disk_share: float | None = None
 
     def __str__(self) -> str:
         states = f", {', '.join(self.states)}" if self.states else ""
@@ -168,6 +176,16 @@ class PartitionListing:
     def size_bytes(self) -> int:
         """Bytes of all `.log` files."""
         return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self.segments)
+
+    @property
+    def disk_bytes(self) -> int:
+        """What all its files and directories take on the disk, as `du` counts."""
+        return self.usage.total_bytes
 
     @property
     def clean_bytes(self) -> int | None:
@@ -220,6 +238,55 @@ class PartitionListing:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicListing:
+    """The partitions of one topic together, as far as they are listed; what is unknown of one is unknown of all.
+
+    Attributes:
+        policies: of its partitions, each once.
+    """
+
+    name: str
+    partitions: int
+    segment_count: int
+    size_bytes: int
+    disk_bytes: int
+    disk_share: float | None
+    records: int
+    records_exact: bool
+    headers_read: bool
+    policies: tuple[Policy, ...]
+    clean_bytes: int | None
+    dirty_bytes: int | None
+    oldest_ms: int | None
+    newest_ms: int | None
+
+    @classmethod
+    def of(cls, name: str, partitions: Sequence[PartitionListing]) -> TopicListing:
+        """The sums over some partitions."""
+        return cls(
+            name=name,
+            partitions=len(partitions),
+            segment_count=sum(one.segment_count for one in partitions),
+            size_bytes=sum(one.size_bytes for one in partitions),
+            disk_bytes=sum(one.disk_bytes for one in partitions),
+            disk_share=_sum_if_known([one.disk_share for one in partitions]),
+            records=sum(one.records for one in partitions),
+            records_exact=all(one.records_exact for one in partitions),
+            headers_read=all(one.headers_read for one in partitions),
+            policies=tuple(dict.fromkeys(one.policy for one in partitions)),
+            clean_bytes=_sum_if_known([one.clean_bytes for one in partitions]),
+            dirty_bytes=_sum_if_known([one.dirty_bytes for one in partitions]),
+            oldest_ms=min((one.oldest_ms for one in partitions if one.oldest_ms is not None), default=None),
+            newest_ms=max((one.newest_ms for one in partitions if one.newest_ms is not None), default=None),
+        )
+
+
+def _sum_if_known(values: Sequence[_Number | None]) -> _Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known and len(known) == len(values) else None
+
+
+@dataclass(frozen=True, slots=True)
 class DirectoryListing:
     """One log directory.
 
@@ -228,6 +295,8 @@ class DirectoryListing:
         summary: the same in words, with the lock holder.
         node_id, cluster_id: from meta.properties; None where there is none.
         problems: files of the directory itself that cannot be read.
+        own_bytes: what the directory and its own files take on the disk, without its partitions.
+        disk_size_bytes: of the disk that it is on; None if that is not known.
     """
 
     path: str
@@ -236,6 +305,8 @@ class DirectoryListing:
     node_id: int | None
     cluster_id: str | None
     problems: tuple[DataError, ...]
+    own_bytes: int = 0
+    disk_size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +316,7 @@ class Listing:
     Attributes:
         metadata_path: of the metadata log; None without one.
         metadata_problems: why what it says does not count.
+        topics: sums over the partitions of each topic, in the order of the partitions.
     """
 
     directories: tuple[DirectoryListing, ...]
@@ -252,6 +324,7 @@ class Listing:
     metadata_path: str | None
     metadata_next_offset: int | None
     metadata_problems: tuple[DataError, ...]
+    topics: tuple[TopicListing, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.partitions))
@@ -274,10 +347,17 @@ def list_partitions(
     wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
     if not wanted and (topics or partitions):
         raise NotFoundError(f"No partition in {', '.join(paths)} matches {', '.join([*topics, *partitions])}")
-    listed = [_partition(node, place, index_entries, index_root) for place in wanted]
+    counted: Counted = set()
+    sizes = {one.path: node.fs.disk_size(one.path) for one in node.directories}
+    looked = [(place, _partition(node, place, index_entries, index_root, counted)) for place in wanted]
+    listed = [
+        replace(one, disk_share=one.disk_bytes / size) if (size := sizes.get(place.directory.path)) else one
+        for place, one in looked
+        if one is not None
+    ]
     return Listing(
-        directories=tuple(_directory(directory) for directory in node.directories),
-        partitions=tuple(one for one in listed if one is not None),
+        directories=tuple(_directory(one, sizes[one.path]) for one in node.directories),
+        partitions=tuple(listed),
         metadata_path=node.metadata_path,
         metadata_next_offset=None if node.metadata is None else node.metadata.next_offset,
         metadata_problems=() if node.metadata is None else node.metadata.problems,
@@ -301,7 +381,7 @@ def _state(directory: LogDirectory) -> State | None:
     return State.CRASHED if directory.crashed and directory.info(LOCK) is not None else None
 
 
-def _directory(directory: LogDirectory) -> DirectoryListing:
+def _directory(directory: LogDirectory, size_bytes: int | None) -> DirectoryListing:
     state = _state(directory)
     summary = {
         State.LIVE: f"live: a broker is running on it, {directory.holder}",
@@ -317,6 +397,8 @@ def _directory(directory: LogDirectory) -> DirectoryListing:
         node_id=None if meta is None else meta.node_id,
         cluster_id=None if meta is None else meta.cluster_id,
         problems=tuple(directory.problems),
+        own_bytes=own_bytes(directory),
+        disk_size_bytes=size_bytes,
     )
 
 
@@ -324,10 +406,11 @@ def _directory(directory: LogDirectory) -> DirectoryListing:
 
 
 def _partition(
-    node: Node, place: LocatedPartition, index_entries: bool, index_root: str | None
+    node: Node, place: LocatedPartition, index_entries: bool, index_root: str | None, counted: Counted
 ) -> PartitionListing | None:
     """A partition; None if it is gone."""
     unreadable: tuple[str, ...]
+    usage = DiskUsage()
     for _ in range(_ATTEMPTS):
         try:
             log = place.log()
@@ -340,6 +423,7 @@ def _partition(
             log_start = log.log_start_offset
             next_offset = _next_offset(log, segments)
             recovery = log.recovery.actions
+            usage = usage_of(node.fs, log, counted)
             unreadable = tuple(one.unreadable for one in segments if one.unreadable is not None)
             break
         except FileNotFoundError:
@@ -374,6 +458,7 @@ def _partition(
         notes=tuple(_notes(node, place)),
         unreadable=unreadable,
         index_bytes=_index_bytes(node, place, index_root),
+        usage=usage,
     )
 
 
