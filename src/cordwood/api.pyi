@@ -256,6 +256,7 @@ def plan(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
+    min_dead: float | None = None,
     index_dir: str | None = None,
 ) -> Plan:
     """Show what a clean of one broker's directories would do, without reading records or changing anything.
@@ -282,6 +283,8 @@ def plan(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        min_dead: In place, with key indexes: leave superseded records of up to this share of the log, such as 10%,
+            where they are, and write only segments that are worth it. Default: none are left, as by Kafka.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 
     Raises:
@@ -312,6 +315,7 @@ def plan_exact(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
+    min_dead: float | None = None,
     index_dir: str | None = None,
     engine: str | None = None,
     master: str = "local[*,4]",
@@ -347,6 +351,8 @@ def plan_exact(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        min_dead: In place, with key indexes: leave superseded records of up to this share of the log, such as 10%,
+            where they are, and write only segments that are worth it. Default: none are left, as by Kafka.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
@@ -380,6 +386,7 @@ def clean(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
+    min_dead: float | None = None,
     index_dir: str | None = None,
     link: bool = False,
     index: bool = False,
@@ -421,6 +428,8 @@ def clean(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        min_dead: In place, with key indexes: leave superseded records of up to this share of the log, such as 10%,
+            where they are, and write only segments that are worth it. Default: none are left, as by Kafka.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         link: Hard-link closed segments that do not change, instead of copying them.
         index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
@@ -464,6 +473,7 @@ def clean_in_place(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
+    min_dead: float | None = None,
     index_dir: str | None = None,
     keep_old: str | None = None,
     verify: bool = True,
@@ -506,6 +516,8 @@ def clean_in_place(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        min_dead: In place, with key indexes: leave superseded records of up to this share of the log, such as 10%,
+            where they are, and write only segments that are worth it. Default: none are left, as by Kafka.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
         verify: Prove that new segments are right before they replace old ones.

@@ -89,8 +89,8 @@ def segments_searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     original = by_index.scan_by_index
 
-    def noted(segment: Segment, *args: Any) -> Any:
-        run = original(segment, *args)
+    def noted(segment: Segment, *args: Any, **choice: Any) -> Any:
+        run = original(segment, *args, **choice)
         found.extend([segment.base_offset] if run is not None else [])
         return run
 

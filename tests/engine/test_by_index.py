@@ -81,8 +81,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows by one for each segment that is looked up: whether an index served it."""
     found: list[bool] = []
 
-    def noted(*args: Any) -> Any:
-        result = scan_by_index(*args)
+    def noted(*args: Any, **choice: Any) -> Any:
+        result = scan_by_index(*args, **choice)
         found.append(result is not None)
         return result
 

@@ -67,6 +67,7 @@ class KnownOutcomes:
         bits: uint8, one bit per ordinal; 1: superseded.
         unread: bool[batches], whether pass 1 has not read the bytes of a known batch, as a key index spoke for it.
         unconfirmed: bool[batches], those unread ones of which a bit says that the record may be superseded.
+        held: bool[batches], those whose tombstones stay although their time has come.
     """
 
     first_ordinals: Int64Array
@@ -76,13 +77,14 @@ class KnownOutcomes:
     bits: npt.NDArray[np.uint8]
     unread: BoolArray
     unconfirmed: BoolArray
+    held: BoolArray
 
     @classmethod
     def nothing(cls, batches: int) -> KnownOutcomes:
         """The value for batches that are all not known."""
         none = np.zeros(batches, np.int64)
         never = np.zeros(batches, np.bool_)
-        return cls(none + NONE, none, none, never, np.empty(0, np.uint8), never, never)
+        return cls(none + NONE, none, none, never, np.empty(0, np.uint8), never, never, never)
 
     @property
     def known(self) -> BoolArray:

@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal
 from cordwood.config import ConfigValue, show
 from cordwood.option import Option
 from cordwood.presentable import Presentable
+from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 from cordwood.types import NONE, TopicPartition
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -99,6 +100,7 @@ class LogFacts:
         segments: by base offset; the last is active.
         high_watermark: of the log, within the two.
         checkpoint: the cleaner's first dirty offset; None if it has none.
+        own_checkpoint: of a clean with `--min-dead`, if it is of the log as it is now.
         open_transactions: as of the high watermark, by first offset.
         first_unstable_offset: base offset of the first batch that is there of those from the first open transaction
             on, which may have begun below the log start or have lost batches to a clean. None: nothing is open there.
@@ -112,6 +114,7 @@ class LogFacts:
     checkpoint: int | None = None
     open_transactions: tuple[OpenTransaction, ...] = ()
     first_unstable_offset: int | None = None
+    own_checkpoint: CleanCheckpoint | None = None
 
     @property
     def last_stable_offset(self) -> int:
@@ -169,6 +172,14 @@ class Choices:
     read_all: Annotated[
         bool, Option("Read the whole log, even where key indexes say that parts of it hold nothing to clean.")
     ] = False
+    min_dead: Annotated[
+        float | None,
+        Option(
+            "In place, with key indexes: leave superseded records of up to this share of the log, such as 10%, where "
+            "they are, and write only segments that are worth it. Default: none are left, as by Kafka.",
+            metavar="SHARE",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +295,9 @@ class Compaction:
         bounds: the most that can go.
         expired_batches: batches in the range whose delete horizon has passed.
         transactional_batches: markers, and data of transactions, in the range.
+        garbage_share: how much garbage a clean may leave, as a share of the range; 0: none, as by Kafka.
+        garbage_bytes: what an earlier clean left, about.
+        restart: where a cleaner begins that knows nothing of garbage, if that is not the first dirty offset.
     """
 
     range: CleanRange
@@ -299,6 +313,9 @@ class Compaction:
     bounds: Bounds
     expired_batches: int
     transactional_batches: int
+    garbage_share: float = 0.0
+    garbage_bytes: int = 0
+    restart: int | None = None
 
     @property
     def total_bytes(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from cordwood.cleaning.plan import (
     Bound,
@@ -190,9 +191,30 @@ def _earliest_dirty(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFa
 
 
 def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int) -> Compaction:
-    """Plan the compaction of a log with at least one segment."""
+    """Plan the compaction of a log with at least one segment.
+
+    A clean that may leave garbage begins where the last one of its kind ended. Kafka's checkpoint is below that, and
+    tells when `max.compaction.lag.ms` has passed for what was left. Then the clean begins there and leaves none. It
+    begins there, too, if less may be left than there is.
+    """
+    usual = _plan_from(facts, *_first_dirty(facts, choices), config, now_ms)
+    share, own = choices.min_dead, facts.own_checkpoint
+    if share is None or usual.must_compact_now:
+        return usual
+    if own is None or not facts.log_start_offset <= own.cleaned_to <= facts.log_end_offset:
+        return replace(usual, garbage_share=share)
+    if own.garbage_bytes > share * usual.log_bytes:
+        return replace(usual, garbage_share=share, garbage_bytes=own.garbage_bytes)
+    return replace(
+        _plan_from(facts, own.cleaned_to, "the end of the last clean, which left garbage below", config, now_ms),
+        garbage_share=share,
+        garbage_bytes=own.garbage_bytes,
+        restart=usual.range.first_dirty_offset,
+    )
+
+
+def _plan_from(facts: LogFacts, first_dirty: int, why: str, config: TopicConfig, now_ms: int) -> Compaction:
     segments = facts.segments
-    first_dirty, why = _first_dirty(facts, choices)
     found = clean_range(
         segments,
         first_dirty,

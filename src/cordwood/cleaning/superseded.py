@@ -52,6 +52,8 @@ _DECODED, _STAYS_PLAIN, _STAYS_KEYED = 4, 8, 16
 UNREAD = 32
 #: Besides: its bits are those of records that may be superseded, as their hashes in the key index say.
 UNCONFIRMED = 64
+#: A tombstone of it stays although its time has come, as a pending record may have its key; see `engine.sparing`.
+HELD = 128
 #: Records of a window that are held at once; a batch may decompress to any number of them.
 _HELD_RECORDS = 1 << 20
 
@@ -304,8 +306,8 @@ class SegmentOutcomes:
         kernel.count_bits(self.bits, first, records, superseded)
         flags = self.flags[at]
         plain = np.asarray((flags & (kernel.HAS_TOMBSTONE | kernel.HAS_KEYLESS) == 0) & (batches["magic"] == 2))
-        unread, unconfirmed = (np.asarray(flags & flag != 0) for flag in (UNREAD, UNCONFIRMED))
-        return KnownOutcomes(first, records, superseded, plain, self.bits, unread, unconfirmed)
+        unread, unconfirmed, held = (np.asarray(flags & flag != 0) for flag in (UNREAD, UNCONFIRMED, HELD))
+        return KnownOutcomes(first, records, superseded, plain, self.bits, unread, unconfirmed, held)
 
     @property
     def superseded(self) -> Int64Array:
@@ -374,7 +376,7 @@ def confirmed(
     superseded = np.empty(batches.size, np.int64)
     kernel.count_bits(bits, firsts, known.records, superseded)
     return KnownOutcomes(
-        firsts, known.records, superseded, known.plain, bits, known.unread, np.zeros(batches.size, np.bool_)
+        firsts, known.records, superseded, known.plain, bits, known.unread, np.zeros(batches.size, np.bool_), known.held
     )
 
 

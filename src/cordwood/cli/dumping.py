@@ -290,11 +290,11 @@ class Dump:
 
     def _small(self, path: str, parsed: PartitionFile | None) -> None:
         name = posixpath.basename(path)
-        kind = filenames.KEY_INDEX if filenames.parse_key_index(name) is not None else parsed.kind if parsed else ""
+        kind = filenames.kind_in_index_folder(name) or (parsed.kind if parsed else "")
         read = READERS.get(name.removesuffix(".tmp")) or READERS.get(kind)
         if read is None:
             known = ", ".join(kind for kind in FileKind if kind) + f", {', '.join(IN_LOG_DIRECTORY)}"
-            what = f"Kafka's are {known}; Cordwood's are {filenames.KEY_INDEX}"
+            what = f"Kafka's are {known}; Cordwood's are {', '.join(filenames.OWN_KINDS)}"
             raise RequestError(f"{path} is no file that Kafka or Cordwood writes, by its name; {what}")
         if isinstance(self.printer, PatternPrinter) or self.choice.isolation is not None:
             raise RequestError(f"{path} holds no records; leave out --format and --isolation")

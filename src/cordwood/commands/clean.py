@@ -41,6 +41,7 @@ from cordwood.commands.opening import open_node, recovery_settings, select_parti
 from cordwood.commands.options import CopyOptions, IndexOptions, PlanOptions, RunOptions
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
 from cordwood.engine.task import Failure, Indexes, Output
+from cordwood.errors import RequestError
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import mode_of
@@ -80,6 +81,10 @@ def clean(
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start; see `cordwood.clean`."""
     started = time.monotonic()
+    if options.choices.min_dead is not None:
+        raise RequestError(
+            "--min-dead leaves superseded records, which a copy has no memory of: give it with --in-place"
+        )
     fs = fs or file_system_for([*paths, output, *options.paths])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]

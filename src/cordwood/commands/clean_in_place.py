@@ -35,6 +35,7 @@ from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions
 from cordwood.commands.plan import plan_node
 from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
+from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock
@@ -58,6 +59,8 @@ def clean_in_place(
 ) -> CleanResult:
     """Clean one broker's directories themselves; see `cordwood.clean_in_place`."""
     started = time.monotonic()
+    if options.choices.min_dead is not None and not in_place.indexes.index:
+        raise RequestError("--min-dead leaves superseded records, which are remembered beside key indexes: add --index")
     fs = fs or PosixFileSystem()
     advice = "Write a cleaned copy instead: cordwood clean {} --output URL, or --output DIR"
     paths = [local_path(path, advice.format(path)) for path in paths]
@@ -136,6 +139,8 @@ def _notes(site: Site) -> Iterator[str]:
 
 
 def _in_place(site: Site, work: Work, waves: Waves, ledger: Ledger, *, verified: bool) -> InPlace:
+    known = [one.cleaned for one in ledger.progress.values() if one.cleaned is not None]
+    left = [one.left for one in known if one.left is not None]
     return InPlace(
         directories=tuple(directory.path for directory in site.node.directories),
         waves=len(waves.waves),
@@ -149,6 +154,10 @@ def _in_place(site: Site, work: Work, waves: Waves, ledger: Ledger, *, verified:
         bytes_written=ledger.bytes_written,
         bytes_new=work.new_bytes,
         index_bytes=ledger.index_bytes,
+        garbage_bytes=sum(one.garbage_bytes for one in left) if left else None,
+        garbage_of_bytes=sum(segment.size_bytes for one in left for segment in one.segments),
+        segments_written=sum(len(replaced) for one in known for replaced, _ in one.written),
+        segments_spared=sum(len(one.kept) for one in known),
     )
 
 

@@ -17,6 +17,7 @@ from cordwood.cleaning import retention as retention_rules
 from cordwood.cleaning import selection
 from cordwood.cleaning.plan import (
     Choices,
+    Compaction,
     Decision,
     LogFacts,
     PartitionPlan,
@@ -70,6 +71,7 @@ def plan_node(node: Node, paths: Sequence[str], options: PlanOptions, *, clock: 
     for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
         if isinstance(offset, int) and offset < 0:
             raise RequestError(f"The {name} cannot be {offset}: offsets start at 0")
+    _check_min_dead(options)
     places = select_partitions(node.places, paths, selection)
     size = offset_map_size(node, choices)
     _, now_ms = options.at(clock)
@@ -98,6 +100,23 @@ class PlannedPartition:
     log: LogView | None = None
     facts: LogFacts | None = None
     obstacle: Obstacle | None = None
+
+
+def _check_min_dead(options: PlanOptions) -> None:
+    """Refuse a share that is none, and what needs a clean that leaves nothing, or remembers it elsewhere."""
+    choices, share = options.choices, options.choices.min_dead
+    if share is None:
+        return
+    if not 0 < share < 1:
+        raise RequestError(f"--min-dead {share:g}: give a share of the log between 0 and 100 %, such as 10%")
+    others = {
+        "--first-dirty": choices.first_dirty is not None,
+        "--offset-map": choices.offset_map is not None,
+        "--strict-kafka": choices.strict_kafka,
+        "--index-dir": options.index_place.index_dir is not None,
+    }
+    for other in (name for name, is_given in others.items() if is_given):
+        raise RequestError(f"--min-dead leaves records that it remembers in the partition; it does not go with {other}")
 
 
 def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PartitionPlan | None:
@@ -229,7 +248,7 @@ def _with_compaction(
     decision, reason = selection.decide(compaction, facts, config, choices, now_ms)
     if decision is Decision.CLEAN and (doubtful := policy_in_doubt(node, config)) is not None:
         decision, reason = Decision.LEAVE, doubtful
-    notes = [*left.notes, *_notes_on_range(facts, compaction.range.first_dirty_offset)]
+    notes = [*left.notes, *_notes_on_range(facts, compaction)]
     if decision is not Decision.REFUSE:
         notes += [f"damaged: {one.damage}" for one in facts.headers if one.damage]
     return replace(
@@ -287,7 +306,13 @@ def _notes(place: LocatedPartition, log: LogView) -> Iterator[str]:
         yield f"planned as of after the recovery at the next start, which changes {count} file{'s' * (count != 1)}"
 
 
-def _notes_on_range(facts: LogFacts, first_dirty: int) -> Iterator[str]:
+def _notes_on_range(facts: LogFacts, compaction: Compaction) -> Iterator[str]:
+    first_dirty = compaction.range.first_dirty_offset
+    if compaction.garbage_bytes:
+        share = 100 * compaction.garbage_bytes / max(compaction.log_bytes, 1)
+        yield f"earlier cleans left {compaction.garbage_bytes} bytes of superseded records, {share:.3g} % of the log"
+    if compaction.restart is not None:
+        return
     usual, _ = selection.first_dirty_offset(facts.checkpoint, facts.log_start_offset, facts.log_end_offset)
     if first_dirty > usual:
         yield f"offsets {usual} to {first_dirty - 1} would count as clean without having been cleaned"

@@ -6,7 +6,8 @@
 
 The index says where to look. That a record is superseded is decided by the hash of its key under the secret of this
 clean, as without an index. One such record is enough to know that the segment is rewritten: what else may go is looked
-up in pass 2, which reads and decodes it anyway (`cleaning.superseded.confirmed`). An index that is missing, torn, or of
+up in pass 2, which reads and decodes it anyway (`cleaning.superseded.confirmed`). A clean that may spare the segment
+(`engine.sparing`) looks up all. An index that is missing, torn, or of
 any other batches than those in the file is not used, and neither is one of entries of magic 0 and 1, which have no
 exact counts. Then the segment is scanned.
 """
@@ -55,7 +56,7 @@ Mark: TypeAlias = Callable[[BatchRows], tuple[BoolArray, Int64Array]]
 
 
 def scan_by_index(
-    segment: Segment, mark: Mark, table: DirtyTable, now_ms: int, chunk_records: int
+    segment: Segment, mark: Mark, table: DirtyTable, now_ms: int, chunk_records: int, *, finds_all: bool = False
 ) -> ScannedRun | None:
     """Find the superseded records of a segment by its key index; None, and nothing marked, without one to be believed.
 
@@ -64,6 +65,7 @@ def scan_by_index(
         table: the dirty keys, in which candidates are looked up.
         now_ms: the time of the clean.
         chunk_records: see `ScannedRun`; there are no chunks.
+        finds_all: all candidates are looked up, even if one of them says that the segment is rewritten.
 
     Raises:
         CorruptBatchError: a batch that is read is damaged.
@@ -93,9 +95,9 @@ def scan_by_index(
                 shifts = firsts[places] - np.cumsum(keys.counts) + keys.counts
                 numbers = np.repeat(shifts, keys.counts) + np.arange(superseded.size)
                 set_bits(numbers[superseded].astype(np.uint32), bits)
-                if chosen is candidates and bits.any():
+                if chosen is candidates and bits.any() and not finds_all:
                     break
-            if bits.any():
+            if bits.any() and not finds_all:
                 # It will be rewritten, and what is left is looked up then.
                 break
     unconfirmed = candidates & ~looked_up

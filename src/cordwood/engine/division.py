@@ -26,6 +26,8 @@ _RUNS_PER_CORE = 2
 #: Records are looked up if at most one of so many is dirty. Each dirty record is then read twice, which takes about as
 #: long as sorting eight clean ones into chunks.
 _LITTLE = 8
+#: … of a clean that may leave garbage: only one task at a time knows all of it.
+_LITTLE_WITH_GARBAGE = 2
 #: A task that reads so much, or more, has threads that read and decode ahead of it.
 _THREADED_BYTES = 64 << 20
 #: How many cores it keeps busy, on average.
@@ -49,20 +51,22 @@ def with_probing(task: PartitionTask, cores: int) -> PartitionTask:
     """The task as one that looks up records if that is better. It may yet be divided, so a core's share counts."""
     whole, is_limited = task.settings.memory, task.settings.offset_map_slots is not None
     memory = None if whole is None else MemoryShare(whole.size_bytes * whole.tasks // cores, cores)
-    keys = _table_keys(task.dirty_part, task.first_uncleanable - task.first_dirty, memory, is_limited)
+    little = _LITTLE_WITH_GARBAGE if task.garbage_share else _LITTLE
+    keys = _table_keys(task.dirty_part, task.first_uncleanable - task.first_dirty, memory, is_limited, little)
     return replace(task, probing=keys > 0)
 
 
-def _table_keys(dirty_part: float, dirty: int, memory: MemoryShare | None, is_limited: bool) -> int:
+def _table_keys(dirty_part: float, dirty: int, memory: MemoryShare | None, is_limited: bool, little: int) -> int:
     """The most keys of a table in which records are looked up; 0: there is none.
 
     Args:
         dirty_part: which part of the log is dirty.
         dirty: how many offsets are.
         memory, is_limited: see `_reason`.
+        little: one of so many records may be dirty.
     """
     fits = memory is None or table_bytes(dirty) <= memory.size_bytes
-    return dirty if fits and not is_limited and _LITTLE * dirty_part <= 1 else 0
+    return dirty if fits and not is_limited and little * dirty_part <= 1 else 0
 
 
 def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
@@ -74,6 +78,8 @@ def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
         cores: tasks that run at once.
     """
     settings = task.settings
+    if task.garbage_share and task.probing:
+        return False
     records = None if task.records is None else min(task.records, task.first_uncleanable - task.first_dirty)
     if task.probing:
         records = None  # the table of their keys fits
@@ -99,9 +105,13 @@ def with_divisions(plan: Plan, cores: int) -> Plan:
             return plan
         is_limited = plan.offset_map is not None
         records, dirty = plan.compaction.bounds.records_max, plan.compaction.range.offsets
-        keys = _table_keys(plan.compaction.dirty_part, dirty, least, is_limited)
+        garbage = plan.compaction.garbage_share > 0
+        little = _LITTLE_WITH_GARBAGE if garbage else _LITTLE
+        keys = _table_keys(plan.compaction.dirty_part, dirty, least, is_limited, little)
         kept = None if records is None or keys else min(records, dirty)
-        division = _division(plan.compaction, kept, memory, is_limited, total_bytes, cores)
+        division = Division()
+        if not (garbage and keys):
+            division = _division(plan.compaction, kept, memory, is_limited, total_bytes, cores)
         return replace(plan, division=replace(division, table_keys=keys))
 
     return replace(plan, partitions=tuple(divided(one) for one in plan.partitions))

@@ -20,6 +20,7 @@ from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.formats import offset_index, time_index
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
@@ -189,6 +190,7 @@ def log_facts(
         place.directory.cleaner_offsets.get(place.name.topic_partition),
         open_transactions,
         _first_unstable_offset(log, open_transactions[0]) if open_transactions else None,
+        believed_checkpoint(log),
     )
 
 

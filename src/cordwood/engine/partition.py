@@ -33,8 +33,10 @@ from cordwood.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_ta
 from cordwood.engine.rewrite import Outputs, WrittenGroup, rewrite_groups
 from cordwood.engine.scan import KeyScan, chunk_records, probe_keys, scan_keys
 from cordwood.engine.settings import CleanSettings
+from cordwood.engine.sparing import Spared, StaleStateError, Terms, known_of, spare
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import TargetStore
+from cordwood.storage.formats.clean_checkpoint import CleanSegment
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
@@ -49,11 +51,36 @@ class CleanState:
         tracker: the tracker of pass 2.
         key_pass_tracker: the tracker of pass 1 where the next group begins; None: pass 1 starts anew there.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer; see `Elision`.
+        spares: groups before it keep records that may go. So from here on tombstones and markers stay: one of these
+            records could have the key.
     """
 
     tracker: AbortTracker
     old_horizon_ms: int
     key_pass_tracker: AbortTracker | None = None
+    spares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a clean that may leave garbage says of a log, for `CleanCheckpoint`.
+
+    Attributes:
+        segments: that were written or kept.
+        first_killer: no record below superseded one that is still there.
+    """
+
+    segments: tuple[CleanSegment, ...]
+    first_killer: int
+
+    @property
+    def garbage_bytes(self) -> int:
+        """What was left."""
+        return sum(one.garbage_bytes for one in self.segments)
+
+    def with_more(self, other: Left) -> Left:
+        """That of this part of a log, and of the next one."""
+        return Left(self.segments + other.segments, min(self.first_killer, other.first_killer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +116,7 @@ class Cleaned:
         carried: the state at the end, for the groups behind.
         key_bytes: memory that its keys took, at most.
         probed: all records were looked up in a table of the dirty keys.
+        left: what the next clean has to know, if this one may have left garbage; None: it did not.
     """
 
     end_offset: int
@@ -101,6 +129,12 @@ class Cleaned:
     carried: CleanState | None = field(default=None, compare=False)
     key_bytes: int = field(default=0, compare=False)
     probed: bool = field(default=False, compare=False)
+    left: Left | None = field(default=None, compare=False)
+
+    @property
+    def checkpoint(self) -> int:
+        """The first dirty offset for a cleaner that knows nothing of garbage: Kafka's."""
+        return self.end_offset if self.left is None else self.left.first_killer
 
     @property
     def written(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -145,6 +179,8 @@ class CleanRequest:
         probing: the dirty keys become a table that all records are looked up in; not with Kafka's offset map.
         index_secret: of the key indexes that say which records may have to be looked up; None: all are.
         fresh_secret: of new key indexes, if pass 1 hashes the keys of all records; None: none are made.
+        garbage_share: how much garbage may be left, as a share of what is cleaned; 0: none, as by Kafka.
+        restart: where to begin if what an earlier clean remembered is not believed; None: it does not matter.
     """
 
     first_dirty: int
@@ -157,6 +193,8 @@ class CleanRequest:
     probing: bool = False
     index_secret: bytes | None = field(default=None, repr=False)
     fresh_secret: bytes | None = field(default=None, repr=False)
+    garbage_share: float = 0.0
+    restart: int | None = None
 
     @property
     def new_index_secret(self) -> bytes | None:
@@ -189,16 +227,27 @@ def clean_partition(
         fs: where the outputs are written.
         log: of the partition; it is only read.
         target: an existing directory for the outputs.
-        indexes: makes key indexes of what is left.
+        indexes: makes key indexes of what is left, and writes pending records.
 
     Raises:
         CorruptBatchError: a batch in the range is damaged; nothing that was written counts.
         LostSectionError: what other tasks found is gone or damaged.
         RequestError: the keys need more memory than they may have; or, with strict_kafka, Kafka would fail here.
     """
-    settings = request.settings
-    assert request.part is None or settings.offset_map_slots is None, "rounds are not cut"
+    assert request.part is None or request.settings.offset_map_slots is None, "rounds are not cut"
     request = request.with_producers_of(log)
+    outputs = Outputs(
+        fs, target, request.settings.index, suffix, is_strict=request.settings.strict_kafka, indexes=indexes
+    )
+    try:
+        return _clean(log, outputs, request)
+    except StaleStateError:
+        assert request.restart is not None, "or nothing was relied on"
+        return _clean(log, outputs, replace(request, first_dirty=request.restart, restart=None))
+
+
+def _clean(log: LogView, outputs: Outputs, request: CleanRequest) -> Cleaned:
+    settings = request.settings
     assert request.producers is not None, "they were loaded"
     facts = cleanable_facts(log, request.first_uncleanable)
     carried = state_at_start(facts, request)
@@ -207,17 +256,77 @@ def clean_partition(
     else:
         keys = DirtyKeys(request.scanned.load())
     groups = planned_groups(log, facts, keys.end_offset, request)
+    elides = settings.deletes_for_good and not carried.spares
     rules = Rules(
         request.now_ms,
         settings.delete_retention_ms,
         request.first_uncleanable,
         active_producers(request.producers),
-        Elision.of(settings.deletes_for_good),
+        Elision.of(elides),
         strict_kafka=settings.strict_kafka,
     )
-    outputs = Outputs(fs, target, settings.index, suffix, is_strict=settings.strict_kafka, indexes=indexes)
-    written = rewrite_groups(log, groups, outputs, keys.newest, rules, carried.tracker, carried.old_horizon_ms)
-    return replace(_cleaned(log, written, keys, carried), probed=request.probing)
+    spared = _spare(log, groups, keys, carried.tracker, request, elides=elides)
+    own = carried.tracker, carried.old_horizon_ms
+    written = rewrite_groups(log, spared.groups, outputs, keys.newest, rules, *own, spared.segments)
+    cleaned = replace(_cleaned(log, written, keys, carried), probed=request.probing)
+    if not request.garbage_share:
+        return cleaned
+    # Without a place for key indexes it is a clean on trial.
+    left = _left(log, outputs, written, spared, cleaned.end_offset, request.now_ms) if outputs.indexes else None
+    spares = carried.spares or spared.first_killer is not None
+    return replace(cleaned, left=left, carried=replace(carried, key_pass_tracker=keys.next_tracker, spares=spares))
+
+
+def _spare(
+    log: LogView,
+    groups: list[list[Segment]],
+    keys: DirtyKeys,
+    tracker: AbortTracker,
+    request: CleanRequest,
+    *,
+    elides: bool,
+) -> Spared:
+    """What is written and what is spared; without a share of garbage all groups are written."""
+    if request.garbage_share and isinstance(keys.newest, ScannedKeys):
+        terms = Terms(
+            garbage_share=request.garbage_share,
+            first_dirty=request.first_dirty,
+            relies_on_state=request.restart is not None,
+            now_ms=request.now_ms,
+            elides=elides,
+            segment_bytes=request.settings.segment_bytes,
+            index_secret=request.index_secret,
+        )
+        return spare(log, groups, keys.newest, copy.deepcopy(tracker), terms)
+    if request.restart is not None:
+        raise StaleStateError  # what is pending cannot be added to what was found
+    return Spared(groups, {}, {})
+
+
+def _left(
+    log: LogView,
+    outputs: Outputs,
+    written: Sequence[WrittenGroup],
+    spared: Spared,
+    end_offset: int,
+    now_ms: int,
+) -> Left:
+    """Write pending records, and say what the next clean has to know of the segments."""
+    before = {segment.base_offset: segment for segment in log.segments}
+    after = {one.base_offset: one for one in LogView(outputs.folder, fs=outputs.fs, log_start_offset=0).segments}
+    found: list[CleanSegment] = []
+    for base in (base for group in written for base in group.outputs):
+        one = spared.segments.get(base)
+        if one is not None:
+            found.append(one.known)
+            if one.pending is not None and outputs.indexes is not None:
+                outputs.indexes.of_pending(one.pending)
+        elif base in after:
+            found.append(known_of(after[base], now_ms))
+        elif base in before:
+            found.append(known_of(before[base], spared.written_ms.get(base, before[base].mtime_ms)))
+    killer = spared.first_killer
+    return Left(tuple(found), end_offset if killer is None else killer)
 
 
 def _read_keys(
@@ -228,7 +337,13 @@ def _read_keys(
     if settings.offset_map_slots is None:
         groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
         keeps_survivors = request.fresh_secret is not None
-        how = KeyScan(secret, chunk_records(settings.memory), request.now_ms, keeps_survivors=keeps_survivors)
+        how = KeyScan(
+            secret,
+            chunk_records(settings.memory),
+            request.now_ms,
+            keeps_survivors=keeps_survivors,
+            finds_all=request.garbage_share > 0,
+        )
         collected = collect_dirty(dirty, request, secret) if request.probing else None
         if collected is not None:
             keys, table = collected

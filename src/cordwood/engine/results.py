@@ -87,6 +87,10 @@ class InPlace:
         bytes_read, bytes_written: what tasks read, but for the proof, and what they wrote, key indexes included.
         bytes_new: how much of the log no clean had seen before, about.
         index_bytes: of the key indexes that were made.
+        garbage_bytes: what superseded records take that may stay (`--min-dead`), about; None: none may.
+        garbage_of_bytes: of the segments that these were looked for in.
+        segments_written: how many of these segments were written, under the same or other names.
+        segments_spared: how many kept their files.
     """
 
     directories: tuple[str, ...]
@@ -101,6 +105,15 @@ class InPlace:
     bytes_written: int = 0
     bytes_new: int = 0
     index_bytes: int = 0
+    garbage_bytes: int | None = None
+    garbage_of_bytes: int = 0
+    segments_written: int = 0
+    segments_spared: int = 0
+
+    @property
+    def garbage_share(self) -> float | None:
+        """Which part of the segments is garbage."""
+        return None if self.garbage_bytes is None else self.garbage_bytes / max(self.garbage_of_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)

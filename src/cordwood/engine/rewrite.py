@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -27,12 +27,13 @@ from cordwood.engine.readahead import (
     tracked_windows,
     with_upper_bounds,
 )
+from cordwood.engine.sparing import SparedSegment
 from cordwood.engine.staying import staying
 from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.filenames import FileKind
-from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentIndexes, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
@@ -190,6 +191,7 @@ def rewrite_groups(
     rules: Rules,
     tracker: AbortTracker,
     old_horizon_ms: int,
+    spared: Mapping[int, SparedSegment],
 ) -> list[WrittenGroup]:
     """Write what stays of each group, all windows of all groups as one stream.
 
@@ -198,15 +200,23 @@ def rewrite_groups(
         newest: what pass 1 knows of the dirty section.
         tracker: of transactions, at the first group; on return it is at the end of the last one.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer.
+        spared: segments that keep their files although records of them may go, each a group of its own.
     """
     written = []
-    kept = {group[0].base_offset: kept_group(group, newest, outputs.limits) for group in groups}
+    kept = {base: WrittenGroup((base,), (base,), (one.counts,), kept=True) for base, one in spared.items()} | {
+        group[0].base_offset: kept_group(group, newest, outputs.limits)
+        for group in groups
+        if group[0].base_offset not in spared
+    }
     changed = [group for group in groups if kept[group[0].base_offset] is None]
     with (
         reading_threads(list(itertools.chain.from_iterable(changed))) as threads,
         closing(_Sources(outputs)) as sources,
     ):
-        reading = _Reading(log, groups, {base for base, one in kept.items() if one is not None}, newest, rules)
+        followed = {base for base, one in spared.items() if one.has_transactions}
+        reading = _Reading(
+            log, groups, {base for base, one in kept.items() if one is not None}, followed, newest, rules
+        )
         copied = reading.windows(tracker)
         windows = _rewritten(threads, copied, rules, old_horizon_ms, newest)
         coming = next(windows, None)
@@ -274,19 +284,28 @@ class _Reading:
     """Reads what may stay of the segments that are not kept as they are."""
 
     def __init__(
-        self, log: LogView, groups: Sequence[Sequence[Segment]], kept: Set[int], newest: NewestOffsets, rules: Rules
+        self,
+        log: LogView,
+        groups: Sequence[Sequence[Segment]],
+        kept: Set[int],
+        followed: Set[int],
+        newest: NewestOffsets,
+        rules: Rules,
     ) -> None:
-        self._log, self._groups, self._kept, self._newest, self._rules = log, groups, kept, newest, rules
+        self._log, self._groups, self._newest, self._rules = log, groups, newest, rules
+        self._kept, self._followed = kept, followed
         self._left_out: dict[int, Counts] = {}
 
     def windows(self, tracker: AbortTracker) -> Iterator[TrackedWindow]:
         """The windows, in log order."""
         bases = [segment.base_offset for segment in itertools.chain(*self._groups)]
         ends = dict(itertools.pairwise([*bases, self._rules.first_uncleanable_offset]))
-        # What is not read holds no batches of transactions, so the tracker misses nothing.
+        # What is not read holds no batches of transactions, so the tracker misses nothing; if it does, it is followed.
         for segment, upper in itertools.chain(*map(with_upper_bounds, self._groups)):
             base = segment.base_offset
             tracker.add(aborted_transactions(self._log, base, upper))
+            if base in self._followed:
+                _follow(segment, tracker)
             if base in self._kept:
                 continue
             some = staying(segment, ends[base], self._newest, self._rules.producers)
@@ -301,6 +320,15 @@ class _Reading:
     def left_out(self, bases: Iterable[int]) -> dict[int, Counts]:
         """The counts of what was not read of segments, all of whose windows were given out."""
         return {base: self._left_out[base] for base in bases if base in self._left_out}
+
+
+def _follow(segment: Segment, tracker: AbortTracker) -> None:
+    """Let the tracker see the headers of a segment that stays as it is."""
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset):
+            if isinstance(item, Gap):
+                raise gap_error(segment, item)
+            tracker.discard(item)
 
 
 def _rewritten(

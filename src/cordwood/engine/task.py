@@ -50,7 +50,7 @@ class PartitionTask:
 
     Attributes:
         first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing, index_secret,
-            fresh_secret: see `CleanRequest`.
+            fresh_secret, garbage_share, restart: see `CleanRequest`.
         size_bytes: what will be read, about.
         records: how many there are to read, at most; None: that is not known.
         dirty_part: which part of the log is dirty, about; 1: that is not known.
@@ -77,6 +77,8 @@ class PartitionTask:
     index_secret: bytes | None = field(default=None, repr=False)
     fresh_secret: bytes | None = field(default=None, repr=False)
     index_root: str | None = None
+    garbage_share: float = 0.0
+    restart: int | None = None
     producers: Producers | None = None
     work: str | None = None
 
@@ -104,7 +106,20 @@ class PartitionTask:
             probing=self.probing,
             index_secret=self.index_secret,
             fresh_secret=self.fresh_secret,
+            garbage_share=self.garbage_share,
+            restart=self.restart,
         )
+
+    def leaving_no_garbage(self) -> PartitionTask:
+        """The same clean as Kafka's, which relies on nothing that an earlier one remembered.
+
+        If earlier parts of it left garbage, no tombstone goes: see `CleanState.spares`.
+        """
+        first_dirty = self.first_dirty if self.restart is None else self.restart
+        settings = self.settings
+        if self.part is not None and self.part.carried is not None and self.part.carried.spares:
+            settings = replace(settings, deletes_for_good=False)
+        return replace(self, first_dirty=first_dirty, settings=settings, garbage_share=0.0, restart=None)
 
     def folder(self, outputs: str | None) -> str:
         """Where the folders of its outputs are made; `outputs`: for all tasks, if there is such a folder."""
@@ -230,24 +245,27 @@ def tasks_of(
         compaction = one.compaction
         known = secret_of_most(fs, one.path, index_root)
         makes_index = indexes is Indexes.ALL or (indexes is Indexes.KEPT_UP and known is not None)
-        tasks.append(
-            PartitionTask(
-                location=location,
-                path=one.path,
-                log_start_offset=one.log_start_offset,
-                first_dirty=compaction.range.first_dirty_offset,
-                first_uncleanable=compaction.range.first_uncleanable_offset,
-                now_ms=plan.now_ms,
-                settings=replace(clean_settings(one, plan.choices), memory=memory),
-                size_bytes=read_bytes(compaction),
-                records=compaction.bounds.records_max,
-                dirty_part=compaction.dirty_part,
-                transactional=compaction.transactional_batches > 0,
-                index_secret=None if plan.choices.read_all else known,
-                fresh_secret=new_secret() if makes_index else None,
-                index_root=index_root,
-            )
+        task = PartitionTask(
+            location=location,
+            path=one.path,
+            log_start_offset=one.log_start_offset,
+            first_dirty=compaction.range.first_dirty_offset,
+            first_uncleanable=compaction.range.first_uncleanable_offset,
+            now_ms=plan.now_ms,
+            settings=replace(clean_settings(one, plan.choices), memory=memory),
+            size_bytes=read_bytes(compaction),
+            records=compaction.bounds.records_max,
+            dirty_part=compaction.dirty_part,
+            transactional=compaction.transactional_batches > 0,
+            index_secret=None if plan.choices.read_all else known,
+            fresh_secret=new_secret() if makes_index else None,
+            index_root=index_root,
+            garbage_share=compaction.garbage_share,
+            restart=compaction.restart,
         )
+        # What is left has to be remembered beside the key indexes, and Kafka's offset map goes over a log in rounds.
+        may_leave = makes_index and task.settings.offset_map_slots is None
+        tasks.append(task if may_leave else task.leaving_no_garbage())
     return tasks
 
 

@@ -211,7 +211,8 @@ def _tried(
     jobs: Jobs, work: Work, loads: Mapping[str, Load], failures: MutableMapping[str, Failure]
 ) -> dict[str, Load]:
     """The loads with exact sizes, without the partitions that cannot be cleaned."""
-    tasks = list(work.tasks.values())
+    # What a clean that leaves garbage writes is not more.
+    tasks = [task.leaving_no_garbage() for task in work.tasks.values()]
     found = {}
     for task, outcome in zip(tasks, jobs.clean(tasks, None, discard=True), strict=True):
         load = loads[task.path]

@@ -11,7 +11,7 @@ from cordwood.cleaning.waves import Wave
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Ledger, Work
 from cordwood.commands.proving import verify_pairs
-from cordwood.engine.partition import GroupRange
+from cordwood.engine.partition import Cleaned, GroupRange
 from cordwood.engine.progress import Counters, total
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
@@ -19,8 +19,17 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.jobs.jobs import Jobs
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
+from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 from cordwood.storage.formats.filenames import FileKind, parse_file
-from cordwood.storage.index.files import forget_indexes, limit_indexes, remove_indexes, take_over_indexes
+from cordwood.storage.index.files import (
+    forget_clean_state,
+    forget_indexes,
+    limit_indexes,
+    remove_indexes,
+    remove_pending,
+    take_over_indexes,
+    write_checkpoint,
+)
 from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
 from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
@@ -47,7 +56,7 @@ def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, 
     site.confirm_locks()
 
     def swap(at: int) -> None:
-        _swap(site, tasks[at], outcomes[at], ledger, work)
+        _swap(site, work, tasks[at], outcomes[at], ledger)
 
     in_parallel(site.fs.concurrency, swap, range(len(tasks)))
     _record(site, [task.path for task in tasks if ledger.progress[task.path].complete], ledger)
@@ -138,14 +147,18 @@ def _not_proved(path: str, verdict: Verdict) -> str:
 # ---- swap, record ----------------------------------------------------------------------------------------------------
 
 
-def _swap(site: Site, task: PartitionTask, outcome: Output | Failure, ledger: Ledger, work: Work) -> None:
-    """Swap in the groups of a partition, in ascending order."""
+def _swap(site: Site, work: Work, task: PartitionTask, outcome: Output | Failure, ledger: Ledger) -> None:
+    """Swap in the groups of a partition, in ascending order.
+
+    Cordwood's own checkpoint goes before the first of them. Until there is a new one, Kafka's counts.
+    """
+    groups = len(work.groups(task.path) if task.part is None else task.part.groups)
     path = task.path
     if isinstance(outcome, Output):
         progress = ledger.progress[path]
-        if task.part is None:
-            # Rounds of Kafka's offset map end with groups of their own.
-            progress.groups = len(outcome.cleaned.replaced)
+        # Rounds of Kafka's offset map end with groups of their own, and a segment that is spared is one.
+        progress.groups += len(outcome.cleaned.replaced) - groups
+        forget_clean_state(site.fs, path)
         for root in {None, work.index_root}:
             forget_indexes(site.fs, path, outcome.replacement.replaced, root)
         for part in outcome.by_group():
@@ -181,14 +194,26 @@ def _take_over_indexes(site: Site, path: str, output: Output, work: Work) -> Non
             limit_indexes(site.fs, path, work.index_max, work.index_root)
 
 
+def _remember(site: Site, path: str, cleaned: Cleaned) -> None:
+    """Write Cordwood's own checkpoint, if garbage may be left. Without one, Kafka's counts, so the disk may be full."""
+    left = cleaned.left
+    with contextlib.suppress(OSError):
+        remove_pending(
+            site.fs, path, but=[one.base_offset for one in left.segments if one.garbage_bytes] if left else ()
+        )
+        if left is not None:
+            write_checkpoint(site.fs, path, CleanCheckpoint(cleaned.end_offset, left.first_killer, left.segments))
+
+
 def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:
-    """Note in the cleaner's checkpoints how far partitions are clean."""
+    """Note in the cleaner's checkpoints how far partitions are clean, in Cordwood's own before Kafka's."""
     by_path = {place.path: place for place in site.places}
     offsets: dict[str, dict[TopicPartition, int | None]] = {}
     for path in paths:
         place, cleaned = by_path[path], ledger.progress[path].cleaned
         assert place.name is not None and cleaned is not None, "it was cleaned"
-        offsets.setdefault(place.directory.path, {})[place.name.topic_partition] = cleaned.end_offset
+        _remember(site, path, cleaned)
+        offsets.setdefault(place.directory.path, {})[place.name.topic_partition] = cleaned.checkpoint
     for directory in site.node.directories:
         if directory.path in offsets:
             site.record(directory, {filenames.CLEANER_OFFSETS: offsets[directory.path]})

@@ -99,6 +99,8 @@ class Kind(StrEnum):
     KEY_INDEX_UNREADABLE = "key-index-unreadable"
     KEY_INDEX_STALE = "key-index-stale"
     KEY_INDEX_WITHOUT_LOG = "key-index-without-log"
+    CLEAN_STATE_UNREADABLE = "clean-state-unreadable"
+    CLEAN_STATE_STALE = "clean-state-stale"
     # the log directory
     CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
     CHECKPOINT_OFFSET = "checkpoint-offset"
@@ -120,6 +122,7 @@ _LOST_BEHIND = (
     "a read that reaches it fails; a recovery cuts the segment here and deletes all later segments, valid data included"
 )
 _MISDIRECTED = "a read by offset that uses this entry starts at the wrong position and fails or misses records"
+_RESTARTS = "brokers ignore it; it is not used, and the next clean begins at Kafka's checkpoint"
 _UNUSED = "brokers ignore it; it is not used, and is made again"
 _MISDATED = "offset lookups by time and retention by time give wrong results in this segment"
 _STATE = "a broker that loads this snapshot misjudges this producer's next batch or the last stable offset"
@@ -221,6 +224,8 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.KEY_INDEX_UNREADABLE: (_N, _UNUSED),
     Kind.KEY_INDEX_STALE: (_N, _UNUSED),
     Kind.KEY_INDEX_WITHOUT_LOG: (_N, "brokers ignore it"),
+    Kind.CLEAN_STATE_UNREADABLE: (_N, _RESTARTS),
+    Kind.CLEAN_STATE_STALE: (_N, _RESTARTS),
     Kind.CHECKPOINT_UNREADABLE: (_D, OFFLINE),
     Kind.CHECKPOINT_OFFSET: (_D, "no offset can be negative; a broker takes it for 0 or fails on it"),
     Kind.CHECKPOINT_BEYOND_END: (_D, "the log was longer once: records beyond its end are lost"),

@@ -9,6 +9,8 @@ files that share a base offset, and some files with fixed names:
       00000000000000000042-0000000003.checkpoint           a KRaft snapshot: offset and leader epoch
       leader-epoch-checkpoint
       .cordwood/index/00000000000000000042.keyhashes       Cordwood's own: the key index of a segment
+      .cordwood/index/00000000000000000042.pending         … its superseded records that a clean left
+      .cordwood/index/cleaned                              … and how far such a clean has come
     orders-0.0123456789abcdef0123456789abcdef-delete/      topic-partition.uniq-state
 
 Names come from disk and from checkpoint files, so they are not trusted: a name with `/` or NUL in it, or `.` or `..`,
@@ -44,6 +46,10 @@ WORK_FOLDER = ".cordwood"
 #: In the work folder: the key indexes of segments, which stay when a run ends.
 INDEX_FOLDER = "index"
 KEY_INDEX = ".keyhashes"
+#: In the same folder: superseded records that a clean left in a segment, and how far it has come.
+PENDING = ".pending"
+CLEANED = "cleaned"
+OWN_KINDS = (KEY_INDEX, PENDING, CLEANED)
 
 #: The topic of KRaft's own log: its directory looks like a partition but is not loaded as one.
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
@@ -55,7 +61,7 @@ _OFFSET_MAX = (1 << 63) - 1
 _EPOCH_MAX = (1 << 31) - 1
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _CHECKPOINT_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-_KEY_INDEX = re.compile(rf"([0-9]{{20}}){re.escape(KEY_INDEX)}")
+_IN_INDEX_FOLDER = re.compile(rf"([0-9]{{20}})({re.escape(KEY_INDEX)}|{re.escape(PENDING)})")
 
 
 class FileKind(StrEnum):
@@ -233,15 +239,46 @@ def key_index_name(base_offset: int) -> str:
 
 def parse_key_index(name: str) -> int | None:
     """The base offset of the segment that a key index is of; None: the name is not that of a key index."""
-    match = _KEY_INDEX.fullmatch(name)
-    offset = int(match[1]) if match else NONE
+    return _parse_own(name, KEY_INDEX)
+
+
+def pending_path(partition: str, base_offset: int) -> str:
+    """The path of a segment's pending records."""
+    return f"{index_folder(partition)}/{pending_name(base_offset)}"
+
+
+def pending_name(base_offset: int) -> str:
+    """The name of a segment's pending records."""
+    return offset_name(base_offset, PENDING)
+
+
+def parse_pending(name: str) -> int | None:
+    """The base offset of the segment that pending records are of; None: the name is not that of such a file."""
+    return _parse_own(name, PENDING)
+
+
+def _parse_own(name: str, kind: str) -> int | None:
+    match = _IN_INDEX_FOLDER.fullmatch(name)
+    offset = int(match[1]) if match is not None and match[2] == kind else NONE
     return offset if 0 <= offset <= _OFFSET_MAX else None
 
 
+def clean_checkpoint_path(partition: str) -> str:
+    """The path of Cordwood's cleaner checkpoint of a partition."""
+    return f"{index_folder(partition)}/{CLEANED}"
+
+
+def kind_in_index_folder(name: str) -> str:
+    """Which of Cordwood's own files in an index folder has such a name; empty: none has."""
+    if name == CLEANED:
+        return CLEANED
+    return next((kind for kind in (KEY_INDEX, PENDING) if _parse_own(name, kind) is not None), "")
+
+
 def partition_of_key_index(path: str) -> str | None:
-    """The directory of the partition that a key index is in, by its path; None: it is in none."""
+    """The directory of the partition that a file of an index folder is in, by its path; None: it is in none."""
     folder, _, name = path.rpartition("/")
-    if parse_key_index(name) is None or not folder.endswith(index_folder("")):
+    if not kind_in_index_folder(name) or not folder.endswith(index_folder("")):
         return None
     return folder.removesuffix(index_folder("")) or "/"
 

@@ -27,12 +27,22 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError
-from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, ReadableFile, Store, TargetStore
+from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, LocalFileSystem, ReadableFile, Store, TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.kernels.layout import HEADER, HEADER_BYTES, LEGACY_HEADER, MAGIC_AT, PREFIX_BYTES
-from cordwood.storage.formats.filenames import Temporary, index_folder, key_index_path, parse_key_index
+from cordwood.storage.formats import clean_checkpoint, pending_records
+from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
+from cordwood.storage.formats.filenames import (
+    Temporary,
+    clean_checkpoint_path,
+    index_folder,
+    key_index_path,
+    parse_key_index,
+    parse_pending,
+)
 from cordwood.storage.formats.key_index import HEADER as INDEX_HEADER
 from cordwood.storage.formats.key_index import KeyIndex, crc_of_header, decode, decode_header, encode
+from cordwood.storage.formats.pending_records import PendingRecords
 from cordwood.storage.log.files import make_work_folder, read_file
 from cordwood.storage.log.segment import Segment
 
@@ -66,11 +76,20 @@ def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex, root: str 
     Its bytes are on disk before it gets its name. It is readable for the owner of the log only, and belongs to that
     user, as do new folders around it: a broker could not delete the partition otherwise.
     """
+    path = key_index_path(partition, index.header.base_offset, root)
+    _write(fs, partition, root, path, *encode(index))
+
+
+def write_checkpoint(fs: LocalFileSystem, partition: str, checkpoint: CleanCheckpoint) -> None:
+    """Write Cordwood's cleaner checkpoint of a partition, as `write_index` does. What it names is on disk."""
+    _write(fs, partition, None, clean_checkpoint_path(partition), clean_checkpoint.encode(checkpoint))
+
+
+def _write(fs: LocalFileSystem, partition: str, root: str | None, path: str, *parts: Bytes) -> None:
     owner = None if root is not None and not fs.exists(partition) else fs.stat(partition)
     folder = _make_folder(fs, partition, root, owner)
-    path = key_index_path(partition, index.header.base_offset, root)
     beside = _beside(fs, path)
-    create_index(fs, beside, index)
+    _create(fs, beside, *parts)
     _own(fs, beside, owner, is_elsewhere=root is not None)
     fs.rename(beside, path)
     fs.sync_directory(folder)
@@ -86,15 +105,25 @@ def _beside(fs: LocalFileSystem, path: str) -> str:
 
 def create_index(fs: TargetStore, path: str, index: KeyIndex) -> None:
     """Write an index to a new file, which only its owner may read; on return its bytes are on disk."""
-    head, payload = encode(index)
+    _create(fs, path, *encode(index))
+
+
+def create_pending(fs: TargetStore, path: str, found: PendingRecords) -> None:
+    """Write pending records to a new file, which only its owner may read; on return its bytes are on disk."""
+    _create(fs, path, pending_records.encode(found))
+
+
+def _create(fs: TargetStore, path: str, *parts: Bytes) -> None:
     with fs.create(path, mode=OWNER_WRITES) as file:
-        file.write(0, head)
-        file.write(len(head), payload)
+        at = 0
+        for part in parts:
+            file.write(at, part)
+            at += len(part)
         file.sync()
 
 
 def take_over_indexes(fs: LocalFileSystem, partition: str, paths: Sequence[str], root: str | None = None) -> None:
-    """Move indexes that `create_index` wrote into the folder of a partition, each once its segment is in place."""
+    """Move what `create_index` and `create_pending` wrote into the folder of a partition, with segments in place."""
     if not paths:
         return
     owner = fs.stat(partition)
@@ -240,6 +269,26 @@ def forget_indexes(fs: LocalFileSystem, partition: str, segments: Collection[int
         fs.unlink(path)
     if gone:
         fs.sync_directory(index_folder(partition, root))
+
+
+def forget_clean_state(fs: LocalFileSystem, partition: str) -> None:
+    """Remove Cordwood's cleaner checkpoint of a partition; on return it is gone from the disk, too.
+
+    Then Kafka's counts, which is never above the first record that superseded a pending one.
+    """
+    path = clean_checkpoint_path(partition)
+    if fs.exists(path):
+        fs.unlink(path)
+        fs.sync_directory(index_folder(partition))
+
+
+def remove_pending(fs: LocalFileSystem, partition: str, but: Collection[int] = ()) -> None:
+    """Remove the pending records of a partition but those of some segments."""
+    folder = index_folder(partition)
+    for info in fs.list(folder) if fs.exists(folder) else ():
+        base_offset = parse_pending(info.name)
+        if base_offset is not None and base_offset not in but:
+            fs.unlink(f"{folder}/{info.name}")
 
 
 def limit_indexes(fs: LocalFileSystem, partition: str, bytes_max: int, root: str | None = None) -> None:
