@@ -13,9 +13,11 @@ from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
 from cordwood.cli.options import Partitions, Topics
 from cordwood.cli.patterns import PatternPrinter
-from cordwood.cli.values import ValueFormat, parse_bytes, parse_offsets
+from cordwood.cli.values import Shown, ShownAs, ValueFormat, parse_bytes, parse_offsets
+from cordwood.commands.key_options import DECODERS
 from cordwood.commands.times import parse_time
 from cordwood.errors import RequestError
+from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.types import Isolation
 
@@ -30,6 +32,17 @@ def main(
     records: Annotated[bool, typer.Option("--records", help="Show records; with --batches, both.")] = False,
     topic: Topics = None,
     partition: Partitions = None,
+    tail: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Only the last N records of each log. Other options look at these."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what is appended, until interrupted, or to --limit.")
+    ] = False,
+    grep: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only records with this in key or value: text, or bytes as hex: or base64:."),
+    ] = None,
     key: Annotated[
         str | None, typer.Option(help="Only records with exactly this key: text, or bytes as hex:00ff or base64:AP8=.")
     ] = None,
@@ -55,6 +68,10 @@ def main(
     ] = None,
     key_format: Annotated[ValueFormat | None, typer.Option(help="How to show keys. Default: utf8.")] = None,
     value_format: Annotated[ValueFormat | None, typer.Option(help="How to show values. Default: utf8.")] = None,
+    key_as: Annotated[
+        str | None, typer.Option(metavar="DECODER", help=f"What keys are: {DECODERS}. In place of --key-format.")
+    ] = None,
+    value_as: Annotated[str | None, typer.Option(metavar="DECODER", help="What values are; the same choice.")] = None,
     pattern: Annotated[
         str | None,
         typer.Option(
@@ -108,6 +125,8 @@ def main(
         raise RequestError("--format prints records after a pattern; it does not go with --json or --batches")
     if offset is not None and (from_offset is not None or to_offset is not None):
         raise RequestError("--offset says both ends; it does not go with --from-offset or --to-offset")
+    if (key_as and key_format) or (value_as and value_format):
+        raise RequestError("give a decoder (--key-as, --value-as) or a format (--key-format, --value-format), not both")
     if offset is not None:
         from_offset, to_offset = parse_offsets(offset)
     records_only = isolation is not None or pattern is not None
@@ -123,22 +142,45 @@ def main(
         topics=topic or (),
         partitions=partition or (),
         limit=limit,
+        grep=None if grep is None else parse_bytes(grep),
+        tail=tail,
+        follow=follow,
     )
+    fs = file_system_for([*paths, *_folders(key_as, value_as)])
+    by_name = not no_decode and not (key_format or value_format or key_as or value_as)
+    shown = ShownAs(*(_shown(one, fs, in_json=as_json) for one in (key_as, value_as)))
     printer: Printer
-    by_name = not no_decode and key_format is None and value_format is None
     if pattern is not None:
-        printer = PatternPrinter(pattern, key_format, value_format, decode=by_name)
+        printer = PatternPrinter(pattern, key_format, value_format, decode=by_name, shown=shown)
     else:
         formats = key_format or ValueFormat.UTF8, value_format or ValueFormat.UTF8
-        printer = JsonPrinter(*formats, decode=by_name) if as_json else TextPrinter(*formats, full=full, decode=by_name)
+        printer = (
+            JsonPrinter(*formats, decode=by_name, shown=shown)
+            if as_json
+            else TextPrinter(*formats, full=full, decode=by_name, shown=shown)
+        )
     output = sys.stdout.buffer
 
     def write(lines: bytes) -> None:
         output.write(lines)
         output.flush()
 
-    dump = Dump(choice, printer, write, fs=file_system_for(paths))
+    dump = Dump(choice, printer, write, fs=fs)
     dump.run([named(path) for path in paths])
     if dump.damaged:
         return EXIT_DAMAGE
     return EXIT_REQUEST if dump.unreadable else EXIT_OK
+
+
+def _folders(*decoders: str | None) -> list[str]:
+    """Where schemas are."""
+    return [folder for one in decoders if one is not None and (folder := one.partition(":")[2])]
+
+
+def _shown(decoder: str | None, fs: Store, *, in_json: bool) -> Shown | None:
+    if decoder is None:
+        return None
+    # It loads Arrow.
+    from cordwood.cli.decoder_values import shown_by
+
+    return shown_by(decoder, fs, in_json=in_json)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import posixpath
+import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,8 +36,10 @@ from cordwood.storage.formats.key_index import Flag, KeyIndex
 from cordwood.storage.index.files import read_index
 from cordwood.storage.index.probe import windows_with
 from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.log.last_records import start_of_last
 from cordwood.storage.log.recovery import INDEX_KINDS, SegmentFiles
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
+from cordwood.storage.log.tail import Tail, find_tail
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView, holds_nothing
 from cordwood.storage.log.windows import Gap, GapKind
@@ -45,6 +49,8 @@ from cordwood.types import ControlType, Isolation, TopicPartition
 #: Rows that are made into lines at once, and bytes of lines after which they are written.
 _ROWS = 4096
 _WRITE_BYTES = 1 << 16
+#: How often logs that are followed are looked at.
+_FOLLOW_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,9 @@ class Choice:
         isolation: only what a consumer with this isolation level gets.
         topics, partitions: of a log directory, as `is_wanted` takes them.
         limit: records (batches where no records are shown, entries of other files) after which it is enough.
+        grep: only records whose key or value has these bytes.
+        tail: only the last so many records of each log; the other choices are among these.
+        follow: go on with what is appended, until it is interrupted or the limit is reached.
     """
 
     batches: bool = True
@@ -70,11 +79,28 @@ class Choice:
     topics: Sequence[str] = ()
     partitions: Sequence[str] = ()
     limit: int | None = None
+    grep: bytes | None = None
+    tail: int | None = None
+    follow: bool = False
 
     @property
     def judges_records(self) -> bool:
         """Whether more than its offset decides if a record is shown. Batches without such a record then aren't."""
-        return self.key is not None or self.since_ms is not None or self.until_ms is not None
+        times = self.since_ms is not None or self.until_ms is not None
+        return self.key is not None or self.grep is not None or times
+
+    @property
+    def needs_log(self) -> bool:
+        """Whether one file alone cannot be shown so."""
+        return self.tail is not None or self.follow
+
+
+@dataclass
+class _Followed:
+    """A log that is followed, and up to where it was shown."""
+
+    log: LogView
+    tail: Tail
 
 
 class _LimitReached(Exception):  # noqa: N818
@@ -98,6 +124,7 @@ class Dump:
         self._left = choice.limit
         self._place = Place("")
         self._opened: dict[str, LogView] = {}
+        self._followed: list[_Followed] = []
 
     def run(self, paths: Sequence[str]) -> None:
         """Dump paths, until the limit."""
@@ -109,6 +136,10 @@ class Dump:
                     self._dump(path)
                 except OSError as error:
                     self._unreadable(error)
+            while self._followed:
+                self.flush()
+                time.sleep(_FOLLOW_SECONDS)
+                self._followed = [one for one in self._followed if self._goes_on(one)]
         except _LimitReached:
             pass
         finally:
@@ -171,6 +202,8 @@ class Dump:
         return LogView(path, fs=self._fs, live=live)
 
     def _file(self, path: str) -> None:
+        if self.choice.needs_log:
+            raise RequestError(f"{path} is a file; --tail and --follow need a partition's directory")
         name = posixpath.basename(path)
         parsed = parse_file(name)
         if parsed is not None and parsed.kind is FileKind.LOG:
@@ -200,11 +233,50 @@ class Dump:
             since_ms=choice.since_ms,
             isolation=choice.isolation,
         )
+        tail = find_tail(log) if choice.follow and log.segments else None
+        if tail is not None:
+            self._followed.append(_Followed(log, tail))
+            end = min(end, tail.next_offset)
+        if choice.tail is not None and log.segments:
+            last = None if tail is None else tail.next_offset
+            first = start_of_last(log, choice.tail, first, last or end, choice.isolation, transactions)
+        self._range(log, first, end, transactions, only, path)
+
+    def _goes_on(self, followed: _Followed) -> bool:
+        """Show what was appended to a log since; False: it is gone."""
+        log, before = followed.log, followed.tail
+        try:
+            log.list_again()
+            followed.tail = find_tail(log, before)
+        except FileNotFoundError:
+            return True  # a segment was rolled or deleted meanwhile; the next look finds the others
+        except NotFoundError:
+            return False
+        first, end = before.next_offset, followed.tail.next_offset
+        if end > first:
+            _, stable, transactions = log.scope(start_offset=first, isolation=self.choice.isolation)
+            if stable < end:  # with read_committed: what is open is shown once it is committed
+                followed.tail = dataclasses.replace(followed.tail, next_offset=max(first, stable))
+            limit = MAX_OFFSET if self.choice.end_offset is None else self.choice.end_offset
+            self._range(log, first, min(end, stable, limit), transactions)
+        return True
+
+    def _range(
+        self,
+        log: LogView,
+        first: int,
+        end: int,
+        transactions: Transactions,
+        only: Segment | None = None,
+        path: str = "",
+    ) -> None:
+        """The part of a log, or of one of its segments, between two offsets."""
         if first >= end:
             return
+        choice = self.choice
         name = log.name.topic_partition if log.name else None
         items: Iterator[tuple[Segment, BatchWindow | Gap]]
-        if choice.key is not None and choice.isolation is None and not log.live:
+        if choice.key is not None and choice.isolation is None and not log.live and not choice.follow:
             segments = log.segments_from(first) if only is None else [only]
             items = self._with_key(segments, choice.key, first, end)
         elif only is None:
@@ -273,6 +345,8 @@ class Dump:
     ) -> None:
         if isinstance(item, Gap):
             # What a stop leaves at a log's end is nothing to worry about, nor is what a broker is writing.
+            if is_end and self.choice.follow and item.kind is not GapKind.DAMAGE:
+                return  # it may become a batch
             if is_end and (live or item.kind is not GapKind.DAMAGE):
                 fields = {"position": item.position, "size": item.size_bytes, "what": item.what}
                 self.put(self.printer.entry("rest", fields))
@@ -405,6 +479,8 @@ class _Window:
             same = np.flatnonzero(keep)
             starts: list[int] = rows["key_start"][same].tolist()
             keep[same] = [bytes(data[start : start + size]) == choice.key for start in starts]
+        if choice.grep is not None and keep.any():
+            keep &= _have(columns, choice.grep)
         return keep
 
     def _meet(self, batch: Batch) -> None:
@@ -461,3 +537,15 @@ class _Window:
             error.position, error.offset = batch.position, offset
             self.damage.append(error)
             return name, None
+
+
+def _have(columns: RecordColumns, sought: bytes) -> npt.NDArray[np.bool_]:
+    """bool[records]: those whose key or value has some bytes in it. All bytes are searched at once."""
+    # A lookahead finds places that overlap, too.
+    places = re.finditer(b"(?=" + re.escape(sought) + b")", columns.data.data)
+    at = np.array([*(place.start() for place in places), np.iinfo(np.int64).max], np.int64)
+    found = np.zeros(columns.rows.size, np.bool_)
+    for name in ("key", "value"):
+        starts, sizes = (columns.rows[f"{name}_{what}"].astype(np.int64) for what in ("start", "size"))
+        found |= (sizes >= 0) & (at[np.searchsorted(at, starts)] <= starts + sizes - len(sought))
+    return found

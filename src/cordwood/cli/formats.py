@@ -19,9 +19,11 @@ from cordwood.cli.decoded_form import Decode, DecodedForm
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.texts import json_string, quoted, time_text
 from cordwood.cli.values import (
+    BY_FORMAT,
     PIECES_FOR_PEOPLE,
     PIECES_IN_JSON,
     Shown,
+    ShownAs,
     ValueFormat,
     for_people,
     in_json,
@@ -204,11 +206,19 @@ class _Lines:
 class JsonPrinter:
     """A JSON object per line. With `decode`, records of internal topics by name."""
 
-    def __init__(self, key_format: ValueFormat, value_format: ValueFormat, *, decode: bool = True) -> None:
+    def __init__(
+        self,
+        key_format: ValueFormat,
+        value_format: ValueFormat,
+        *,
+        decode: bool = True,
+        shown: ShownAs = BY_FORMAT,
+    ) -> None:
         self._decoder = functools.partial(_decoder, form=DecodedForm.JSON) if decode else lambda _: _as_bytes
         self._key, self._value, self._header = (
             Shown(in_json(one), PIECES_IN_JSON[one]) for one in (key_format, value_format, ValueFormat.UTF8)
         )
+        self._key, self._value = shown.key or self._key, shown.value or self._value
 
     def begin(self, place: Place) -> None:
         """See Printer."""
@@ -280,12 +290,19 @@ class TextPrinter:
     """
 
     def __init__(
-        self, key_format: ValueFormat, value_format: ValueFormat, *, full: bool = False, decode: bool = True
+        self,
+        key_format: ValueFormat,
+        value_format: ValueFormat,
+        *,
+        full: bool = False,
+        decode: bool = True,
+        shown: ShownAs = BY_FORMAT,
     ) -> None:
         self._key, self._value, self._header = (
             Shown(for_people(one), PIECES_FOR_PEOPLE[one]) if full else Shown(start_for_people(one), None)
             for one in (key_format, value_format, ValueFormat.UTF8)
         )
+        self._key, self._value = shown.key or self._key, shown.value or self._value
         self._full = full
         form = DecodedForm.FULL if full else DecodedForm.START
         self._decoder = functools.partial(_decoder, form=form) if decode else lambda _: _as_bytes

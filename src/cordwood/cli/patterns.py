@@ -18,7 +18,10 @@ from cordwood.cli.formats import (
     key_and_value,
 )
 from cordwood.cli.values import (
+    BY_FORMAT,
     PIECES_FOR_PEOPLE,
+    Shown,
+    ShownAs,
     ValueFormat,
     for_people,
 )
@@ -83,11 +86,20 @@ class PatternPrinter:
     """Records after kcat's pattern, nothing between or behind them; batches and other lines are left out."""
 
     def __init__(
-        self, pattern: str, key_format: ValueFormat | None, value_format: ValueFormat | None, *, decode: bool = True
+        self,
+        pattern: str,
+        key_format: ValueFormat | None,
+        value_format: ValueFormat | None,
+        *,
+        decode: bool = True,
+        shown: ShownAs = BY_FORMAT,
     ) -> None:
         self._decode = decode
         self._pieces = [self._piece(match) for match in _PIECES.finditer(pattern)]
-        self._key, self._value = (_raw if one is None else _encoded(one) for one in (key_format, value_format))
+        self._key, self._value = (
+            _text(other) if other is not None else _raw if own is None else _encoded(own)
+            for own, other in ((key_format, shown.key), (value_format, shown.value))
+        )
 
     @staticmethod
     def _piece(match: re.Match[str]) -> bytes | Callable[[_Record], bytes | Iterator[bytes]]:
@@ -144,6 +156,10 @@ def _raw(data: memoryview | None) -> bytes | Iterator[bytes]:
     if data is None:
         return b""
     return bytes(data) if len(data) <= large.LARGE_BYTES else large.raw(data)
+
+
+def _text(shown: Shown) -> Callable[[memoryview | None], bytes | Iterator[bytes]]:
+    return lambda data: shown.text(data).encode()
 
 
 def _encoded(value_format: ValueFormat) -> Callable[[memoryview | None], bytes | Iterator[bytes]]:

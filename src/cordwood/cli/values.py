@@ -185,6 +185,17 @@ class Shown:
     pieces: Pieces | None
 
 
+@dataclass(frozen=True, slots=True)
+class ShownAs:
+    """What shows keys and values in the place of their formats; None: the format does."""
+
+    key: Shown | None = None
+    value: Shown | None = None
+
+
+BY_FORMAT = ShownAs()
+
+
 # ---- what users write ------------------------------------------------------------------------------------------------
 
 

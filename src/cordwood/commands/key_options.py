@@ -8,7 +8,7 @@ from typing import Annotated
 from cordwood.commands.selection import IndexPlace, Selection
 from cordwood.option import Option
 
-_DECODERS = (
+DECODERS = (
     "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "
     "schemas from a folder"
 )
@@ -26,7 +26,7 @@ class GetOptions:
     key_as: Annotated[
         str,
         Option(
-            f"What keys are, as they are given and shown: {_DECODERS}. Text that begins with hex: or base64: is those "
+            f"What keys are, as they are given and shown: {DECODERS}. Text that begins with hex: or base64: is those "
             "bytes in any case. Default: utf8.",
             metavar="DECODER",
         ),
@@ -48,7 +48,7 @@ class EraseCheckOptions:
     key_as: Annotated[
         str,
         Option(
-            f"What keys are: {_DECODERS}. Text that begins with hex: or base64: is those bytes in any case. "
+            f"What keys are: {DECODERS}. Text that begins with hex: or base64: is those bytes in any case. "
             "Default: utf8.",
             metavar="DECODER",
         ),

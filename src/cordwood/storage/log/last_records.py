@@ -1,0 +1,70 @@
+"""Where the last records of a log begin: from its batch headers, segment by segment from the end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cordwood.record.columns import BatchWindow, decode
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.transactions import Transactions
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.types import Isolation
+
+
+def start_of_last(
+    log: LogView, count: int, first: int, end: int, isolation: Isolation | None, transactions: Transactions
+) -> int:
+    """The offset of the first of the last `count` records within [first, end); `first` if there are no more.
+
+    Args:
+        isolation: only records that a consumer gets count; None: all do, control records too.
+        transactions: to judge them by.
+    """
+    segments = [segment for segment in log.segments_from(first) if segment.base_offset < end]
+    records = 0
+    for at in range(len(segments) - 1, -1, -1):
+        records += _count(log, segments[at], first, end, isolation, transactions)
+        if records >= count:
+            return _nth_last(log, segments[at].base_offset, count, first, end, isolation, transactions)
+    return first
+
+
+def _count(
+    log: LogView, segment: Segment, first: int, end: int, isolation: Isolation | None, transactions: Transactions
+) -> int:
+    """Records that certainly are in a segment, by its headers; a wrapper does not say how many it holds."""
+    count = 0
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):
+            if isinstance(item, Gap):
+                continue
+            inside = item[(item["base_offset"] >= first) & (item["last_offset"] < end)]
+            counted = inside[transactions.visible(inside, isolation)] if isolation is not None else inside
+            count += int(np.abs(counted["record_count"]).sum(dtype=np.int64))
+    return count
+
+
+def _nth_last(
+    log: LogView,
+    start: int,
+    count: int,
+    first: int,
+    end: int,
+    isolation: Isolation | None,
+    transactions: Transactions,
+) -> int:
+    """The offset of the `count`-th last record, which is at `start` or behind it; its batches are decoded."""
+    offsets = np.empty(0, np.int64)
+    for _, item in log.windows(start_offset=max(start, first), end_offset=end):
+        if isinstance(item, Gap):
+            continue
+        window = item
+        if isolation is not None:
+            batches = item.batches[transactions.visible(item.batches, isolation)]
+            window = BatchWindow(item.position, item.data, batches, item.read)
+        for columns in decode(window, on_damage=lambda _: None):
+            some = columns.rows["offset"]
+            offsets = np.concatenate([offsets, some[(some >= first) & (some < end)]])[-count:]
+            del columns
+    return int(offsets[0]) if offsets.size else first
