@@ -30,7 +30,13 @@ def layers(*more: str, **configs: str) -> list[str]:
 class Node:
     """A manager whose clock is set by hand; its cleaner is a task."""
 
-    def __init__(self, *configs: str, fs: LocalFileSystem | None = None, dirs: tuple[str, ...] = ("d1",)) -> None:
+    def __init__(
+        self,
+        *configs: str,
+        fs: LocalFileSystem | None = None,
+        dirs: tuple[str, ...] = ("d1",),
+        index: bool = False,
+    ) -> None:
         self.now_ms = NOW_MS
         self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000) if fs is None else fs
         self.scheduler = SteppedScheduler(lambda: self.now_ms)
@@ -41,7 +47,7 @@ class Node:
             clock=lambda: self.now_ms,
             scheduler=self.scheduler,
         )
-        self.manager.startup()
+        self.manager.startup(index=index)
         self.log = self.manager.get_or_create_log(PARTITION, is_new=True)
 
     @property

@@ -1,4 +1,8 @@
-"""One clean of a live log, without a cleaner around it, and an abort that waits for its end."""
+"""One clean of a live log, without a cleaner around it, and an abort that waits for its end.
+
+In `with_indexes`, each clean makes key indexes, however small the segments are, and looks up records by those that the
+cleans before it have left.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,31 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from unittest import mock
 
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.clean import CleanedLog, LiveClean, run_here
 from cordwood.service.cleaner_manager import ABORTED, LogCleanerManager
 from cordwood.service.log_to_clean import LogToClean
 from cordwood.types import TopicPartition
+
+_INDEXED = [False]
+
+
+@contextlib.contextmanager
+def with_indexes() -> Iterator[None]:
+    """In the block, all logs have key indexes."""
+    _INDEXED[0] = True
+    try:
+        # An index is larger than these segments.
+        with (
+            mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 0),
+            mock.patch("cordwood.engine.indexing.SEGMENT_SHARE", 0),
+        ):
+            yield
+    finally:
+        _INDEXED[0] = False
 
 
 def clean_log(
@@ -24,7 +47,9 @@ def clean_log(
         check()
         yield
 
-    with LiveClean(fs, found, now_ms, check, strict_kafka=strict_kafka) as clean:
+    with LiveClean(fs, found, now_ms, check, strict_kafka=strict_kafka, index=_INDEXED[0]) as clean:
+        if _INDEXED[0]:
+            clean.task = replace(clean.task, probing=clean.task.settings.offset_map_slots is None)
         check()
         outcome = run_here(clean.task, check)
         check()

@@ -14,6 +14,7 @@ from typing import Any
 
 from cordwood.config import Layer, Source, SourceKind, TopicConfig, resolve
 from cordwood.errors import CleanFailedError, LogError, RecordValidationError
+from cordwood.fs.base import FileInfo
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import MAX_SEQUENCE, encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
@@ -585,7 +586,7 @@ class LiveScript:
             for index in (active._offset_index, active._time_index):
                 if index is not None:
                     index.write()
-        for info in self.fs.list(directory):
+        for info in self._listed(directory):
             content = read_file(self.fs, f"{directory}/{info.name}")
             if log is not None:
                 active = log.active_segment
@@ -598,6 +599,15 @@ class LiveScript:
             if ".log" in info.name:
                 found[info.name].append(info.mtime_ns // 1_000_000)
         return found
+
+    def _listed(self, directory: str) -> Iterator[FileInfo]:
+        """The files of a partition. There may be key indexes, too, and nothing else."""
+        for info in self.fs.list(directory):
+            if info.name != filenames.WORK_FOLDER:
+                yield info
+            else:
+                names = [one.name for one in self.fs.list(f"{directory}/{info.name}")]
+                assert names == [filenames.INDEX_FOLDER], names
 
     def _snapshot(self, step: Step) -> Step:
         target = step["name"]
@@ -616,7 +626,7 @@ class LiveScript:
         for name in names:
             source, copy = f"{ROOT}/{name}", f"{target}/{name}"
             self._make_directories(copy)
-            for info in self.fs.list(source):
+            for info in self._listed(source):
                 self.fs.copy(f"{source}/{info.name}", f"{copy}/{info.name}")
                 self.fs.set_mtime_ns(f"{copy}/{info.name}", info.mtime_ns)
         files = {name: self._files(f"{ROOT}/{name}", self.logs.get(name)) for name in names}

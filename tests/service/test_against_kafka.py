@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cordwood.engine.by_index import scan_by_index
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import read_file
 from cordwood.types import TopicPartition
 from tests import knobs
 from tests.kafka_tools import Oracle
+from tests.service.cleaning import with_indexes
 from tests.service.comparing import differences
 from tests.service.live_script import LiveScript
 from tests.service.log_scripts import LogScript
@@ -28,11 +32,13 @@ SLICE = 50
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("indexed", [False, True], ids=["", "with key indexes"])
 @pytest.mark.parametrize("share", range(SHARES))
 def test_random_interleavings_of_all_calls_do_what_kafkas_log_does(
-    kafka_oracle: Oracle, tmp_path: Path, share: int
+    kafka_oracle: Oracle, tmp_path: Path, share: int, indexed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = list(range(knobs.SEED + share, knobs.SEED + SCRIPTS, SHARES))
+    used = counted_scans(monkeypatch)
     seen: Counter[str] = Counter()
     found = []
     for first in range(0, len(seeds), SLICE):
@@ -44,11 +50,26 @@ def test_random_interleavings_of_all_calls_do_what_kafkas_log_does(
         answers = kafka_oracle.batch([("run", tmp_path / f"{seed}.json", tmp_path / str(seed)) for seed in scripts])
         for (seed, script), lines in zip(scripts.items(), answers, strict=True):
             shutil.rmtree(tmp_path / str(seed))
-            for what in differences(script, lines, compressed=_compresses(seed), seen=seen):
-                found.append(f"seed {seed}, {what}")
+            with with_indexes() if indexed else nullcontext():
+                for what in differences(script, lines, compressed=_compresses(seed), seen=seen):
+                    found.append(f"seed {seed}, {what}")
     print(dict(sorted(seen.items())))
     assert not found, "\n".join(found[:20])
     assert seen["append: done"] > 10 * len(seeds)
+    assert not indexed or used["believed"], used
+
+
+def counted_scans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the index of a segment is believed, and how often there is none that is."""
+    used: Counter[str] = Counter()
+
+    def scan(*args: Any, **choice: Any) -> Any:
+        run = scan_by_index(*args, **choice)
+        used["none" if run is None else "believed"] += 1
+        return run
+
+    monkeypatch.setattr("cordwood.engine.scan.scan_by_index", scan)
+    return used
 
 
 def _compresses(seed: int) -> bool:

@@ -498,7 +498,7 @@ def test_all_metrics_of_kafkas_cleaner_are_there_until_the_shutdown() -> None:
             for path in ("d1", "d2")
         ),
         "kafka.utils:type=Throttler,name=cleaner-io",
-        "cordwood.log:type=LogCleaner,name=thread-restart-count",
+        *(f"cordwood.log:type=LogCleaner,name={name}" for name in ("thread-restart-count", *OF_TRAFFIC)),
     }
     assert at_first.keys() == names
     io = at_first.pop("kafka.utils:type=Throttler,name=cleaner-io")
@@ -515,6 +515,10 @@ def test_all_metrics_of_kafkas_cleaner_are_there_until_the_shutdown() -> None:
     assert stats.bytes_read == dirty_bytes and stats.key_share > 0
     # Each byte is read for its key and once more to be copied.
     assert now["kafka.utils:type=Throttler,name=cleaner-io"].count == 2 * dirty_bytes + stats.bytes_written
+    ours = "cordwood.log:type=LogCleaner,name="
+    read, written, new = (now[f"{ours}bytes-{name}"] for name in ("read", "written", "new"))
+    assert (read, new) == (2 * dirty_bytes, dirty_bytes) and written > stats.bytes_written
+    assert (now[f"{ours}read-per-new-byte"], now[f"{ours}written-per-new-byte"]) == (2, written / new)
     assert node.cleaner.max_over_cleaner_threads(lambda one: 1000 * one.key_share) == int(1000 * stats.key_share)
     manager = "kafka.log:type=LogCleanerManager,name="
     assert now[f"{manager}max-dirty-percent"] == 0, "of the last selection, after the clean"
@@ -525,6 +529,7 @@ def test_all_metrics_of_kafkas_cleaner_are_there_until_the_shutdown() -> None:
     assert shown(node.cleaner).keys() == {"kafka.utils:type=Throttler,name=cleaner-io"}
 
 
+OF_TRAFFIC = ("bytes-read", "bytes-written", "bytes-new", "read-per-new-byte", "written-per-new-byte")
 OF_THREADS = (
     "max-buffer-utilization-percent",
     "cleaner-recopy-percent",

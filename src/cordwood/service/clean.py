@@ -4,6 +4,7 @@
     run       in this thread, or on Spark: see `clean_runner`. All output goes to a folder of this clean alone
     check     the output is read once more
     swap      group by group, under the log's lock; between groups an abort is noticed
+    index     key indexes of the segments as they are now, for the next clean; see `key_indexes`
 
 An abort or a failure leaves the log as it was, or with some groups swapped in, each of which is whole. Then the folder
 is removed, which ends tasks that still write there. Every clean of a log has another folder.
@@ -34,9 +35,11 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.checked import Check, checked
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.throttled import Limit, throttled
-from cordwood.service import work_folder
+from cordwood.service import key_indexes, work_folder
 from cordwood.service.log import Log
 from cordwood.service.log_to_clean import LogToClean
+from cordwood.storage.index.build import new_secret
+from cordwood.storage.index.files import secret_of_most
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.recovery.replay import Producers
 
@@ -105,11 +108,13 @@ class LiveClean:
         memory: KeyMemory = KeyMemory(),
         *,
         strict_kafka: bool = False,
+        index: bool = False,
     ) -> None:
         """Nothing is made yet.
 
         Args:
             strict_kafka: fail where Kafka's cleaner fails for good.
+            index: make key indexes even if the log has none.
         """
         self.found = found
         self.check = check
@@ -117,7 +122,7 @@ class LiveClean:
         self._memory = memory
         self.folder = work_folder.new_folder(found.log.directory)
         self.task = replace(
-            task_of(fs, found, now_ms, memory, strict_kafka=strict_kafka),
+            task_of(fs, found, now_ms, memory, strict_kafka=strict_kafka, index=index),
             work=self.folder,
         )
         self._counted_bytes = 0
@@ -156,9 +161,15 @@ class LiveClean:
             if outcome.detail:
                 _log.error("%s", outcome.detail)
             raise CleanFailedError(outcome.what, is_disk_full=outcome.kind is FailureKind.FULL)
+        log = self.found.log
         for replacement in outcome.by_group():
             with changing():
-                self.found.log.swap_in(replacement)
+                key_indexes.forget(self._fs, log.directory, replacement.replaced)
+                log.swap_in(replacement)
+        if self.task.makes_index:
+            with changing():
+                bases = [segment.base_offset for segment in log.log_segments]
+                key_indexes.take_over(self._fs, log.directory, outcome.indexes, bases)
         cleaned = outcome.cleaned
         share = min(1.0, cleaned.key_bytes / max(self._memory.size_bytes, 1))
         return CleanedLog(cleaned.end_offset, cleaned.counts, share)
@@ -178,7 +189,13 @@ def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> O
 
 
 def task_of(
-    fs: LocalFileSystem, found: LogToClean, now_ms: int, memory: KeyMemory, *, strict_kafka: bool = False
+    fs: LocalFileSystem,
+    found: LogToClean,
+    now_ms: int,
+    memory: KeyMemory,
+    *,
+    strict_kafka: bool = False,
+    index: bool = False,
 ) -> PartitionTask:
     """The clean as a task; see `LiveClean`."""
     log = found.log
@@ -195,6 +212,7 @@ def task_of(
         ),
         strict_kafka=strict_kafka,
     )
+    known = secret_of_most(fs, log.directory)
     task = PartitionTask(
         location=fs.location(),
         path=log.directory,
@@ -205,6 +223,8 @@ def task_of(
         settings=memory.applied_to(settings),
         size_bytes=2 * found.total_bytes,
         dirty_part=found.cleanable_ratio,
+        index_secret=known,
+        fresh_secret=new_secret() if index or known is not None else None,
         producers=producers_of(log),
     )
     return with_probing(task, 1)

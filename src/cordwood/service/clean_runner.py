@@ -32,12 +32,34 @@ _log = logging.getLogger(__name__)
 TASKS_BYTES_MIN = 256 << 20
 
 
+class Traffic:
+    """The bytes that cleans have read from the disk or its cache, and written to it.
+
+    Attributes:
+        read, written: key indexes included.
+        new: what was dirty before these cleans; in the long run, what was appended to compacted logs.
+    """
+
+    def __init__(self) -> None:
+        self.read = self.written = self.new = 0
+        self._adding = threading.Lock()
+
+    def add(self, read: int = 0, written: int = 0, new: int = 0) -> None:
+        """Count more."""
+        with self._adding:
+            self.read += read
+            self.written += written
+            self.new += new
+
+
 class CleanRunner:
     """Runs cleans, for all threads of a cleaner.
 
     Attributes:
         limit: of what all of them read and write; None: there is none.
         io: counts bytes of batches that are read and written.
+        traffic: of all cleans so far.
+        index: make key indexes of logs that have none.
     """
 
     def __init__(
@@ -46,6 +68,7 @@ class CleanRunner:
         where: Where = Where(),  # noqa: B008 - a frozen value
         tasks_bytes_min: int = TASKS_BYTES_MIN,
         *,
+        index: bool = False,
         clock: Clock = monotonic_clock,
     ) -> None:
         """Starts nothing yet.
@@ -56,6 +79,8 @@ class CleanRunner:
         """
         self.limit: Limit | None = None
         self.io = Meter(clock)
+        self.traffic = Traffic()
+        self.index = index
         self._fs = fs
         self._where, self._tasks_bytes_min = where, tasks_bytes_min
         self._given: Runner | None = None if where.spark is None else SessionRunner(where.spark)
@@ -87,8 +112,19 @@ class CleanRunner:
         if outcome is None:
             outcome = self._run_here(clean, stop, name)
         written_bytes = 0 if isinstance(outcome, Failure) else outcome.cleaned.counts.bytes_written
-        self.io.mark(clean.newly_read_bytes() + written_bytes)
+        self.io.mark(self._read_by(clean) + written_bytes)
+        if isinstance(outcome, Output):
+            sizes = [self._fs.stat(path).size_bytes for path in outcome.indexes]
+            self.traffic.add(
+                written=sum(sizes, sum(size for _, size in outcome.files)), new=clean.found.cleanable_bytes
+            )
         return outcome
+
+    def _read_by(self, clean: LiveClean) -> int:
+        """How much a clean has read since this was last asked for; it is counted."""
+        read = clean.newly_read_bytes()
+        self.traffic.add(read=read)
+        return read
 
     def _run_here(self, clean: LiveClean, stop: Check, name: str) -> Output | Failure:
         def check() -> None:
@@ -115,7 +151,7 @@ class CleanRunner:
         def look(_: object) -> None:
             stop()
             clean.check()
-            self.io.mark(clean.newly_read_bytes())
+            self.io.mark(self._read_by(clean))
 
         try:
             with (

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cordwood.errors import IllegalArgumentError, KafkaError, KafkaStorageError, OffsetOutOfRangeError
+from cordwood.service import key_indexes
 from cordwood.service.environment import LogEnvironment
 from cordwood.service.failures import Guard
 from cordwood.service.loading import Loaded
@@ -167,6 +168,7 @@ class LocalLog:
     def replace_active(self, base_offset: int) -> LogSegment:
         """Put a new empty segment in the place of the active one, whose files are removed later."""
         old = self.segments.active
+        key_indexes.forget(self.fs, self.directory, [old.base_offset])
         if old.base_offset == base_offset:
             old.change_suffix(Temporary.DELETED)
         segment = self.new_segment(base_offset)
@@ -179,7 +181,9 @@ class LocalLog:
 
     def remove(self, segments: Sequence[LogSegment]) -> None:
         """Take segments out of the log, and remove their files after `file.delete.delay.ms`."""
-        self.segments.replace(removed=[segment.base_offset for segment in segments])
+        gone = [segment.base_offset for segment in segments]
+        self.segments.replace(removed=gone)
+        key_indexes.forget(self.fs, self.directory, gone)
         self.delete_files(segments)
 
     def swap_in(self, replacement: Replacement) -> tuple[LogSegment, ...]:
@@ -232,6 +236,7 @@ class LocalLog:
         """Remove the records at or above an offset; returns the removed segments."""
         gone = tuple(segment for segment in self.segments.all if segment.base_offset > offset)
         self.remove(gone)
+        key_indexes.forget(self.fs, self.directory, [self.segments.active.base_offset])
         self.segments.active.truncate_to(offset)
         self.move_end(offset)
         return gone

@@ -347,7 +347,16 @@ class LogCleaner:
                 ("uncleanable-bytes", manager.uncleanable_bytes(path, self._clock())),
             ):
                 found[MetricName("kafka.log", "LogCleanerManager", name, (("logDirectory", path),))] = value
-        found[MetricName("cordwood.log", "LogCleaner", "thread-restart-count")] = self.restarts
+        traffic = self._runner.traffic
+        of_ours: tuple[tuple[str, float], ...] = (
+            ("thread-restart-count", self.restarts),
+            ("bytes-read", traffic.read),
+            ("bytes-written", traffic.written),
+            ("bytes-new", traffic.new),
+            ("read-per-new-byte", traffic.read / max(traffic.new, 1)),
+            ("written-per-new-byte", traffic.written / max(traffic.new, 1)),
+        )
+        found.update((MetricName("cordwood.log", "LogCleaner", name), figure) for name, figure in of_ours)
         return found
 
     # ---- a thread ----------------------------------------------------------------------------------------------------
@@ -401,7 +410,8 @@ class LogCleaner:
                 yield
 
         try:
-            with LiveClean(self._fs, claim.found, start_ms, claim.check, KeyMemory.of(self._config)) as clean:
+            memory = KeyMemory.of(self._config)
+            with LiveClean(self._fs, claim.found, start_ms, claim.check, memory, index=self._runner.index) as clean:
                 cleaned = clean.finish(self._runner.run(clean, stop, thread.name), changing)
         except Exception as error:
             return self._failed(claim, error)

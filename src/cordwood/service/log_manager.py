@@ -166,12 +166,16 @@ class LogManager:
 
     # ---- start and end -----------------------------------------------------------------------------------------------
 
-    def startup(self, on_progress: OnProgress | None = None, *, is_stray: IsStray | None = None) -> None:
+    def startup(
+        self, on_progress: OnProgress | None = None, *, is_stray: IsStray | None = None, index: bool = False
+    ) -> None:
         """Lock all directories, load all their logs, begin with the tasks.
 
         Args:
             on_progress: called with a directory, how many of its logs are loaded, and of how many.
             is_stray: says of a loaded log whether it does not belong here; such a log is set aside.
+            index: cleans make key indexes of compacted logs, so that later ones read only what may change. Without it
+                they keep those up to date that there are.
 
         Raises:
             LockedError: a broker, or another manager, has a directory.
@@ -188,7 +192,7 @@ class LogManager:
             for failure in self.failures.failures:
                 self.handle_log_dir_failure(failure.directory)
             if self.config.flag("log.cleaner.enable"):
-                self._pool.cleaner = self._make_cleaner()
+                self._pool.cleaner = self._make_cleaner(index=index)
         except BaseException:
             self._abandon_logs()
             self._release()
@@ -243,9 +247,9 @@ class LogManager:
     def _recovery_threads(self) -> int:
         return self.config.integer("num.recovery.threads.per.data.dir")
 
-    def _make_cleaner(self) -> LogCleaner:
+    def _make_cleaner(self, *, index: bool) -> LogCleaner:
         pool, monotonic = self._pool, self._scheduler.clock
-        runner = CleanRunner(pool.fs, self._where, clock=monotonic)
+        runner = CleanRunner(pool.fs, self._where, index=index, clock=monotonic)
         live = self._directories.live
         return LogCleaner(pool.fs, self.config, live, pool.current_logs, self.failures, pool.clock, monotonic, runner)
 

@@ -82,6 +82,13 @@ class LiveOptions:
     single_copy: Annotated[
         bool, Option("I confirm that there is no other replica: also remove expired tombstones and markers.")
     ] = False
+    index: Annotated[
+        bool,
+        Option(
+            "Make key indexes of compacted logs, so that the cleaner reads only what may change. Default: only of "
+            "partitions that have some."
+        ),
+    ] = False
     engine: Annotated[
         str | None,
         Option(
@@ -155,7 +162,7 @@ class LiveNode:
                 if on_progress is not None:
                     on_progress(directory, done, count)
 
-            self.manager.startup(loaded)
+            self.manager.startup(loaded, index=self._options.index)
             try:
                 self._adopt()
                 self.look()
