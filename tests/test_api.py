@@ -24,7 +24,7 @@ from cordwood.commands.options import (
     TransactionOptions,
     VerifyOptions,
 )
-from cordwood.commands.selection import GroupOptions, ListOptions, WhyOptions
+from cordwood.commands.selection import BrokersOptions, ClusterOptions, GroupOptions, ListOptions, WhyOptions
 from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.option import option_fields
@@ -56,6 +56,9 @@ WITH_OPTIONS: Mapping[str, Sequence[type]] = {
     "get": [GetOptions],
     "groups": [GroupOptions],
     "transactions": [TransactionOptions],
+    "topics": [ClusterOptions],
+    "configs": [ClusterOptions],
+    "brokers": [BrokersOptions],
     "why": [WhyOptions],
     "plan": [PlanOptions],
     "plan_exact": [PlanOptions],

@@ -1,6 +1,8 @@
 # The public names, each once: type checkers read them here, and so does __init__.py when one is first used.
+from cordwood.api import brokers as brokers
 from cordwood.api import clean as clean
 from cordwood.api import clean_in_place as clean_in_place
+from cordwood.api import configs as configs
 from cordwood.api import erase_check as erase_check
 from cordwood.api import get as get
 from cordwood.api import groups as groups
@@ -10,6 +12,7 @@ from cordwood.api import plan as plan
 from cordwood.api import plan_exact as plan_exact
 from cordwood.api import simulate as simulate
 from cordwood.api import table_offsets as table_offsets
+from cordwood.api import topics as topics
 from cordwood.api import transactions as transactions
 from cordwood.api import verify as verify
 from cordwood.api import why as why
@@ -61,12 +64,19 @@ from cordwood.storage.changes.undo import UndoResult as UndoResult
 from cordwood.storage.check import Finding as Finding
 from cordwood.storage.check import Kind as Kind
 from cordwood.storage.check import Severity as Severity
+from cordwood.storage.formats.cluster_metadata import Broker as Broker
+from cordwood.storage.formats.cluster_metadata import Topic as Topic
 from cordwood.storage.index.history import KeyRecord as KeyRecord
 from cordwood.storage.index.keyed_log import KeyedLog as KeyedLog
 from cordwood.storage.index.partition import IndexedPartition as IndexedPartition
 from cordwood.storage.index.partition import IndexResult as IndexResult
 from cordwood.storage.log.internal import InternalRecord as InternalRecord
 from cordwood.storage.log.view import LogView as LogView
+from cordwood.storage.node.cluster_view import AsOf as AsOf
+from cordwood.storage.node.cluster_view import BrokersListing as BrokersListing
+from cordwood.storage.node.cluster_view import ConfigEntry as ConfigEntry
+from cordwood.storage.node.cluster_view import ConfigsListing as ConfigsListing
+from cordwood.storage.node.cluster_view import TopicsListing as TopicsListing
 from cordwood.storage.node.groups import CommittedOffset as CommittedOffset
 from cordwood.storage.node.groups import Group as Group
 from cordwood.storage.node.groups import GroupListing as GroupListing

@@ -17,6 +17,7 @@ from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan
 from cordwood.commands import clean as _clean
 from cordwood.commands import clean_in_place as _clean_in_place
+from cordwood.commands import cluster as _cluster
 from cordwood.commands import erase_check as _erase_check
 from cordwood.commands import get as _get
 from cordwood.commands import groups as _groups
@@ -38,13 +39,14 @@ from cordwood.commands.options import (
     TransactionOptions,
     VerifyOptions,
 )
-from cordwood.commands.selection import GroupOptions, ListOptions, WhyOptions
+from cordwood.commands.selection import BrokersOptions, ClusterOptions, GroupOptions, ListOptions, WhyOptions
 from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.option import OptionField, build, option_fields
+from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
 from cordwood.storage.node.transactions import TransactionListing
@@ -214,6 +216,69 @@ def transactions(
         ConfigError: Kafka would not accept a config.
     """
     return _transactions.list_transactions(paths, options, fs=fs)
+
+
+@_with_arguments
+def topics(
+    *paths: str,
+    fs: Store | None = None,
+    options: ClusterOptions,
+) -> TopicsListing:
+    """List the topics of a cluster: partitions, replicas and configs.
+
+    From its metadata log and the snapshots of that, as of the end, an offset or a time.
+
+    Args:
+        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
+        RequestError: the log does not reach back to this offset or time.
+    """
+    return _cluster.topics(paths, options, fs=fs)
+
+
+@_with_arguments
+def configs(
+    *paths: str,
+    fs: Store | None = None,
+    options: ClusterOptions,
+) -> ConfigsListing:
+    """List the configs that are set in a cluster: of topics, of brokers, and of all brokers.
+
+    From its metadata log and the snapshots of that, as of the end, an offset or a time.
+
+    Args:
+        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
+        RequestError: the log does not reach back to this offset or time.
+    """
+    return _cluster.configs(paths, options, fs=fs)
+
+
+@_with_arguments
+def brokers(
+    *paths: str,
+    fs: Store | None = None,
+    options: BrokersOptions,
+) -> BrokersListing:
+    """List the brokers of a cluster, and its features.
+
+    From its metadata log and the snapshots of that, as of the end, an offset or a time.
+
+    Args:
+        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
+        RequestError: the log does not reach back to this offset or time.
+    """
+    return _cluster.brokers(paths, options, fs=fs)
 
 
 @_with_arguments

@@ -12,6 +12,7 @@ from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.sizing.result import SimulationResult
+from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
 from cordwood.storage.node.transactions import TransactionListing
@@ -193,6 +194,79 @@ def transactions(
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: a path is a file; or the directories belong to different brokers.
         ConfigError: Kafka would not accept a config.
+    """
+
+def topics(
+    *paths: str,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    at: str | None = None,
+    metadata: str | None = None,
+) -> TopicsListing:
+    """List the topics of a cluster: partitions, replicas and configs.
+
+    From its metadata log and the snapshots of that, as of the end, an offset or a time.
+
+    Args:
+        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        at: As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
+        RequestError: the log does not reach back to this offset or time.
+    """
+
+def configs(
+    *paths: str,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    at: str | None = None,
+    metadata: str | None = None,
+) -> ConfigsListing:
+    """List the configs that are set in a cluster: of topics, of brokers, and of all brokers.
+
+    From its metadata log and the snapshots of that, as of the end, an offset or a time.
+
+    Args:
+        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        at: As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
+        RequestError: the log does not reach back to this offset or time.
+    """
+
+def brokers(
+    *paths: str,
+    fs: Store | None = None,
+    at: str | None = None,
+    metadata: str | None = None,
+) -> BrokersListing:
+    """List the brokers of a cluster, and its features.
+
+    From its metadata log and the snapshots of that, as of the end, an offset or a time.
+
+    Args:
+        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        fs: the file system; default: this machine's.
+
+    Options:
+        at: As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
+        RequestError: the log does not reach back to this offset or time.
     """
 
 def why(

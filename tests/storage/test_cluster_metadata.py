@@ -286,6 +286,10 @@ def test_applying_changes_no_value_that_was_given_out() -> None:
     assert before == copy
 
 
+def directories_of(metadata: ClusterMetadata) -> dict[int, tuple[str, ...]]:
+    return {number: broker.directories for number, broker in metadata.brokers.items()}
+
+
 def test_broker_configs_and_directories_and_features() -> None:
     registered = next(line for line in BY_KAFKA if line["name"] == "RegisterBrokerRecord" and line["version"] == 3)
     metadata = told(
@@ -299,13 +303,13 @@ def test_broker_configs_and_directories_and_features() -> None:
         record("BrokerRegistrationChangeRecord", broker_id=7, broker_epoch=0, fenced=1),
     )
     assert metadata.broker_configs == {"": {"log.retention.ms": "5"}, "7": {"log.retention.ms": "6"}}
-    assert metadata.broker_directories == {7: tuple(registered["fields"]["logDirs"])}
+    assert directories_of(metadata) == {7: tuple(registered["fields"]["logDirs"])}
     assert metadata.features == {"metadata.version": 30}
     assert (metadata.topic_configs, metadata.problems) == ({}, ())
     moved = record("BrokerRegistrationChangeRecord", version=2, broker_id=7, broker_epoch=0, log_dirs=[ID])
-    assert told(moved, onto=metadata, first=8).broker_directories == {7: (ID,)}
+    assert directories_of(told(moved, onto=metadata, first=8)) == {7: (ID,)}
     gone = record("UnregisterBrokerRecord", broker_id=7, broker_epoch=0)
-    assert told(gone, onto=metadata, first=8).broker_directories == {}
+    assert directories_of(told(gone, onto=metadata, first=8)) == {}
 
 
 def test_layers_carry_cluster_broker_and_topic_configs_to_resolve() -> None:
@@ -449,7 +453,7 @@ def test_each_partition_lies_in_the_log_directory_that_the_metadata_names(name: 
     for folder in ("a", "b"):
         values = java_properties.decode((fixture(name) / folder / "meta.properties").read_bytes()).values()
         identities[values["directory.id"]] = folder
-    assert set(metadata.broker_directories[1]) == set(identities)
+    assert set(metadata.brokers[1].directories) == set(identities)
     for topic_name, each in metadata.topics.items():
         for number, placed in each.partitions.items():
             (directory,) = placed.directories

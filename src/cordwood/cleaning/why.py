@@ -551,7 +551,7 @@ def _files(facts: PartitionFacts) -> Iterator[Cause]:
         yield Cause(CauseKind.INDEXES, what, usage.indexes, step, "", (), Way.FILES)
     if usage.key_indexes:
         what = f"key indexes of Cordwood take {bytes_text(usage.key_indexes)}"
-        step = "cordwood index --remove, if they are not used"
+        step = "cordwood index --drop, if they are not used"
         yield Cause(CauseKind.KEY_INDEXES, what, usage.key_indexes, step, "", (), Way.FILES)
 
 

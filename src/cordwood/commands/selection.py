@@ -140,3 +140,35 @@ class WhyOptions:
     ] = 16 << 20
     read_all: Annotated[bool, Option("Read all records of all compacted partitions, instead of samples.")] = False
     index_place: IndexPlace = field(default_factory=IndexPlace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPoint:
+    """A metadata log, and the point of it that is asked about."""
+
+    at: Annotated[
+        str | None,
+        Option("As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.", metavar="OFFSET|TIME"),
+    ] = None
+    metadata: Annotated[
+        str | None,
+        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What `topics` and `configs` are asked for."""
+
+    topics: Annotated[
+        Sequence[str],
+        Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC"),
+    ] = ()
+    point: MetadataPoint = field(default_factory=MetadataPoint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersOptions:
+    """What `brokers` is asked for."""
+
+    point: MetadataPoint = field(default_factory=MetadataPoint)

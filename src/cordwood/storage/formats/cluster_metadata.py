@@ -81,6 +81,33 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class EndPoint:
+    """Where a broker listens."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that is registered.
+
+    Attributes:
+        fenced: it leads no partition: it has not caught up, or has not been heard of.
+        directories: ids of its log directories.
+    """
+
+    broker_id: int
+    epoch: int
+    rack: str | None
+    end_points: tuple[EndPoint, ...]
+    fenced: bool
+    in_controlled_shutdown: bool
+    directories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterMetadata:
     """The cluster as of `next_offset`.
 
@@ -89,7 +116,7 @@ class ClusterMetadata:
     Attributes:
         topic_configs: by topic, the texts that were set for it.
         broker_configs: by broker id as text, and under "" the cluster's default.
-        broker_directories: by broker id, the ids of its log directories.
+        brokers: by broker id.
         features: finalized levels, `metadata.version` among them.
         problems: records that could not be read or did not fit what was before them, in order.
         next_offset: where a log continues this; lower offsets are already in it.
@@ -98,7 +125,7 @@ class ClusterMetadata:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    broker_directories: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[DataError, ...] = ()
     next_offset: int = 0
@@ -171,7 +198,7 @@ class _Story:
         self.partitions = {topic.topic_id: dict(topic.partitions) for topic in onto.topics.values()}
         self.topic_configs = {name: dict(texts) for name, texts in onto.topic_configs.items()}
         self.broker_configs = {name: dict(texts) for name, texts in onto.broker_configs.items()}
-        self.broker_directories = dict(onto.broker_directories)
+        self.brokers = dict(onto.brokers)
         self.features = dict(onto.features)
         self.problems = list(onto.problems)
         self.next_offset = onto.next_offset
@@ -271,17 +298,32 @@ class _Story:
             self.features.pop(fields["name"], None)
 
     def broker(self, fields: dict[str, Any]) -> None:
-        self.broker_directories[fields["broker_id"]] = fields["log_dirs"]
+        self.brokers[fields["broker_id"]] = Broker(
+            fields["broker_id"],
+            fields["broker_epoch"],
+            fields["rack"],
+            tuple(EndPoint(one["name"], one["host"], one["port"]) for one in fields["end_points"]),
+            fields["fenced"],
+            fields["in_controlled_shutdown"],
+            fields["log_dirs"],
+        )
 
     def broker_change(self, fields: dict[str, Any]) -> str | None:
-        if fields["broker_id"] not in self.broker_directories:
-            return f"no broker has the id {fields['broker_id']}"
+        changed: dict[str, Any] = {}
+        if fields["fenced"]:  # -1: it no longer is
+            changed["fenced"] = fields["fenced"] > 0
+        if fields["in_controlled_shutdown"]:
+            changed["in_controlled_shutdown"] = fields["in_controlled_shutdown"] > 0
         if fields["log_dirs"]:
-            self.broker_directories[fields["broker_id"]] = fields["log_dirs"]
+            changed["directories"] = fields["log_dirs"]
+        before = self.brokers.get(fields["broker_id"])
+        if before is None:
+            return f"no broker has the id {fields['broker_id']}"
+        self.brokers[fields["broker_id"]] = replace(before, **changed)
         return None
 
     def unregister_broker(self, fields: dict[str, Any]) -> str | None:
-        known = self.broker_directories.pop(fields["broker_id"], None)
+        known = self.brokers.pop(fields["broker_id"], None)
         return f"no broker has the id {fields['broker_id']}" if known is None else None
 
     def end(self, next_offset: int | None) -> ClusterMetadata:
@@ -292,7 +334,7 @@ class _Story:
             },
             topic_configs=self.topic_configs,
             broker_configs=self.broker_configs,
-            broker_directories=self.broker_directories,
+            brokers=self.brokers,
             features=self.features,
             problems=tuple(self.problems),
             next_offset=self.next_offset if next_offset is None else next_offset,

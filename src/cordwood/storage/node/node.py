@@ -337,22 +337,45 @@ def _metadata_directory(
     return None
 
 
-def read_metadata(fs: Store, path: str, *, live: bool = False) -> ClusterMetadata:
+def metadata_log(fs: Store, paths: Sequence[str], asked: str | None = None) -> tuple[str, bool]:
+    """The path of the metadata log of some directories, and whether a broker is writing to it.
+
+    Args:
+        asked: as `metadata` of `Node.open`.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    directories, _ = list_places(fs, paths)
+    found = _metadata_directory(fs, directories, asked)
+    if found is None:
+        where = ", ".join(directory.path for directory in directories) or ", ".join(paths)
+        raise NotFoundError(f"{where} holds no {cluster_metadata.NAME}; give --metadata DIR, the directory that does")
+    directory, path = found
+    return path, directory.live
+
+
+def read_metadata(fs: Store, path: str, *, live: bool = False, end_offset: int | None = None) -> ClusterMetadata:
     """What a metadata log says: its newest snapshot, and the records after it. Damage in either becomes a problem.
 
     Args:
         live: a broker is writing to it.
+        end_offset: as it was when its next record was to get this offset; None: to its end.
     """
     for _ in range(_ATTEMPTS):
         problems: list[DataError] = []
         try:
             log = LogView(path, fs=fs, live=live)
-            metadata = _newest_snapshot(log, problems.append)
-            if log.segments and log.first_offset > metadata.next_offset:
-                what = f"The metadata log has nothing of the offsets {metadata.next_offset} to {log.first_offset - 1}"
+            metadata = _newest_snapshot(log, problems.append, end_offset)
+            gap_end = log.first_offset if end_offset is None else min(log.first_offset, end_offset)
+            if log.segments and gap_end > metadata.next_offset:
+                what = f"The metadata log has nothing of the offsets {metadata.next_offset} to {gap_end - 1}"
                 problems.append(CorruptBatchError(what, path=path, offset=metadata.next_offset))
             records = log.columns(
-                start_offset=metadata.next_offset, isolation=READ_UNCOMMITTED, on_damage=problems.append
+                start_offset=metadata.next_offset,
+                end_offset=end_offset,
+                isolation=READ_UNCOMMITTED,
+                on_damage=problems.append,
             )
             metadata = cluster_metadata.apply(_values(records), metadata)
         except FileNotFoundError:
@@ -362,12 +385,13 @@ def read_metadata(fs: Store, path: str, *, live: bool = False) -> ClusterMetadat
     raise NotFoundError(f"{path} is gone, or changes too fast to be read")
 
 
-def _newest_snapshot(log: LogView, on_damage: OnDamage) -> ClusterMetadata:
+def _newest_snapshot(log: LogView, on_damage: OnDamage, end_offset: int | None) -> ClusterMetadata:
     parsed = [(filenames.parse_file(info.name), info.name) for info in log.entries if not info.is_directory]
     snapshots = [
         (file.offset, file.leader_epoch, name)
         for file, name in parsed
         if file is not None and file.kind is FileKind.CHECKPOINT_SNAPSHOT and file.temporary is Temporary.NONE
+        if end_offset is None or file.offset <= end_offset
     ]
     if not snapshots:
         return cluster_metadata.EMPTY

@@ -1,0 +1,22 @@
+"""`cordwood configs`: what the metadata log of a cluster says, as of an offset or a time."""
+
+from __future__ import annotations
+
+import json
+
+from cordwood.cli.main import exit_code_of, named
+from cordwood.cli.options import Directories, Json, with_options
+from cordwood.commands import cluster
+from cordwood.commands.selection import ClusterOptions
+
+
+@with_options
+def main(directories: Directories, options: ClusterOptions, as_json: Json = False) -> int:
+    """List the configs that are set in a cluster: of topics, of brokers, of all brokers.
+
+    From __cluster_metadata-0, its snapshots and its log. Changes nothing; a broker may be running. Exit status 1 if a
+    part of it could not be read.
+    """
+    listing = cluster.configs([named(directory) for directory in directories], options)
+    print(json.dumps(listing.document(), indent=1) if as_json else listing.text())
+    return exit_code_of(listing.as_of.problems)

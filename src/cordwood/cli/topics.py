@@ -1,0 +1,34 @@
+"""`cordwood topics`: what the metadata log of a cluster says of its topics, as of an offset or a time."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.main import exit_code_of, named
+from cordwood.cli.options import Directories, Json, with_options
+from cordwood.commands import cluster
+from cordwood.commands.selection import ClusterOptions
+from cordwood.report import cluster as report
+
+
+@with_options
+def main(
+    directories: Directories,
+    options: ClusterOptions,
+    by_partition: Annotated[
+        bool, typer.Option("--by-partition", help="A line per partition: leader, replicas, which are in sync.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """List the topics of a cluster: partitions, replicas, configs.
+
+    From __cluster_metadata-0, its snapshots and its log. Changes nothing; a broker may be running. Exit status 1 if a
+    part of it could not be read.
+    """
+    listing = cluster.topics([named(directory) for directory in directories], options)
+    lines = report.topic_lines(listing, partitions=by_partition)
+    print(json.dumps(listing.document(), indent=1) if as_json else "\n".join(lines))
+    return exit_code_of(listing.as_of.problems)
