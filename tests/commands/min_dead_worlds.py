@@ -231,22 +231,23 @@ class World:
         newest = {one.key: one.offset for one in self.records if one.counts and one.offset < end}
         return {one.offset: newest[one.key] for one in self.records if newest.get(one.key, -1) > one.offset}
 
-    def check(self) -> None:
+    def check(self, fs: LocalFileSystem | None = None) -> None:
         """Compare what is there, and what is remembered, with the model."""
-        log = LogView(PATH, fs=self.fs)
+        fs = fs or self.fs
+        log = LogView(PATH, fs=fs)
         assert table_of(log) == self.table()
         own = {one.offset: (one.key, one.value) for one in self.records}
-        every = (one for segment in log.segments for one in plain_records(read_file(self.fs, segment.path)))
+        every = (one for segment in log.segments for one in plain_records(read_file(fs, segment.path)))
         there = {one.offset: (one.key, one.value) for one in every if not one.is_control}
         assert there.items() <= own.items()
-        kafkas = self.kafkas_checkpoint()
-        for offset, killer in self.killers(kafkas_end(log)).items():
+        kafkas = checkpoints.decode(read_file(fs, f"{ROOT}/{CLEANER_OFFSETS}")).get(NAME, 0)
+        for offset, killer in self.killers(log.segments[-1].base_offset).items():
             assert offset not in there or killer >= kafkas, f"a broker would never remove offset {offset}"
         checkpoint = believed_checkpoint(log)
         if checkpoint is not None:
-            assert checkpoint.first_killer == kafkas
+            assert checkpoint.first_killer >= kafkas
             self._check_pending(log, checkpoint, set(there))
-        else:  # there was nothing to clean after another cleaner
+        else:  # all that is superseded is found from Kafka's checkpoint on
             assert not self.killers(kafkas).keys() & set(there)
 
     def _check_pending(self, log: LogView, checkpoint: CleanCheckpoint, there: set[int]) -> None:
@@ -262,21 +263,21 @@ class World:
             if pending is not None:
                 offsets = offsets_of(segment)
                 found |= {offsets[at] for at in pending_records.ordinals(pending.bits).tolist()}
-        # A marker may be there without its data; data of an aborted transaction goes whatever its key.
         assert found == {offset for offset in superseded if offset < checkpoint.cleaned_to} - aborted
         assert not aborted & {offset for offset in there if offset < checkpoint.cleaned_to}
-        files = {base for name in self.index_files() if (base := parse_pending(name)) is not None}
-        assert files == {one.base_offset for one in checkpoint.segments if one.garbage_bytes}
 
-    def kafkas_checkpoint(self) -> int:
-        """From where on a broker would clean."""
-        return checkpoints.decode(read_file(self.fs, f"{ROOT}/{CLEANER_OFFSETS}")).get(NAME, 0)
+    def check_files(self) -> None:
+        """After a clean there are no other pending records than those that are named."""
+        checkpoint = believed_checkpoint(LogView(PATH, fs=self.fs))
+        if checkpoint is not None:
+            files = {base for name in self.index_files() if (base := parse_pending(name)) is not None}
+            assert files == {one.base_offset for one in checkpoint.segments if one.garbage_bytes}
 
-    def taken_over(self) -> Table:
+    def taken_over(self, fs: MemoryFileSystem | None = None) -> Table:
         """What is left once a cleaner went on that knows nothing of pending records, twice, long afterwards."""
-        fs = durable(self.fs)
+        fs = durable(fs or self.fs)
         for later in (0, LONG_MS, 2 * LONG_MS):
-            self.clean(None, fs=fs, now_ms=self.now_ms + later, verify=True)
+            self.clean(None, fs=fs, now_ms=self.now_ms + later, verify=later == 0)
             self.clean(None, fs=fs, now_ms=self.now_ms + later, first_dirty=0)
         return table_of(LogView(PATH, fs=fs))
 
@@ -296,11 +297,6 @@ def table_of(log: LogView) -> Table:
     """What a consumer of committed records ends with."""
     found = {one.key: one.value for one in log.records(isolation="read_committed")}
     return {key: value for key, value in found.items() if key is not None and value is not None}
-
-
-def kafkas_end(log: LogView) -> int:
-    """Where cleanable records end: at the active segment."""
-    return log.segments[-1].base_offset
 
 
 def offsets_of(segment: Segment) -> list[int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tests.commands.min_dead_worlds import (
     offsets_of,
     table_of,
 )
+from tests.crashes import Cuts, durable
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle, Word
 
@@ -50,6 +52,7 @@ def live_through(world: World, rounds: int) -> Iterator[int]:
             world.spoil()
         world.clean(world.source.choice(SHARES))
         world.check()
+        world.check_files()
         yield number
 
 
@@ -171,3 +174,35 @@ def test_kafkas_cleaner_takes_over_after_any_round(kafka_oracle: Oracle, tmp_pat
                 for directory in directories:
                     assert table_of(LogView(str(directory), fs=PosixFileSystem())) == table
         shutil.rmtree(work)
+
+
+# ---- power cuts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_wherever_the_power_is_cut_nothing_is_lost_or_comes_back(
+    seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    world = World(knobs.SEED + 9_000 + seed)
+    with told(world):
+        for _ in range(3):
+            world.append(8)
+            world.clean(0.3)
+            world.pass_time(RETENTION_MS + 1)
+        world.append(6)
+        world.check()
+        whole = durable(world.fs)
+        world.clean(0.1, fs=whole, verify=False)
+        every = max(1, len(whole.operations) // knobs.scaled(12, 1_000))
+        act = functools.partial(world.clean, 0.1, verify=False)
+        cuts = Cuts(durable(world.fs), lambda fs: act(fs=fs), sampled=2, subsets_max=2, every=every)
+        for number, after in enumerate(cuts):
+            world.check(after)
+            if number % 3 == 0:
+                assert world.taken_over(after) == world.table()
+            again = durable(after)
+            world.clean(0.1, fs=again, verify=False)
+            world.check(again)
+        assert cuts.different > 10, (cuts.different, len(whole.operations))
+        cuts.tell(record_property, "cleans with --min-dead")
