@@ -182,12 +182,15 @@ class World:
 
     def clean(self, min_dead: float | None, *, fs: LocalFileSystem | None = None, **choice: Any) -> CleanResult:
         """Clean in place; without a bound as Kafka does."""
-        options: dict[str, Any] = {"verify": self.source.random() < 0.3, "now_ms": self.now_ms} | choice
+        options: dict[str, Any] = {
+            "verify": self.source.random() < 0.3,
+            "now_ms": self.now_ms,
+            "overrides": CONFIG,
+        } | choice
         own: dict[str, Any] = {} if min_dead is None else {"min_dead": min_dead, "index": True}
         result = clean_in_place(
             ROOT,
             fs=fs or self.fs,
-            overrides=CONFIG,
             single_copy=True,
             ignore_ratio=True,
             no_broker_elsewhere=True,
@@ -219,6 +222,15 @@ class World:
         names = [name for name in self.index_files() if kind_in_index_folder(name) in kinds]
         return f"{index_folder(PATH)}/{self.source.choice(names)}" if names else None
 
+    def truncate(self, offset: int) -> None:
+        """Cut the log, as a follower does whose leader has other records from there on."""
+        node = Node(*CONFIG, fs=self.fs, dirs=(ROOT,), now_ms=self.now_ms)
+        node.manager.startup()
+        node.manager.truncate_to({NAME: offset})
+        node.manager.shutdown()
+        self.records = [one for one in self.records if one.offset < offset]
+        self.said.append(f"truncate to {offset}")
+
     # ---- what has to be so -------------------------------------------------------------------------------------------
 
     def table(self) -> Table:
@@ -240,7 +252,7 @@ class World:
         every = (one for segment in log.segments for one in plain_records(read_file(fs, segment.path)))
         there = {one.offset: (one.key, one.value) for one in every if not one.is_control}
         assert there.items() <= own.items()
-        kafkas = checkpoints.decode(read_file(fs, f"{ROOT}/{CLEANER_OFFSETS}")).get(NAME, 0)
+        kafkas = self.kafkas_checkpoint(fs)
         for offset, killer in self.killers(log.segments[-1].base_offset).items():
             assert offset not in there or killer >= kafkas, f"a broker would never remove offset {offset}"
         checkpoint = believed_checkpoint(log)
@@ -265,6 +277,10 @@ class World:
                 found |= {offsets[at] for at in pending_records.ordinals(pending.bits).tolist()}
         assert found == {offset for offset in superseded if offset < checkpoint.cleaned_to} - aborted
         assert not aborted & {offset for offset in there if offset < checkpoint.cleaned_to}
+
+    def kafkas_checkpoint(self, fs: LocalFileSystem | None = None) -> int:
+        """From where on a broker would clean."""
+        return checkpoints.decode(read_file(fs or self.fs, f"{ROOT}/{CLEANER_OFFSETS}")).get(NAME, 0)
 
     def check_files(self) -> None:
         """After a clean there are no other pending records than those that are named."""

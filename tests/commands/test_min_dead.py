@@ -8,12 +8,21 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import cordwood
+from cordwood.errors import RequestError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.storage.formats.clean_checkpoint import CleanSegment
+from cordwood.storage.formats.filenames import FileKind, offset_name, pending_path
 from cordwood.storage.index import build as building
+from cordwood.storage.log.clean_state import believed_checkpoint
+from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.log.view import LogView
 from tests import knobs
 from tests.commands.min_dead_worlds import (
@@ -134,6 +143,154 @@ def test_a_marker_stays_as_long_as_data_in_a_spared_segment() -> None:
         world.check()
     assert {0, marker} <= offsets(world)
     assert not horizons(world)[marker]
+
+
+def test_a_tombstone_stays_if_what_it_supersedes_was_spared_in_an_earlier_wave() -> None:
+    world = World(1)
+    world.write("a=1 b=125 | d=1 d=2")
+    world.clean(0.3)
+    world.write("a=∅ e=1 e=2 | d=3 f=110")
+    world.clean(0.3)
+    world.pass_time(2 * RETENTION_MS)
+    world.write("e=3 f=1")
+    result = world.clean(0.3, work_space=40_000)
+    assert result.in_place is not None and result.in_place.waves > 1
+    world.check()
+    assert 0 in offsets(world)
+    assert world.taken_over() == world.table()
+
+
+def spared(world: World) -> tuple[CleanSegment, bytes]:
+    """The first segment that has pending records, and its bytes."""
+    checkpoint = believed_checkpoint(LogView(PATH, fs=world.fs))
+    assert checkpoint is not None
+    known = next(one for one in checkpoint.segments if one.garbage_bytes)
+    return known, read_file(world.fs, f"{PATH}/{offset_name(known.base_offset, FileKind.LOG)}")
+
+
+@pytest.fixture
+def with_garbage() -> World:
+    """`a` and `c` have a superseded record each in the first segment, and `b` its value."""
+    world = World(1)
+    world.write("a=1 b=1 c=1 k=120 | d=1")
+    world.clean(0.3)
+    world.write("a=2 c=2 | e=1")
+    world.clean(0.3)
+    world.check()
+    assert spared(world)[0].base_offset == 0
+    return world
+
+
+def test_a_flipped_bit_makes_no_record_superseded(with_garbage: World) -> None:
+    world, path = with_garbage, pending_path(PATH, 0)
+    data = bytearray(read_file(world.fs, path))
+    assert data[-1] == 0b0101, "a and c are superseded, in one byte with b and k"
+    data[-1] = 0b0110
+    write_file(world.fs, path, bytes(data))
+    assert believed_checkpoint(LogView(PATH, fs=world.fs)) is not None, "that only a clean finds out"
+    world.write("e=2")
+    world.clean(0.001)
+    world.check()
+
+
+def test_other_batches_of_the_same_sizes_are_not_what_is_pending(with_garbage: World) -> None:
+    world, (known, data) = with_garbage, spared(with_garbage)
+    log = LogView(PATH, fs=world.fs)
+    sizes = [one.size_bytes for one in log.batches()][:3]
+    assert len(set(sizes)) == 1
+    size = sizes[0]
+    first, second, third = (data[at : at + size] for at in range(0, 3 * size, size))
+    # As if another cleaner had left b in the place of a: its batch, at that offset.
+    changed = encode_batch([Record(0, world.now_ms, b"b", b"1" + bytes(10))], leader_epoch=0)
+    assert len(changed) == len(first)
+    write_file(world.fs, f"{PATH}/{offset_name(0, FileKind.LOG)}", changed + second + third + data[3 * size :])
+    assert believed_checkpoint(LogView(PATH, fs=world.fs)) is not None, "that only a clean finds out"
+    world.write("e=2")
+    world.clean(0.001)
+    left = {one.key: one.value for one in LogView(PATH, fs=world.fs).records()}
+    assert left[b"b"] == b"1" + bytes(10)
+    assert known.garbage_bytes
+
+
+def test_what_superseded_a_record_is_cut_off_and_the_record_counts_again(with_garbage: World) -> None:
+    world = with_garbage
+    world.truncate(next(one.offset for one in world.records if one.value and one.value.startswith(b"2")))
+    assert world.table()[b"a"].startswith(b"1")
+    assert believed_checkpoint(LogView(PATH, fs=world.fs)) is None
+    world.write("e=3 f=1 | g=1 | h=1")
+    world.clean(0.001)
+    world.check()
+    assert world.taken_over() == world.table()
+
+
+def test_an_undone_clean_leaves_what_it_found(with_garbage: World) -> None:
+    world = with_garbage
+    world.write("e=2 b=3")
+    before, checkpoint = offsets(world), world.kafkas_checkpoint()
+    world.clean(0.001, keep_old="/kept")
+    assert offsets(world) < before
+    cordwood.undo("/kept", fs=world.fs)
+    assert offsets(world) == before
+    assert world.kafkas_checkpoint() == checkpoint
+    world.check()
+    world.clean(0.1)
+    world.check()
+    assert world.taken_over() == world.table()
+
+
+def test_a_clean_without_the_option_removes_all_and_forgets(with_garbage: World) -> None:
+    world = with_garbage
+    world.write("e=2")
+    result = world.clean(None)
+    assert result.in_place is not None and result.in_place.garbage_bytes is None
+    assert not world.killers(world.kafkas_checkpoint()).keys() & offsets(world)
+    assert not any(name == "cleaned" or name.endswith(".pending") for name in world.index_files())
+
+
+def test_nothing_is_left_of_what_is_older_than_max_compaction_lag(with_garbage: World) -> None:
+    world = with_garbage
+    world.write("e=2")
+    world.pass_time(10_000)
+    overrides = (*CONFIG, "max.compaction.lag.ms=5000")
+    result = world.clean(0.9, overrides=overrides)
+    assert result.in_place is not None and result.in_place.garbage_bytes is None
+    assert 0 not in offsets(world)
+    world.check()
+
+
+def test_a_result_and_a_plan_say_how_much_was_left(with_garbage: World) -> None:
+    world = with_garbage
+    world.write("e=2 a=3")
+    plan = cordwood.plan(ROOT, fs=world.fs, overrides=CONFIG, now_ms=world.now_ms, ignore_ratio=True, min_dead=0.3)
+    (found,) = plan.partitions
+    assert found.compaction is not None
+    assert found.compaction.range.first_dirty_offset > world.kafkas_checkpoint() == found.compaction.restart
+    garbage = spared(world)[0].garbage_bytes
+    assert f"earlier cleans left {garbage} bytes of superseded records" in plan.text()
+    result = world.clean(0.3)
+    said = result.document()["in_place"]
+    assert result.in_place is not None and said["garbage_bytes"] == result.in_place.garbage_bytes == garbage
+    assert 0 < said["garbage_share"] < 0.3
+    assert said["segments_spared"] and said["segments_written"]
+    assert "left by --min-dead: " in result.text()
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"min_dead": 0.0},
+        {"min_dead": 1.0},
+        {"min_dead": -0.1},
+        {"min_dead": 0.1, "index": False},
+        {"min_dead": 0.1, "first_dirty": 0},
+        {"min_dead": 0.1, "strict_kafka": True},
+        {"min_dead": 0.1, "offset_map": 1 << 20},
+        {"min_dead": 0.1, "index_dir": "/indexes"},
+    ],
+)
+def test_what_does_not_go_together_is_refused(with_garbage: World, choice: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="--min-dead"):
+        cordwood.clean_in_place(ROOT, fs=with_garbage.fs, **{"index": True, **choice})
 
 
 def exported(world: World, fs: MemoryFileSystem, target: Path) -> Path:
