@@ -172,7 +172,7 @@ def spared(world: World) -> tuple[CleanSegment, bytes]:
 def with_garbage() -> World:
     """`a` and `c` have a superseded record each in the first segment, and `b` its value."""
     world = World(1)
-    world.write("a=1 b=1 c=1 k=120 | d=1")
+    world.write("a=1 b=1 c=1 k=100 | d=1")
     world.clean(0.3)
     world.write("a=2 c=2 | e=1")
     world.clean(0.3)
