@@ -63,7 +63,7 @@ def indexes(logs: Path) -> list[int]:
     return [info.size_bytes for _, info in sorted(indexes_in(FS, str(logs / "t-0")), key=lambda found: found[0])]
 
 
-def clean_copy(logs: Path, output: Path, **choice: Any) -> CleanResult:
+def clean_copy(logs: Path | str, output: Path | str, **choice: Any) -> CleanResult:
     result = cordwood.clean(str(logs), output=str(output), **(OPTIONS | choice))
     assert not result.with_fate(Fate.FAILED), result.text()
     return result

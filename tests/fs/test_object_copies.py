@@ -30,6 +30,7 @@ from cordwood.fs.object_requests import Patience
 from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.storage.changes.fetch import fetch_directory
 from tests.cli.running import ENVIRONMENT
+from tests.commands import growing_logs
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, ROOT, SECOND, directory
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import fixture
@@ -127,6 +128,47 @@ def test_a_clean_from_a_bucket_equals_one_from_a_disk(server: Server, tmp_path: 
     objects = server.objects("from-bucket")
     del objects[MANIFEST]
     assert objects == expected
+
+
+def test_a_copy_in_a_bucket_has_indexes_which_the_next_clean_and_get_use(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, url, here = tmp_path / "logs", f"s3://{BUCKET}/indexed", {"engine": None, "spark": session()}
+    growing_logs.grown(logs, random.Random(2), growing_logs.start(logs))
+    growing_logs.clean_copy(logs, url, index=True, **here)
+    growing_logs.clean_copy(logs, tmp_path / "local", index=True)
+    names = {f"t-0/.cordwood/index/{base:020d}.keyhashes" for base in growing_logs.closed(tmp_path / "local")}
+    objects = server.objects("indexed")
+    assert {path for path in objects if ".cordwood/" in path} == names
+    assert names <= {file.path for file in decode(objects[MANIFEST], "").files}
+    (found,) = cordwood.get(url, keys=["17"]).searched
+    assert found.indexed == len(names)
+    assert cordwood.ls(url, index_entries=True).partitions[0].index_bytes == sum(len(objects[name]) for name in names)
+    searched = growing_logs.segments_searched(monkeypatch)
+    growing_logs.clean_copy(url, f"{url}-again", first_dirty=360, **here)
+    assert set(searched) == {int(Path(name).stem) for name in names}
+    growing_logs.clean_copy(url, tmp_path / "twin", first_dirty=360, read_all=True, **here)
+    logs_of = {path: data for path, data in server.objects("indexed-again").items() if path.endswith(".log")}
+    assert logs_of == {f"t-0/{path.name}": path.read_bytes() for path in (tmp_path / "twin/t-0").glob("*.log")}
+    assert any(".cordwood/index/" in path for path in server.objects("indexed-again"))
+    # Back on a disk they are as private as they were.
+    cordwood.fetch(f"{url}-again", str(tmp_path / "back"))
+    assert growing_logs.indexed(tmp_path / "back") == growing_logs.closed(tmp_path / "back")
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "back").rglob("*.keyhashes")} == {0o600}
+
+
+def test_a_log_in_a_bucket_that_is_only_read_gets_indexes_on_this_machine(server: Server, tmp_path: Path) -> None:
+    logs, folder = tmp_path / "logs", str(tmp_path / "indexes")
+    growing_logs.grown(logs, random.Random(2), growing_logs.start(logs))
+    url = server.upload(logs, "only-read")
+    before = server.objects("only-read")
+    (made,) = cordwood.index(url, index_dir=folder).partitions
+    assert made.indexed == made.made > 5
+    (found,) = cordwood.get(url, keys=["17"], index_dir=folder).searched
+    assert (found.indexed, server.objects("only-read")) == (made.indexed, before)
+    assert cordwood.index(url, index_dir=folder).partitions[0].made == 0
+    (found,) = cordwood.get(str(logs), keys=["17"], index_dir=folder).searched
+    assert found.indexed == made.indexed, "it is of the same bytes"
 
 
 def test_a_blob_that_is_lost_in_the_bucket_is_made_again_and_none_is_left(

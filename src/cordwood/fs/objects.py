@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 _LISTINGS, _SMALL_BYTES = 64, 16 << 20
 #: Small files that are asked for with one of their kind, from there on by name.
 _SIBLINGS = 64
-#: A copy holds log directories, or disks with them: so far above a partition may its manifest be.
-_COPY_DEPTH = 3
+#: A copy holds log directories, or disks with them, and partitions key indexes: so far above these may its manifest be.
+_COPY_DEPTH = 5
 #: Permissions that a copy of an object or a directory gets, less the umask of its process.
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
 
@@ -117,7 +117,9 @@ class ObjectStore(Store):
         for what in differences(files, there, directories):
             advice = "This copy is not what it was when it was made. Make it again"
             raise OSError(errno.EIO, f"its manifest does not fit: {what}. {advice}", path)
-        return [_with_time(info, files.get(info.name)) for info, _ in entries if info.name not in OWN_NAMES]
+        # In the copy of a partition, its key indexes are in a folder of the same name as that of our work.
+        hidden = OWN_NAMES - files.keys()
+        return [_with_time(info, files.get(info.name)) for info, _ in entries if info.name not in hidden]
 
     def _files_of_copy(self, path: str, names: frozenset[str] | None) -> Mapping[str, CopiedFile | None] | None:
         """What a directory must hold, if it belongs to a finished copy of ours; None: it does not.

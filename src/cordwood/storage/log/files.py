@@ -58,6 +58,8 @@ def why_unreadable(error: OSError) -> str:
 def copy_file(fs: TargetStore, source: str, target: str, *, link: Link | None = None) -> None:
     """Copy a file to a new name, with its modification time; on return its bytes are on disk.
 
+    A key index has a secret in it, so only the owner of its copy may read that.
+
     Args:
         target: path; nothing is there.
         link: make one instead, where the file system supports it.
@@ -65,7 +67,8 @@ def copy_file(fs: TargetStore, source: str, target: str, *, link: Link | None = 
     if link is not None and fs.try_link(link, source, target):
         return
     info = fs.stat(source)
-    fs.copy(source, target, mode=info.mode | OWNER_WRITES)
+    is_secret = parse_key_index(posixpath.basename(target)) is not None
+    fs.copy(source, target, mode=OWNER_WRITES if is_secret else info.mode | OWNER_WRITES)
     fs.set_mtime_ns(target, info.mtime_ns)
     fs.sync_file(target)
 

@@ -457,14 +457,14 @@ def _partition(
         recovery=tuple(str(action) for action in recovery),
         notes=tuple(_notes(node, place)),
         unreadable=unreadable,
-        index_bytes=_index_bytes(node, place, index_root),
+        index_bytes=_index_bytes(node, place, index_root, asks=index_entries),
         usage=usage,
     )
 
 
-def _index_bytes(node: Node, place: LocatedPartition, root: str | None) -> int:
+def _index_bytes(node: Node, place: LocatedPartition, root: str | None, *, asks: bool) -> int:
     folder = index_folder(place.path, root)
-    if node.fs.reads_by_request(folder):  # a bucket has none, and asking takes a request
+    if node.fs.reads_by_request(folder) and not asks:
         return 0
     try:
         files = node.fs.list(folder) if node.fs.exists(folder) else ()
